@@ -1,0 +1,164 @@
+//! The one error type: what went wrong, and whether the lock may still be held on the server.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of a call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A boxed cause. Causes never carry a URL, a password or a token.
+pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
+
+/// What kind of thing went wrong.
+///
+/// For each kind its text says whether the lock **may still be held on the server** after the call
+/// that returned it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// This thread does not hold the lock. The call changed nothing; another thread or process may hold it.
+    NotHeld,
+    /// This thread held the lock, and the lease was lost: it ran out, the server said that it belongs to
+    /// somebody else, or the client was closed. Another process may hold the lock now. From this
+    /// thread nothing is left behind for longer than the rest of one lease.
+    Lost,
+    /// The server did not answer, so nobody knows whether the lock was released. It may still be held on
+    /// the server; the background goes on removing it, and it ends with its lease at the latest.
+    Unknown,
+    /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held: whatever an
+    /// unanswered attempt left is withdrawn in the background.
+    Interrupted,
+    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, each refused. Not held.
+    Exhausted,
+    /// No lock could be had because the server did not answer, is down, loading or overloaded, or because
+    /// no pooled connection came free in time. Not held: whatever an unanswered attempt left is withdrawn
+    /// in the background.
+    Unavailable,
+    /// The server refuses this user: a wrong password, or no permission for a command or key. Not held.
+    Denied,
+    /// The lock's key holds data of another type, which was left alone. Not held.
+    WrongType,
+    /// A name, a duration or another setting cannot work. Nothing was sent. Not held.
+    InvalidInput,
+    /// This thread holds the lock with other options. The hold that it has is unchanged.
+    Conflict,
+    /// This store or layout cannot do what was asked. Nothing was sent.
+    Unsupported,
+    /// The server answered with an error that none of the other kinds covers. Not held: whatever the call
+    /// may have left is withdrawn in the background.
+    Server,
+}
+
+/// An error of this crate.
+///
+/// It is opaque: ask for its [`kind`](Error::kind), or use the predicate for one kind. [`source`](StdError::source)
+/// gives the cause where there is one, such as the server's reply. Neither text ever holds a token, a password or a URL.
+///
+/// ```
+/// # fn main() -> Result<(), distlock::Error> {
+/// use distlock::{Client, Lock};
+///
+/// let lock = Client::open("memory://")?.lock("orders:42");
+/// let error = lock.unlock().unwrap_err();
+/// assert!(error.is_not_held());
+/// assert_eq!(error.lock_name(), Some("orders:42"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    lock_name: Option<Arc<str>>,
+    message: Cow<'static, str>,
+    source: Option<Cause>,
+}
+
+macro_rules! predicates {
+    ($($name:ident => $kind:ident),* $(,)?) => {$(
+        #[doc = concat!("Whether this is [`ErrorKind::", stringify!($kind), "`].")]
+        #[must_use]
+        pub fn $name(&self) -> bool {
+            self.0.kind == ErrorKind::$kind
+        }
+    )*};
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner { kind, lock_name: None, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidInput, message)
+    }
+
+    pub(crate) fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    pub(crate) fn named(mut self, lock_name: &Arc<str>) -> Self {
+        self.0.lock_name = Some(Arc::clone(lock_name));
+        self
+    }
+
+    pub(crate) fn because(mut self, source: impl Into<Cause>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// The kind of this error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The name of the lock that the call was about, as it was given to the client; `None` where the call was about no lock.
+    #[must_use]
+    pub fn lock_name(&self) -> Option<&str> {
+        self.0.lock_name.as_deref()
+    }
+
+    predicates! {
+        is_not_held => NotHeld,
+        is_lost => Lost,
+        is_unknown => Unknown,
+        is_interrupted => Interrupted,
+        is_exhausted => Exhausted,
+        is_unavailable => Unavailable,
+        is_denied => Denied,
+        is_wrong_type => WrongType,
+        is_invalid_input => InvalidInput,
+        is_conflict => Conflict,
+        is_unsupported => Unsupported,
+        is_server => Server,
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.lock_name {
+            Some(name) => write!(f, "lock {name:?}: {}", self.0.message),
+            None => f.write_str(&self.0.message),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("lock_name", &self.0.lock_name)
+            .field("message", &self.0.message)
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+    }
+}

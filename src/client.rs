@@ -1,0 +1,347 @@
+//! `Client`: connects, and hands out locks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::base::clock::Clock;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::options::LockOptions;
+use crate::lease::notify::LostReason;
+use crate::lease::store::LeaseStore;
+use crate::lease::{Background, Lease, Limits};
+use crate::local::Names;
+use crate::redis_lock::RedisLock;
+use crate::store::{Backend, Settings};
+
+/// Hands out locks on one server, or on the embedded store.
+///
+/// Clones are the same client. Dropping the last clone, and the last lock made by it, does what [`close`](Client::close) does, within one command timeout.
+/// A client does not survive a fork: in the child, every call that would talk to the server is an error, and the child makes its own.
+///
+/// | URL | |
+/// |---|---|
+/// | `redis://[user:password@]host[:port][/db]` | one server over TCP |
+/// | `rediss://…` | the same over TLS, with the feature `tls` |
+/// | `redis+unix:///path[?db=…]` | one server over a unix socket |
+/// | `memory://` | a store of this client's own, in this process |
+/// | `memory://name` | a store shared in this process by that name |
+#[derive(Clone)]
+pub struct Client {
+    open: Arc<Open>,
+}
+
+/// Closes the client when the last handle goes.
+struct Open {
+    backend: Backend,
+    background: Arc<Background>,
+    names: Arc<Names>,
+    prefix: String,
+    options: Arc<LockOptions>,
+    /// Where locks with these options live.
+    store: Arc<dyn LeaseStore>,
+    command_timeout: Duration,
+}
+
+impl Client {
+    /// A client with every setting at its default. Never connects yet: the first call that needs the server does.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL that cannot be understood, `Unsupported` for one that this build cannot use.
+    pub fn open(url: &str) -> Result<Self> {
+        Self::builder(url).build()
+    }
+
+    /// A client with settings of its own.
+    #[must_use]
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder {
+            settings: Settings::new(url),
+            max_outage: Duration::from_secs(30),
+            prefix: String::new(),
+            options: LockOptions::new(),
+            clock: Clock::default(),
+            #[cfg(feature = "testing")]
+            wrap: None,
+        }
+    }
+
+    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip.
+    ///
+    /// # Errors
+    /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
+    pub fn ping(&self) -> Result<()> {
+        self.open.check_open()?;
+        self.open.backend.ping(self.open.background.command_deadline()).map_err(|error| error.into_error())
+    }
+
+    /// The lock of this name, with the client's options for locks. Talks to nobody. The key in Redis is the client's prefix and the name.
+    ///
+    /// A name that cannot be used (empty, or with its prefix longer than 1024 bytes) is reported by the first call that would use it.
+    #[must_use]
+    pub fn lock(&self, name: &str) -> RedisLock {
+        self.make(name, Arc::clone(&self.open.options), &self.open.store)
+    }
+
+    /// The lock of this name, with options of its own. Talks to nobody.
+    ///
+    /// # Errors
+    /// `InvalidInput` for options that cannot work, `Unsupported` for what this store or layout cannot do.
+    pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
+        options.check()?;
+        let store = self.open.backend.leases(options.layout)?;
+        store.supports(&options)?;
+        Ok(self.make(name, Arc::new(options), store))
+    }
+
+    fn make(&self, name: &str, options: Arc<LockOptions>, store: &Arc<dyn LeaseStore>) -> RedisLock {
+        let open = &self.open;
+        let shared = open.names.get(name, &open.prefix, &open.background);
+        RedisLock::new(shared, options, Arc::clone(store), Arc::clone(open) as Arc<dyn Send + Sync>)
+    }
+
+    /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.
+    ///
+    /// So `work` must stand being run twice. What it changes about the connection itself (a transaction left open, a subscription, another
+    /// database) it has to change back.
+    ///
+    /// ```no_run
+    /// # fn main() -> distlock::Result<()> {
+    /// let client = distlock::Client::open("redis://127.0.0.1/")?;
+    /// let visits: u64 = client.execute(|conn| redis::cmd("INCR").arg("visits").query(conn))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`, `Denied`, `WrongType`: what the server said.
+    /// `Unsupported` on `memory://`, which knows no commands.
+    pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {
+        self.open.check_open()?;
+        self.open.backend.execute(self.open.background.command_deadline(), &mut work).map_err(|error| error.into_error())
+    }
+
+    /// Releases every lock that this client still holds, withdraws what may have been left behind, and ends every thread of the client.
+    ///
+    /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders are told that their leases are lost ([`LostReason::Closed`]).
+    /// A second call does nothing.
+    ///
+    /// # Errors
+    /// `Unknown` if `timeout` ended first: locks may still be held on the server until their leases run out, and threads end a little later.
+    pub fn close(&self, timeout: Duration) -> Result<()> {
+        self.open.close(timeout)
+    }
+}
+
+impl Open {
+    fn check_open(&self) -> Result<()> {
+        if self.background.closing.is_interrupted() {
+            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+        }
+        Ok(())
+    }
+
+    fn close(&self, timeout: Duration) -> Result<()> {
+        let background = &self.background;
+        if background.closing.is_interrupted() {
+            return Ok(());
+        }
+        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very moment finds the book closed and withdraws.
+        background.closing.interrupt();
+        let held = background.renewal.close();
+        for lease in &held {
+            Lease::lose(lease, LostReason::Closed);
+            background.cleaner.withdraw(lease.withdrawal());
+        }
+        if self.backend.is_forked() {
+            // The threads and the sockets belong to the parent (R11).
+            return Ok(());
+        }
+        let stopped = [background.cleaner.stop(), background.renewal.stop(), background.notifier.stop()];
+        let deadline = Instant::now().checked_add(timeout);
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
+        let in_time = stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
+        let in_time = self.backend.close(deadline) && in_time;
+        if in_time { Ok(()) } else { Err(Error::new(ErrorKind::Unknown, "the client could not release and withdraw everything in time")) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Err(error) = self.close(self.command_timeout) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("backend", &self.open.backend).field("key_prefix", &self.open.prefix).finish_non_exhaustive()
+    }
+}
+
+/// The settings of a [`Client`]. Start from [`Client::builder`], which has every default.
+pub struct ClientBuilder {
+    settings: Settings,
+    max_outage: Duration,
+    prefix: String,
+    options: LockOptions,
+    clock: Clock,
+    #[cfg(feature = "testing")]
+    wrap: Option<Wrap>,
+}
+
+#[cfg(feature = "testing")]
+type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
+
+impl ClientBuilder {
+    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its own.
+    #[must_use]
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.settings.pool_size = connections;
+        self
+    }
+
+    /// How long one command may take, from the wait for a pooled connection to the end of its reply. Default 2 s; at least 1 ms, at most 1 h.
+    #[must_use]
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// How long opening a connection may take: name resolution, TCP, TLS and AUTH together. Default 2 s; at least 1 ms, at most 1 h.
+    /// A command that needs a new connection has no longer than its own timeout for both.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// For how long `lock()` waits through an outage before it fails with `Unavailable`. Default 30 s.
+    #[must_use]
+    pub fn max_outage(mut self, outage: Duration) -> Self {
+        self.max_outage = outage;
+        self
+    }
+
+    /// What stands before each lock's name in its key, such as `lock:`. Default: nothing, the name is the key.
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The options of the locks that [`Client::lock`] makes.
+    #[must_use]
+    pub fn lock_options(mut self, options: LockOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Uses a pool that the program already has, instead of one of the client's own.
+    ///
+    /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool delays no extend. The pool's own settings stand: with r2d2's default
+    /// `test_on_check_out` each check-out costs one more round trip. The connections are given the client's command timeout, and one that timed out or failed is
+    /// replaced by a closed one, which the pool then discards.
+    #[must_use]
+    pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
+        self.settings.pool = Some(pool);
+        self
+    }
+
+    /// The certificate authorities to trust for `rediss://`, in PEM, instead of the system's.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.settings.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Makes the client. Never connects yet.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL that cannot be understood or settings that cannot work, `Unsupported` for a URL that this build cannot use.
+    pub fn build(self) -> Result<Client> {
+        self.settings.check()?;
+        self.options.check()?;
+        let limits = Limits { command_timeout: self.settings.command_timeout, max_outage: self.max_outage };
+        let background = Background::new(self.clock.clone(), limits);
+        let command_timeout = self.settings.command_timeout;
+        #[allow(unused_mut, reason = "wrapped only for tests")]
+        let mut backend = Backend::new(self.settings, self.clock)?;
+        #[cfg(feature = "testing")]
+        if let Some(wrap) = self.wrap {
+            backend.wrap(&wrap);
+        }
+        let store = Arc::clone(backend.leases(self.options.layout)?);
+        store.supports(&self.options)?;
+        Ok(Client {
+            open: Arc::new(Open {
+                backend,
+                store,
+                background: Arc::new(background),
+                names: Arc::default(),
+                prefix: self.prefix,
+                options: Arc::new(self.options),
+                command_timeout,
+            }),
+        })
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("key_prefix", &self.prefix).field("lock_options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The doors of the feature `testing`.
+#[cfg(feature = "testing")]
+mod testing {
+    use super::{Client, ClientBuilder};
+    use crate::base::clock::{Clock, FakeClock};
+    use crate::base::error::Result;
+    use crate::base::options::Layout;
+    use crate::lease::store::LeaseStore;
+    use std::sync::Arc;
+
+    impl ClientBuilder {
+        /// Reads the time from `clock`.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn clock(mut self, clock: FakeClock) -> Self {
+            self.clock = Clock::fake(clock);
+            self
+        }
+
+        /// Puts a store of the test's own around each of the client's.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn wrap(mut self, wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static) -> Self {
+            self.wrap = Some(Box::new(wrap));
+            self
+        }
+    }
+
+    impl Client {
+        /// The store behind the locks of this layout.
+        #[doc(hidden)]
+        pub fn store(&self, layout: Layout) -> Result<Arc<dyn LeaseStore>> {
+            self.open.backend.leases(layout).cloned()
+        }
+
+        /// How many lock names the client remembers, and how many leases it looks after.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn remembered(&self) -> (usize, usize) {
+            (self.open.names.len(), self.open.background.renewal.len())
+        }
+
+        /// How many threads of this process wait for their turn at a lock.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn waiting(&self, name: &str) -> usize {
+            self.open.names.get(name, &self.open.prefix, &self.open.background).turn.waiting()
+        }
+    }
+}

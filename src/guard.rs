@@ -1,0 +1,120 @@
+//! `LockGuard`: one hold of a lock, taken back on drop.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::lock::Lock;
+use crate::redis_lock::RedisLock;
+
+/// One hold of a lock; dropping it unlocks.
+///
+/// It owns its lock, so it fits into a struct; and it stays on its thread, because the hold is the thread's. An error of the unlock
+/// in `drop` goes to the log at `warn`; [`release`](LockGuard::release) returns it.
+///
+/// ```
+/// # fn main() -> distlock::Result<()> {
+/// let lock = distlock::Client::open("memory://")?.lock("ledger");
+/// let guard = lock.guard()?;
+/// // … read, compute …
+/// guard.ensure_valid()?; // last moment to notice a lost lease
+/// // … write …
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the lock is unlocked when its guard is dropped: bind it, as in `let _guard = lock.guard()?`"]
+pub struct LockGuard {
+    lock: RedisLock,
+    fence: Option<u64>,
+    released: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl LockGuard {
+    /// For a hold that the caller has just entered.
+    pub(crate) fn new(lock: RedisLock) -> Self {
+        let fence = lock.fence();
+        Self { lock, fence, released: false, not_send: PhantomData }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn lock(&self) -> &RedisLock {
+        &self.lock
+    }
+
+    /// Whether the lease is still ours, by this process's own clock and by all that the server has said. Local: no round trip. Once
+    /// `false`, it stays `false`.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.lock.is_valid()
+    }
+
+    /// How long the lease is still valid unless it is extended; zero once it is lost. Local: no round trip.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lock.remaining().unwrap_or_default()
+    }
+
+    /// An error unless the lease is valid. Local: no round trip.
+    ///
+    /// Valid *now*: a pause of this process right after may outlast the lease. What must not happen then is for the fence to stop.
+    ///
+    /// # Errors
+    /// `Lost`; another process may hold the lock.
+    pub fn ensure_valid(&self) -> Result<()> {
+        if self.is_valid() { Ok(()) } else { Err(self.lock.lost()) }
+    }
+
+    /// The fence of this hold, for the protected resource to compare; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced).
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// Moves the end of the lease to `lease` from now. See [`RedisLock::extend`].
+    ///
+    /// # Errors
+    /// As [`RedisLock::extend`].
+    pub fn extend(&self, lease: Duration) -> Result<()> {
+        self.lock.extend(lease)
+    }
+
+    /// Unlocks, and says what came of it.
+    ///
+    /// # Errors
+    /// As [`Lock::unlock`].
+    pub fn release(mut self) -> Result<()> {
+        self.released = true;
+        self.lock.unlock()
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        match self.lock.unlock() {
+            Ok(()) => {}
+            // Somebody unlocked by hand what the guard held: said, because the hold that ended may have been another's.
+            Err(error) if error.kind() == ErrorKind::NotHeld => log::warn!("{error}: a guard found nothing left to unlock"),
+            Err(error) => log::warn!("{error}: found when a guard was dropped"),
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard").field("lock", &self.lock).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+/// What [`RedisLock::with`] gives back: the closure's value, if the lease lasted until its end and was released.
+pub(crate) fn finish<T>(guard: LockGuard, value: T) -> Result<T> {
+    let valid = guard.ensure_valid();
+    let released: Result<(), Error> = guard.release();
+    valid.and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) })).map(|()| value)
+}

@@ -1,0 +1,388 @@
+//! The spin-retry loop: attempt, pause, attempt, until granted.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::cleaner::Withdrawal;
+use super::key::Key;
+use super::notify::Keeper;
+use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
+use super::token::Token;
+use super::{Background, Lease, Terms, backoff};
+use crate::base::bell::{Bell, Grant, Rung};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::interrupt::Interrupt;
+use crate::base::options::{LockOptions, Queue, Renewal as Renew};
+
+/// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease (R20).
+const FIRST_LEASE: Duration = Duration::from_secs(3);
+/// How often a lock that was seen contended is asked for in the way that suits contention before that is forgotten.
+const REMEMBERED: u32 = 16;
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience<'a> {
+    /// One attempt only: `try_lock(ZERO)`.
+    pub(crate) once: bool,
+    /// A wait with an end, which is an answer (`Ok(None)`) and not an error. `None` with `timed`: cannot be reached.
+    pub(crate) deadline: Option<Instant>,
+    /// Whether running out of time or attempts is an answer: `try_lock`.
+    pub(crate) trying: bool,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+}
+
+impl Patience<'_> {
+    /// Ends the wait of an interrupted caller, or of a closed client.
+    pub(crate) fn check(&self, background: &Background) -> Result<()> {
+        if background.closing.is_interrupted() {
+            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+        }
+        if self.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.once || self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+}
+
+/// The attempts that a caller still has.
+pub(crate) struct Attempts(Option<u32>);
+
+impl Attempts {
+    pub(crate) fn new(options: &LockOptions) -> Self {
+        Self(options.retry.and_then(|retry| retry.attempts))
+    }
+
+    /// Uses one up. `false`: it was the last.
+    pub(crate) fn use_one(&mut self) -> bool {
+        if let Some(left) = &mut self.0 {
+            *left = left.saturating_sub(1);
+        }
+        self.0 != Some(0)
+    }
+
+    pub(crate) fn are_limited(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Whether a lock was just seen contended. Then the simple first attempt, which cannot queue, would be a round trip for nothing.
+#[derive(Default)]
+pub(crate) struct Contention(AtomicU32);
+
+impl Contention {
+    fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    fn seen(&self) {
+        self.0.store(REMEMBERED, Ordering::Relaxed);
+    }
+
+    /// Granted at the first attempt: a little is forgotten. Only the thread whose turn it is gets here.
+    fn not_seen(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+}
+
+/// What an attempt came to, for the threads that wait for their local turn meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    Refused,
+    Unanswered,
+}
+
+/// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
+///
+/// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to another thread, place and all.
+pub(crate) struct Acquisition {
+    background: Arc<Background>,
+    store: Arc<dyn LeaseStore>,
+    keeper: Arc<dyn Keeper>,
+    key: Key,
+    options: Arc<LockOptions>,
+    token: Token,
+    attempts: u64,
+    /// The last refusal that was received: what a hand-off must name, and what its validity counts from (R15).
+    refusal: Option<(u64, Instant)>,
+    /// Whether the store may hold something under our token.
+    left_behind: bool,
+    /// Whether an attempt has had no answer (R5).
+    unanswered: bool,
+    silent_since: Option<Instant>,
+    bell: Arc<Bell>,
+    listening: OnceCell<Option<Listening>>,
+}
+
+/// One attempt's outcome.
+enum Step {
+    Granted(Arc<Lease>),
+    Refused(Option<Duration>),
+    Failed(StoreError),
+}
+
+impl Acquisition {
+    pub(crate) fn new(
+        background: &Arc<Background>,
+        store: &Arc<dyn LeaseStore>,
+        keeper: Arc<dyn Keeper>,
+        key: &Key,
+        options: &Arc<LockOptions>,
+    ) -> Result<Self> {
+        let token = match &options.owner {
+            Some(owner) => Token::new(Arc::clone(owner)),
+            None => background.tokens.fresh()?,
+        };
+        Ok(Self {
+            background: Arc::clone(background),
+            store: Arc::clone(store),
+            keeper,
+            key: key.clone(),
+            options: Arc::clone(options),
+            token,
+            attempts: 0,
+            refusal: None,
+            left_behind: false,
+            unanswered: false,
+            silent_since: None,
+            bell: Bell::new(),
+            listening: OnceCell::new(),
+        })
+    }
+
+    /// An outage that the caller has been waiting through already counts.
+    pub(crate) fn silent_since(mut self, since: Option<Instant>) -> Self {
+        self.silent_since = since;
+        self
+    }
+
+    pub(crate) fn options(&self) -> &Arc<LockOptions> {
+        &self.options
+    }
+
+    /// Asks until granted, or until patience or attempts end: `Ok(None)` where that is an answer, and the last answer was a refusal.
+    pub(crate) fn run(
+        &mut self,
+        patience: &Patience<'_>,
+        attempts: &mut Attempts,
+        contention: &Contention,
+        report: &dyn Fn(Report),
+    ) -> Result<Option<Arc<Lease>>> {
+        let background = Arc::clone(&self.background);
+        let bell = Arc::clone(&self.bell);
+        let _closing = background.closing.rings(&bell);
+        let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
+        let mut was_stale = false;
+        loop {
+            patience.check(&background)?;
+            let attempts_left = attempts.use_one();
+            let (pause, failure) = match self.attempt(patience, contention)? {
+                Step::Granted(lease) => return Ok(Some(self.hand_out(lease))),
+                Step::Refused(remaining) => {
+                    self.silent_since = None;
+                    was_stale = false;
+                    report(Report::Refused);
+                    (self.pause_after_refusal(remaining), None)
+                }
+                Step::Failed(error) if error.permanent => return Err(error.into_error()),
+                // An idle connection that the server had closed: not an outage yet. The same token asks again over a fresh one.
+                Step::Failed(error) if error.stale && !std::mem::replace(&mut was_stale, true) => continue,
+                Step::Failed(error) => {
+                    report(Report::Unanswered);
+                    self.silent_since.get_or_insert(background.clock.now());
+                    (backoff::outage_pause(), Some(error))
+                }
+            };
+            let now = background.clock.now();
+            let out_of_time = patience.is_over(now) || !attempts_left;
+            if let Some(error) = failure {
+                let outage = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+                if out_of_time || (patience.deadline.is_none() && outage >= background.limits.max_outage) {
+                    return Err(error.into_error());
+                }
+            } else if out_of_time {
+                return if patience.trying {
+                    Ok(None)
+                } else {
+                    Err(Error::new(ErrorKind::Exhausted, "every attempt was refused: the lock is held by another"))
+                };
+            }
+            let until = now.checked_add(pause);
+            let until = match (until, patience.deadline) {
+                (Some(until), Some(deadline)) => Some(until.min(deadline)),
+                (until, deadline) => until.or(deadline),
+            };
+            if let Rung::Grant(grant) = bell.wait(&background.clock, until)
+                && let Some(lease) = self.enter(grant)
+            {
+                return Ok(Some(self.hand_out(lease)));
+            }
+            // At the deadline the last answer decides, and it is known: no further attempt.
+            if patience.is_over(background.clock.now()) {
+                patience.check(&background)?;
+                return match self.silent_since {
+                    None => Ok(None),
+                    Some(_) => Err(Error::new(ErrorKind::Unavailable, "the server did not answer until the end of the wait")),
+                };
+            }
+        }
+    }
+
+    /// From here on the lease answers for what was left behind.
+    fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
+        self.left_behind = false;
+        lease
+    }
+
+    fn attempt(&mut self, patience: &Patience<'_>, contention: &Contention) -> Result<Step> {
+        self.attempts += 1;
+        let options = &self.options;
+        let place = self.place(patience);
+        let contended = self.attempts > 1 || contention.is_known();
+        let answer = self.store.try_acquire(&Ask {
+            key: &self.key,
+            token: &self.token,
+            attempt: self.attempts,
+            lease: options.lease,
+            fences: if options.fenced { options.hand_offs().saturating_add(1) } else { 0 },
+            place: place.as_ref().map(|place| place as &dyn Place),
+            contended,
+            may_be_mine: options.owner.is_none() || self.unanswered,
+            deadline: self.background.command_deadline(),
+        });
+        Ok(match answer {
+            Ok(Answer::Granted { asked_at, fence }) => {
+                if self.attempts == 1 {
+                    contention.not_seen();
+                }
+                match self.granted(asked_at, options.lease, fence) {
+                    Some(lease) => Step::Granted(lease),
+                    None => {
+                        self.left_behind = true;
+                        Step::Failed(StoreError::not_sent(
+                            ErrorKind::Unavailable,
+                            "the server granted the lock so late that the lease had run out",
+                        ))
+                    }
+                }
+            }
+            Ok(Answer::Refused { asked_at, remaining }) => {
+                contention.seen();
+                self.refusal = Some((self.attempts, asked_at));
+                self.left_behind |= self.listening.get().is_some();
+                Step::Refused(remaining)
+            }
+            Err(error) => {
+                self.left_behind |= error.may_have_run;
+                self.unanswered |= error.may_have_run;
+                Step::Failed(error)
+            }
+        })
+    }
+
+    /// What to leave in the store's queue, if this acquisition queues.
+    fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
+        let queues = !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
+        (queues && self.store.queues()).then_some(Waiting { acquisition: self })
+    }
+
+    fn pause_after_refusal(&self, remaining: Option<Duration>) -> Duration {
+        let woken = self.listening.get().is_some_and(Option::is_some);
+        let pause = backoff::pause(self.options.retry, woken, self.first_lease());
+        // A key that simply runs out is taken at once by whoever asks then.
+        remaining.map_or(pause, |remaining| pause.min(remaining.saturating_add(Duration::from_millis(1))))
+    }
+
+    fn first_lease(&self) -> Duration {
+        self.options.lease.min(FIRST_LEASE)
+    }
+
+    /// A grant that was answered in time (R2) becomes a lease.
+    fn granted(&self, asked_at: Instant, length: Duration, fence: Option<u64>) -> Option<Arc<Lease>> {
+        let terms = Terms {
+            asked_at,
+            granted: length,
+            length: self.options.lease,
+            renew: self.options.renewal,
+            fence,
+            hand_offs: self.options.hand_offs(),
+            unsettled: self.unanswered,
+        };
+        let lease = Lease::new(
+            self.key.clone(),
+            self.token.clone(),
+            Arc::clone(&self.store),
+            Arc::clone(&self.keeper),
+            self.background.clock.clone(),
+            &terms,
+        );
+        lease.is_valid().then(|| Arc::new(lease))
+    }
+
+    /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we received (R15):
+    ///
+    /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
+    /// 2. the grant runs out, B acquires; attempt 2 is refused;
+    /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
+    fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
+        let (attempt, asked_at) = self.refusal?;
+        if grant.attempt != attempt {
+            return None;
+        }
+        let first = self.first_lease();
+        let lease = self.granted(asked_at, first, grant.fence)?;
+        if self.options.renewal != Renew::UntilUnlock && first < self.options.lease {
+            // Nobody would make this one whole, or it would count as an extend: done here, before the caller has it.
+            let (mark, asked_at) = (lease.mark(), self.background.clock.now());
+            let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease };
+            let whole = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
+            if !(matches!(whole, Ok(true)) && lease.extended(mark, asked_at, self.options.lease)) {
+                // Ours no more, or nobody knows. The next attempt asks, with the same token.
+                return None;
+            }
+        }
+        Some(lease)
+    }
+}
+
+/// A waiter's place, which begins to listen only when the store says that it has to wait.
+struct Waiting<'a> {
+    acquisition: &'a Acquisition,
+}
+
+impl Place for Waiting<'_> {
+    fn address(&self) -> Option<&str> {
+        let waiter = self.acquisition;
+        let listening = waiter.listening.get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
+        listening.as_ref().map(|listening| &*listening.address)
+    }
+
+    fn alive_for(&self) -> Duration {
+        backoff::longest_pause(self.acquisition.options.retry, true).saturating_mul(3)
+    }
+
+    fn first_lease(&self) -> Duration {
+        self.acquisition.first_lease()
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        if self.left_behind {
+            self.background.cleaner.withdraw(Withdrawal {
+                store: Arc::clone(&self.store),
+                name: Arc::clone(self.keeper.name()),
+                key: self.key.clone(),
+                token: self.token.clone(),
+                lease: self.options.lease,
+                in_flight: self.unanswered,
+                abandoned: false,
+            });
+        }
+    }
+}

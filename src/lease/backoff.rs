@@ -1,0 +1,64 @@
+//! Pauses between attempts: never a hot loop, never in step (R14).
+
+use std::time::Duration;
+
+use crate::base::options::Retry;
+
+/// A waiter that the store wakes asks by itself only as a safety net (R15).
+const WOKEN: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1500));
+/// One that nobody wakes has to poll.
+const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(80));
+/// While the server does not answer. Together with the node's gate it bounds how late its return is seen.
+const OUTAGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
+
+/// The pause after a refusal.
+pub(crate) fn pause(retry: Option<Retry>, woken: bool, lease: Duration) -> Duration {
+    let (min, max) = match retry {
+        Some(retry) => (retry.min, retry.max),
+        // A dead owner of a lease as short as ours is noticed within a third of it.
+        None if woken => (WOKEN.0.min(lease / 3), WOKEN.1.min(lease / 3)),
+        None => POLLING,
+    };
+    between(min, max)
+}
+
+/// The longest pause after a refusal.
+pub(crate) fn longest_pause(retry: Option<Retry>, woken: bool) -> Duration {
+    retry.map_or(if woken { WOKEN.1 } else { POLLING.1 }, |retry| retry.max)
+}
+
+/// The pause after an attempt that was not answered.
+pub(crate) fn outage_pause() -> Duration {
+    between(OUTAGE.0, OUTAGE.1)
+}
+
+fn between(min: Duration, max: Duration) -> Duration {
+    let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
+    if span == 0 { min } else { min + Duration::from_nanos(random() % (span + u64::from(span < u64::MAX))) }
+}
+
+/// A number that other waiters do not draw. Jitter needs no more than that, so the seed of std's hash maps is enough.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_spread_over_the_whole_range() {
+        let (min, max) = (Duration::from_millis(10), Duration::from_millis(20));
+        let drawn: Vec<_> = (0..200).map(|_| between(min, max)).collect();
+        assert!(drawn.iter().all(|pause| (min..=max).contains(pause)));
+        assert!(drawn.iter().any(|pause| *pause < Duration::from_millis(13)));
+        assert!(drawn.iter().any(|pause| *pause > Duration::from_millis(17)));
+    }
+
+    #[test]
+    fn extreme_pauses_do_not_overflow() {
+        assert_eq!(between(Duration::MAX, Duration::MAX), Duration::MAX);
+        assert!(between(Duration::ZERO, Duration::MAX) <= Duration::MAX);
+    }
+}

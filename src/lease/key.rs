@@ -1,0 +1,69 @@
+//! Keys: where a lock lives in the store, and its companions in the same slot.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The key of a lock: `prefix + name`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(Arc<Parts>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Parts {
+    full: Box<str>,
+    stem: Box<str>,
+}
+
+impl Key {
+    /// The key with this text.
+    ///
+    /// Companion keys begin with its stem, which Redis Cluster hashes to the same slot: `{key}:` where the key has no hash tag of its own,
+    /// else `key::`. The two forms differ so that the locks `x` and `{x}` never share a companion: a shared queue
+    /// would hand one lock to a waiter of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
+    #[must_use]
+    pub fn new(full: String) -> Self {
+        let stem = if has_hash_tag(&full) { format!("{full}::") } else { format!("{{{full}}}:") };
+        Self(Arc::new(Parts { full: full.into(), stem: stem.into() }))
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0.full
+    }
+
+    /// What every companion key begins with.
+    #[must_use]
+    pub fn stem(&self) -> &str {
+        &self.0.stem
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// Whether Redis Cluster hashes only a part of the key: what stands between the first `{` and the next `}`, if anything does.
+fn has_hash_tag(key: &str) -> bool {
+    key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn companions_share_the_slot_of_the_key() {
+        assert_eq!(Key::new("orders".into()).stem(), "{orders}:");
+        assert_eq!(Key::new("a{b}c".into()).stem(), "a{b}c::");
+        assert_eq!(Key::new("a{b".into()).stem(), "{a{b}:");
+    }
+
+    #[test]
+    fn no_two_locks_share_a_companion() {
+        let names = ["x", "{x}", "a}b", "{a}b}", "{}x", "{{}x}", "x:", "x::", "{x}:", "{x}::", "{{x}:}"];
+        let stems: std::collections::HashSet<_> = names.iter().map(|name| Key::new((*name).into()).stem().to_owned()).collect();
+        assert_eq!(stems.len(), names.len());
+    }
+}

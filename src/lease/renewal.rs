@@ -1,0 +1,312 @@
+//! The renewal thread: keeps leases alive, in bulk, and tells when one is lost (R7, R8, R9).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
+use super::cleaner::Cleaner;
+use super::notify::LostReason;
+use super::store::Extend;
+use super::worker::{Stopped, Worker};
+use super::{Lease, Limits};
+use crate::base::clock::Clock;
+use crate::base::locked;
+use crate::base::options::Renewal as Renew;
+
+/// At most this many leases in one call.
+const BULK: usize = 256;
+/// Extends of long leases are put off to a common beat, so that thousands of them go out together; leases shorter than [`LONG`] are not.
+const BEAT: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_secs(3);
+
+/// Looks after the leases that are held: one thread per client, started with the first lease, stopped over a channel.
+pub(crate) struct Renewal {
+    worker: Worker<Wake>,
+    thread: Thread,
+}
+
+/// Says that a deadline has come nearer than what the thread sleeps for.
+struct Wake;
+
+#[derive(Clone)]
+struct Thread {
+    book: Arc<Mutex<Book>>,
+    clock: Clock,
+    limits: Limits,
+    cleaner: Cleaner,
+    /// What the common beat counts from.
+    origin: Instant,
+}
+
+/// The leases, and when each has to be looked at next.
+#[derive(Default)]
+struct Book {
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    due: BTreeSet<(Instant, usize)>,
+    sleep: Sleep,
+    closed: bool,
+}
+
+struct Entry {
+    lease: Arc<Lease>,
+    due: Instant,
+    extends_left: u32,
+}
+
+/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does: most leases are short and gone before.
+#[derive(Default, Clone, Copy)]
+enum Sleep {
+    #[default]
+    Awake,
+    Until(Instant),
+    Forever,
+}
+
+impl Renewal {
+    pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner) -> Self {
+        Self {
+            worker: Worker::new("distlock-renewal"),
+            thread: Thread { book: Arc::default(), origin: clock.now(), clock, limits, cleaner },
+        }
+    }
+
+    /// Starts the thread. Before a lease is asked for, so that one that was granted is always looked after (R8).
+    pub(crate) fn start(&self) -> io::Result<()> {
+        let thread = self.thread.clone();
+        self.worker.start(move |wake| thread.run(wake))
+    }
+
+    /// Looks after `lease` from now on. `false`: the client was closed meanwhile.
+    pub(crate) fn add(&self, lease: &Arc<Lease>) -> bool {
+        let extends_left = match lease.renew {
+            Renew::UntilUnlock => u32::MAX,
+            Renew::Never => 0,
+            Renew::AtMost(n) => n,
+        };
+        let mut book = locked(&self.thread.book);
+        if book.closed {
+            return false;
+        }
+        let due = self.thread.next_due(lease, extends_left);
+        let index = book.free.pop().unwrap_or(book.entries.len());
+        if index == book.entries.len() {
+            book.entries.push(None);
+        }
+        book.entries[index] = Some(Entry { lease: Arc::clone(lease), due, extends_left });
+        book.due.insert((due, index));
+        lease.entry.store(index + 1, Ordering::SeqCst);
+        self.wake_for(book, due);
+        true
+    }
+
+    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token.
+    pub(crate) fn remove(&self, lease: &Lease) {
+        locked(&self.thread.book).remove(lease);
+    }
+
+    /// Looks at `lease` again after its end was moved by hand.
+    pub(crate) fn reschedule(&self, lease: &Lease) {
+        let mut book = locked(&self.thread.book);
+        let due = book.with_entry(lease, |entry| self.thread.next_due(&entry.lease, entry.extends_left));
+        if let Some(due) = due {
+            book.set_due(lease, due);
+            self.wake_for(book, due);
+        }
+    }
+
+    fn wake_for(&self, mut book: std::sync::MutexGuard<'_, Book>, due: Instant) {
+        let wake = match book.sleep {
+            Sleep::Awake => false,
+            Sleep::Until(until) => due < until,
+            Sleep::Forever => true,
+        };
+        if wake {
+            book.sleep = Sleep::Awake;
+            drop(book);
+            let _ = self.worker.send(Wake);
+        }
+    }
+
+    /// How many leases are looked after.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        locked(&self.thread.book).due.len()
+    }
+
+    /// Takes every lease out, and takes no new one.
+    pub(crate) fn close(&self) -> Vec<Arc<Lease>> {
+        let mut book = locked(&self.thread.book);
+        book.closed = true;
+        book.due.clear();
+        let entries = std::mem::take(&mut book.entries);
+        drop(book);
+        entries.into_iter().flatten().map(|entry| entry.lease).inspect(|lease| lease.entry.store(0, Ordering::SeqCst)).collect()
+    }
+
+    pub(crate) fn stop(&self) -> Stopped {
+        self.worker.stop()
+    }
+}
+
+impl Book {
+    fn index_of(&self, lease: &Lease) -> Option<usize> {
+        lease.entry.load(Ordering::SeqCst).checked_sub(1)
+    }
+
+    fn with_entry<R>(&mut self, lease: &Lease, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let index = self.index_of(lease)?;
+        self.entries.get_mut(index)?.as_mut().map(f)
+    }
+
+    fn set_due(&mut self, lease: &Lease, due: Instant) {
+        if let (Some(index), Some(old)) = (self.index_of(lease), self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due))) {
+            self.due.remove(&(old, index));
+            self.due.insert((due, index));
+        }
+    }
+
+    /// `false`: it was not there any more.
+    fn remove(&mut self, lease: &Lease) -> bool {
+        let Some(index) = lease.entry.swap(0, Ordering::SeqCst).checked_sub(1) else { return false };
+        let Some(entry) = self.entries.get_mut(index).and_then(Option::take) else { return false };
+        self.due.remove(&(entry.due, index));
+        self.free.push(index);
+        true
+    }
+
+    /// The leases whose time has come, or else until when to sleep.
+    fn take_due(&mut self, now: Instant) -> Vec<(Arc<Lease>, u32)> {
+        self.sleep = Sleep::Awake;
+        let mut found = Vec::new();
+        for (due, index) in &self.due {
+            if *due > now || found.len() == BULK * 4 {
+                break;
+            }
+            if let Some(Some(entry)) = self.entries.get(*index) {
+                found.push((Arc::clone(&entry.lease), entry.extends_left));
+            }
+        }
+        if found.is_empty() {
+            self.sleep = self.due.first().map_or(Sleep::Forever, |(due, _)| Sleep::Until(*due));
+        }
+        found
+    }
+}
+
+impl Thread {
+    fn run(&self, wake: &Receiver<Wake>) {
+        loop {
+            let (found, sleep) = {
+                let mut book = locked(&self.book);
+                (book.take_due(self.clock.now()), book.sleep)
+            };
+            let stopped = match sleep {
+                Sleep::Awake => {
+                    self.look_at(found);
+                    continue;
+                }
+                Sleep::Until(until) => {
+                    matches!(wake.recv_timeout(self.clock.sleep_for(until)), Err(RecvTimeoutError::Disconnected))
+                }
+                Sleep::Forever => wake.recv().is_err(),
+            };
+            if stopped {
+                return;
+            }
+        }
+    }
+
+    fn look_at(&self, mut found: Vec<(Arc<Lease>, u32)>) {
+        found.retain(|(lease, extends_left)| {
+            if !lease.is_valid() {
+                self.lost(lease, LostReason::Expired);
+                return false;
+            }
+            if *extends_left == 0 {
+                self.put_off(lease, lease.valid_until(), 0);
+            }
+            *extends_left > 0
+        });
+        // One store after another, short leases first; leases of very different length never share a call, because its deadline suits the shortest.
+        found.sort_by_key(|(lease, _)| (Arc::as_ptr(&lease.store).cast::<()>() as usize, lease.length));
+        let alike = |(a, _): &(Arc<Lease>, u32), (b, _): &(Arc<Lease>, u32)| {
+            Arc::ptr_eq(&a.store, &b.store) && a.length.as_millis().ilog2() == b.length.as_millis().ilog2()
+        };
+        for group in found.chunk_by(alike) {
+            for bulk in group.chunks(BULK) {
+                self.extend(bulk);
+            }
+        }
+    }
+
+    /// Extends leases of one store and of about the same length.
+    fn extend(&self, bulk: &[(Arc<Lease>, u32)]) {
+        let Some((first, _)) = bulk.first() else { return };
+        let marks: Vec<_> = bulk.iter().map(|(lease, _)| lease.mark()).collect();
+        let asked_at = self.clock.now();
+        // So short that at least three tries fit into a validity, the first of them after a third of it.
+        let deadline = asked_at + self.limits.command_timeout.min(first.length / 6);
+        let asked: Vec<_> = bulk.iter().map(|(lease, _)| Extend { key: &lease.key, token: &lease.token, lease: lease.length }).collect();
+        let answers = first.store.extend(&asked, deadline);
+        for (((lease, extends_left), mark), answer) in bulk.iter().zip(marks).zip(answers) {
+            match answer {
+                Ok(true) if lease.extended(mark, asked_at, lease.length) => {
+                    let left = if *extends_left == u32::MAX { u32::MAX } else { extends_left - 1 };
+                    self.put_off(lease, None, left);
+                }
+                // Confirmed, but after the validity had run out: a validity that was seen ended stays ended.
+                Ok(true) => self.lost(lease, LostReason::Expired),
+                Ok(false) => self.lost(lease, LostReason::Taken),
+                Err(error) => {
+                    log::debug!("lock {:?}: no answer to an extend: {}", lease.keeper.name(), error.message);
+                    let again = self.clock.now() + (lease.length / 12).min(Duration::from_secs(1));
+                    let again = lease.valid_until().map_or(again, |until| again.min(until));
+                    self.put_off(lease, Some(again), *extends_left);
+                }
+            }
+        }
+    }
+
+    /// When to look at a lease next: after a third of its length, or of what is left of it if that is less; or when it runs out.
+    fn next_due(&self, lease: &Lease, extends_left: u32) -> Instant {
+        let now = self.clock.now();
+        let Some(valid_until) = lease.valid_until() else { return now };
+        if extends_left == 0 {
+            return valid_until;
+        }
+        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
+        let left = valid_until.saturating_duration_since(now);
+        let due = now + (lease.length / 3).min(left / 3);
+        if left < LONG {
+            return due;
+        }
+        let beats = due.saturating_duration_since(self.origin).as_nanos() / BEAT.as_nanos() + 1;
+        u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats)
+    }
+
+    fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {
+        let mut book = locked(&self.book);
+        book.with_entry(lease, |entry| entry.extends_left = extends_left);
+        let due = due.unwrap_or_else(|| self.next_due(lease, extends_left));
+        book.set_due(lease, due);
+    }
+
+    /// Marks and tells, unless the lease was unlocked meanwhile: its entry is taken out *before* its release is sent, so an entry
+    /// that is still there when the answer has come proves that no release of ours made the server say "not ours".
+    fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
+        if !locked(&self.book).remove(lease) {
+            return;
+        }
+        log::warn!("lock {:?}: lease lost ({reason:?})", lease.keeper.name());
+        lease.lose(reason);
+        if reason == LostReason::Expired {
+            // The server may see it as ours for a while yet, for instance after an extend whose answer never came.
+            self.cleaner.withdraw(lease.withdrawal());
+        }
+    }
+}

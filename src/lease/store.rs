@@ -1,0 +1,236 @@
+//! `LeaseStore`: what a place that keeps leases must do.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::key::Key;
+use super::token::Token;
+use crate::base::bell::Bell;
+use crate::base::error::{Cause, Error, ErrorKind};
+use crate::base::options::LockOptions;
+
+/// One attempt to acquire.
+pub struct Ask<'a> {
+    /// The lock.
+    pub key: &'a Key,
+    /// Who asks: the same token in every attempt of one acquisition.
+    pub token: &'a Token,
+    /// The number of this attempt within its acquisition, from 1.
+    pub attempt: u64,
+    /// How long the lease shall last.
+    pub lease: Duration,
+    /// How many fences to reserve; 0: the lock is not fenced.
+    pub fences: u32,
+    /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not queue.
+    pub place: Option<&'a dyn Place>,
+    /// Whether the lock was just seen contended: then asking in the simplest way first would be a round trip for nothing.
+    pub contended: bool,
+    /// Whether a key that already holds this token may be taken for a grant of an earlier attempt (R4). Not so for a caller's own value
+    /// (`owner`) while every attempt was answered: then it is somebody else's hold.
+    pub may_be_mine: bool,
+    /// When the answer must be there.
+    pub deadline: Instant,
+}
+
+/// What a waiter leaves in the queue.
+pub trait Place {
+    /// Where a hand-off reaches it; begins to listen when first asked. `None`: the store cannot wake anybody.
+    fn address(&self) -> Option<&str>;
+    /// How long it counts as alive without asking again.
+    fn alive_for(&self) -> Duration;
+    /// The lease that a hand-off grants at first (R20).
+    fn first_lease(&self) -> Duration;
+}
+
+/// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The lease is ours.
+    Granted {
+        /// What its validity counts from.
+        asked_at: Instant,
+        /// The last fence of the block that was asked for.
+        fence: Option<u64>,
+    },
+    /// Somebody else has it.
+    Refused {
+        /// What the validity of a hand-off to this attempt counts from.
+        asked_at: Instant,
+        /// How long their lease lasts at most; `None`: no end is known.
+        remaining: Option<Duration>,
+    },
+}
+
+/// What a release found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gone {
+    /// The lease was ours, and is no more.
+    Released,
+    /// The lease was not ours: nothing was changed.
+    NotOurs,
+}
+
+/// One lease to extend.
+#[derive(Debug, Clone, Copy)]
+pub struct Extend<'a> {
+    /// The lock.
+    pub key: &'a Key,
+    /// Whose lease.
+    pub token: &'a Token,
+    /// How long it shall last from now.
+    pub lease: Duration,
+}
+
+/// Which way an end may be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Only to a later one.
+    NotBefore,
+    /// Also to an earlier one.
+    Exactly,
+}
+
+/// Who holds a lock, as the store sees it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The token under the key. Whoever knows it can release the lock, so it is not shown by `Debug`.
+    pub token: String,
+    /// How long the lease lasts unless it is extended; `None`: for ever.
+    pub remaining: Option<Duration>,
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holder").field("token", &"…").field("remaining", &self.remaining).finish()
+    }
+}
+
+/// A waiter's ear: wake-ups for its token ring its bell until this is dropped.
+pub struct Listening {
+    /// Where the store sends them.
+    pub address: Arc<str>,
+    /// Ends the listening when dropped.
+    pub until_dropped: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listening").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// A place that keeps leases.
+///
+/// Every call ends by its deadline. A call that fails says whether the store may have carried it out all the same; only the
+/// absence of that makes a failure harmless (R5).
+pub trait LeaseStore: Send + Sync {
+    /// Tries once to acquire.
+    ///
+    /// # Errors
+    /// When there was no answer, or one that was neither a grant nor a refusal.
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError>;
+
+    /// Extends many leases, each only if it is ours and never to an earlier end (R7). `Ok(false)`: not ours. An error means *unknown*,
+    /// for that lease. Uses a connection of its own, so that no exhausted pool delays it (R9).
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>>;
+
+    /// Moves the end of one lease that is ours, over a pooled connection. `Ok(false)`: not ours.
+    ///
+    /// # Errors
+    /// Unknown: the end may have been moved or not.
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError>;
+
+    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue.
+    ///
+    /// # Errors
+    /// Unknown: it may have been released or not.
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError>;
+
+    /// Undoes whatever attempts with this token may have done: leaves the queue, and releases. May be repeated.
+    ///
+    /// # Errors
+    /// Unknown: it may have been withdrawn or not.
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError>;
+
+    /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this store cannot wake anybody, the waiter polls.
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
+
+    /// Whether waiters are woken here, so that a refused attempt may leave a place behind.
+    fn queues(&self) -> bool;
+
+    /// Who holds the lock.
+    ///
+    /// # Errors
+    /// When there was no answer, or foreign data under the key.
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError>;
+
+    /// Deletes whoever's lease, and hands the lock on. `false`: there was none.
+    ///
+    /// # Errors
+    /// Unknown: it may have been deleted or not.
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError>;
+
+    /// Whether, and why not, this store can do what the options ask for.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    fn supports(&self, options: &LockOptions) -> Result<(), Error>;
+}
+
+/// Why a call to a store has no answer.
+#[derive(Debug)]
+pub struct StoreError {
+    /// The store may have carried the call out, or may do so later (R5).
+    pub may_have_run: bool,
+    /// Trying again cannot help.
+    pub permanent: bool,
+    /// An idle connection turned out to be closed: trying again at once, on a fresh one, is likely to help.
+    pub stale: bool,
+    /// The connection was dropped, as opposed to an answer that took too long.
+    pub dropped: bool,
+    /// What to tell the caller.
+    pub kind: ErrorKind,
+    /// In words.
+    pub message: Cow<'static, str>,
+    /// The cause, without any secret.
+    pub source: Option<Cause>,
+}
+
+impl StoreError {
+    /// A failure before anything was sent.
+    pub fn not_sent(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { may_have_run: false, permanent: false, stale: false, dropped: false, kind, message: message.into(), source: None }
+    }
+
+    /// A failure that trying again cannot mend.
+    #[must_use]
+    pub fn permanent(mut self) -> Self {
+        self.permanent = true;
+        self
+    }
+
+    /// A failure after something was sent.
+    #[must_use]
+    pub fn maybe_run(mut self) -> Self {
+        self.may_have_run = true;
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Cause>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    pub(crate) fn into_error(self) -> Error {
+        let error = Error::new(self.kind, self.message);
+        match self.source {
+            Some(source) => error.because(source),
+            None => error,
+        }
+    }
+}

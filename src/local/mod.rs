@@ -1,0 +1,111 @@
+//! This process and its threads: who holds what, and whose turn it is.
+
+pub(crate) mod holds;
+pub(crate) mod turn;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::base::error::{Error, Result};
+use crate::base::locked;
+use crate::lease::acquire::Contention;
+use crate::lease::key::Key;
+use crate::lease::notify::{Keeper, Lost, OnLost};
+use crate::lease::{Background, Lease};
+use turn::Turn;
+
+const LONGEST_KEY: usize = 1024;
+
+/// What all handles of one lock name share in one client.
+pub(crate) struct SharedLock {
+    pub(crate) name: Arc<str>,
+    pub(crate) key: Key,
+    pub(crate) turn: Turn,
+    pub(crate) contention: Contention,
+    pub(crate) background: Arc<Background>,
+    on_lost: Mutex<Vec<Arc<OnLost>>>,
+    /// Where it is found by its name.
+    names: Weak<Names>,
+}
+
+impl SharedLock {
+    /// An invalid name is reported by the first call that would use it.
+    pub(crate) fn check_name(&self) -> Result<()> {
+        let problem = if self.name.is_empty() {
+            "the name of a lock must not be empty"
+        } else if self.key.as_str().len() > LONGEST_KEY {
+            "the name of a lock, with its prefix, must have at most 1024 bytes"
+        } else {
+            return Ok(());
+        };
+        // The name itself is left out: a megabyte of it helps nobody.
+        Err(Error::invalid(problem))
+    }
+
+    pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
+        locked(&self.on_lost).push(callback);
+    }
+}
+
+impl Keeper for SharedLock {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn lost(&self, lease: &Arc<Lease>, lost: &Lost) {
+        // The holder goes on until it notices; the other threads of this process need not wait for that, as other processes do not.
+        self.turn.leave_after_loss(lease);
+        for callback in locked(&self.on_lost).iter() {
+            self.background.notifier.notify(Arc::clone(callback), lost.clone());
+        }
+    }
+}
+
+impl Drop for SharedLock {
+    fn drop(&mut self) {
+        if let Some(names) = self.names.upgrade() {
+            names.forget(&self.name);
+        }
+    }
+}
+
+/// The locks of one client by name: same name, same lock. A name that is used no more leaves nothing behind.
+#[derive(Default)]
+pub(crate) struct Names {
+    by_name: Mutex<HashMap<Arc<str>, Weak<SharedLock>>>,
+}
+
+impl Names {
+    pub(crate) fn get(self: &Arc<Self>, name: &str, prefix: &str, background: &Arc<Background>) -> Arc<SharedLock> {
+        let mut by_name = locked(&self.by_name);
+        if let Some(lock) = by_name.get(name).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let name: Arc<str> = name.into();
+        let lock = Arc::new(SharedLock {
+            key: Key::new(format!("{prefix}{name}")),
+            turn: Turn::default(),
+            contention: Contention::default(),
+            background: Arc::clone(background),
+            on_lost: Mutex::default(),
+            names: Arc::downgrade(self),
+            name: Arc::clone(&name),
+        });
+        by_name.insert(name, Arc::downgrade(&lock));
+        lock
+    }
+
+    /// Takes the name out, unless a new lock has been made under it since the old one's last handle went.
+    fn forget(&self, name: &str) {
+        let mut by_name = locked(&self.by_name);
+        if by_name.get(name).is_some_and(|lock| lock.strong_count() == 0) {
+            by_name.remove(name);
+        }
+    }
+
+    /// How many names are known.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        locked(&self.by_name).len()
+    }
+}

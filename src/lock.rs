@@ -1,0 +1,89 @@
+//! The `Lock` trait: the contract.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use crate::base::error::{Error, Result};
+use crate::base::interrupt::Interrupt;
+
+/// A lock with the six methods of Java's `java.util.concurrent.locks.Lock`, and one more for an interruptible timed wait.
+///
+/// It is owned by threads: what one thread locked, no other can unlock, and a thread that holds it may lock it
+/// again (it then unlocks as often). Unlike Java's, every call can fail, because the lock lives on a server.
+///
+/// ```
+/// use distlock::{Client, Lock, Result};
+/// use std::time::Duration;
+///
+/// /// Takes any lock: one on Redis, or one of your own in a test.
+/// fn book(lock: &dyn Lock, seats: &mut u32) -> Result<bool> {
+///     if !lock.try_lock(Duration::from_secs(1))? {
+///         return Ok(false);
+///     }
+///     *seats -= 1;
+///     lock.unlock()?;
+///     Ok(true)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let lock = Client::open("memory://")?.lock("flight:7");
+/// assert!(book(&lock, &mut 3)?);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Lock: Send + Sync {
+    /// Locks, and blocks until it can. Java: `lock()`.
+    ///
+    /// It returns when this thread holds the lock. An outage of the server is waited through, up to the client's `max_outage`.
+    ///
+    /// # Errors
+    /// Whatever the kind, this call added no hold. `Unavailable` after an outage of `max_outage`; `Denied`, `WrongType` and `InvalidInput` at once;
+    /// `Exhausted` with [`Retry::attempts`](crate::Retry::attempts); `Lost` if this thread holds the lock already but has lost the lease;
+    /// `Conflict` if it holds it with other options. [`ErrorKind`](crate::ErrorKind) says what each leaves on the server.
+    fn lock(&self) -> Result<()>;
+
+    /// Locks as [`lock`](Lock::lock) does, unless `interrupt` ends the wait. Java: `lockInterruptibly()`.
+    ///
+    /// # Errors
+    /// As `lock`, and `Interrupted`: not held; what an attempt left on the server is withdrawn in the background.
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
+
+    /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else `tryLock(time, unit)`.
+    ///
+    /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. Zero is one attempt without waiting or queueing;
+    /// [`Duration::MAX`] is no limit. Ends by the deadline, plus one command timeout where an answer is under way.
+    ///
+    /// # Errors
+    /// As `lock`; but `Unavailable` already when the time is over and there was no answer since the last refusal, or ever: "Redis is down" is
+    /// never `Ok(false)`, and "held by another" never an error.
+    fn try_lock(&self, timeout: Duration) -> Result<bool>;
+
+    /// Locks as [`try_lock`](Lock::try_lock) does, unless `interrupt` ends the wait.
+    ///
+    /// # Errors
+    /// As `try_lock`, and `Interrupted`.
+    fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool>;
+
+    /// Takes one hold of this thread back, and with the last one releases the lock. Java: `unlock()`.
+    ///
+    /// # Errors
+    /// `NotHeld`: this thread does not hold it, nothing was changed. `Lost`: it held it, but the lease was lost before; another may hold the
+    /// lock now, and the hold is taken back all the same. `Unknown`: no answer; the lock may still be held on the server, until the background has
+    /// removed it or the lease has run out; this thread does not hold it any more.
+    fn unlock(&self) -> Result<()>;
+
+    /// A condition of this lock, by name. Java: `newCondition()`.
+    ///
+    /// # Errors
+    /// `Unsupported` unless the lock has conditions; this default body always says so.
+    fn new_condition(&self, name: &str) -> Result<Condition> {
+        let _ = name;
+        Err(Error::unsupported("this lock has no conditions"))
+    }
+}
+
+/// A condition of a lock, as Java's `java.util.concurrent.locks.Condition`. No lock of this version makes one.
+#[derive(Debug)]
+pub struct Condition {
+    _none: Infallible,
+}

@@ -1,0 +1,112 @@
+//! One connection, opened under one deadline: name resolution, TCP, TLS and AUTH together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::bounded;
+use redis::io::tcp::{TcpSettings, socket2};
+use redis::{Connection, ConnectionInfo};
+
+use super::reply;
+use crate::base::clock::Clock;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::lease::store::StoreError;
+
+/// How many attempts may be stuck at once, for instance in a name server that does not answer, before further ones fail at once.
+const MOST_STUCK: usize = 32;
+
+/// Opens connections to one server.
+pub(super) struct Connector {
+    client: redis::Client,
+    clock: Clock,
+    timeout: Duration,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Connector {
+    pub(super) fn new(
+        info: ConnectionInfo,
+        clock: Clock,
+        timeout: Duration,
+        idle: Duration,
+        #[cfg(feature = "tls")] root_certificates: Option<Vec<u8>>,
+    ) -> Result<Self> {
+        let settings = TcpSettings::default()
+            // A lock is one small packet each way: waiting for more to send would double its cost.
+            .set_nodelay(true)
+            // Closing resets: our kernel forgets what it has not delivered, so that no attempt arrives after we gave it up (R5).
+            .set_linger_time(Duration::ZERO)
+            .set_user_timeout(idle)
+            .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
+        // The library's name would cost two more replies at each connect, and each reply has a timeout of its own.
+        let redis = info.redis_settings().clone().set_skip_set_lib_name();
+        let info = info.set_tcp_settings(settings).set_redis_settings(redis);
+        let refused = |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
+        #[cfg(feature = "tls")]
+        let client = {
+            if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+                // Whoever comes first chooses for the process; the program may have.
+                let _ = rustls::crypto::ring::default_provider().install_default();
+            }
+            match root_certificates {
+                Some(pem) => redis::Client::build_with_tls(info, redis::TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+                None => redis::Client::open(info),
+            }
+            .map_err(refused)?
+        };
+        #[cfg(not(feature = "tls"))]
+        let client = redis::Client::open(info).map_err(refused)?;
+        Ok(Self { client, clock, timeout, under_way: Arc::default() })
+    }
+
+    /// Opens one by `deadline`, or by the connect timeout if that is sooner.
+    ///
+    /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the full timeout, each
+    /// read too, and name resolution and unix sockets have none. A thread that comes too late closes what it opened.
+    pub(super) fn open(&self, deadline: Instant) -> Result<Connection, StoreError> {
+        let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
+        if within.is_zero() {
+            return Err(unreachable_node("no time was left to open a connection"));
+        }
+        if self.under_way.load(Ordering::SeqCst) >= MOST_STUCK {
+            return Err(unreachable_node("too many attempts to connect are stuck"));
+        }
+        let (done, opened) = bounded(1);
+        let client = self.client.clone();
+        let under_way = UnderWay::new(&self.under_way);
+        let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
+            let _under_way = under_way;
+            let _ = done.send(client.get_connection_with_timeout(within));
+        });
+        if let Err(error) = started {
+            return Err(unreachable_node("no thread could be started to connect").because(error));
+        }
+        match opened.recv_timeout(within) {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(reply::connecting(&error)),
+            Err(_) => Err(unreachable_node("the server could not be reached in time")),
+        }
+    }
+}
+
+fn unreachable_node(message: &'static str) -> StoreError {
+    StoreError::not_sent(ErrorKind::Unavailable, message)
+}
+
+/// Counts a thread until it ends, however it ends.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,12 @@
+-- Moves the end of a plain lease if it is ours. Never creates one.
+--
+-- KEYS  1 the lock
+-- ARGV  1 token   2 the new rest of the lease in ms   3 whether also to an earlier end (0 or 1)
+-- Result  1 ours   0 not ours
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+if ARGV[3] == '1' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1

@@ -1,0 +1,224 @@
+//! The embedded store behind `memory://`: leases in this process, for a first look and for tests of programs that use the crate.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use crate::base::bell::{Bell, Grant};
+use crate::base::clock::Clock;
+use crate::base::error::Error;
+use crate::base::locked;
+use crate::base::options::LockOptions;
+use crate::lease::key::Key;
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::token::Token;
+
+static NAMED: Mutex<Vec<(String, Weak<Shelf>)>> = Mutex::new(Vec::new());
+
+/// Leases of this process.
+pub(super) struct Memory {
+    shelf: Arc<Shelf>,
+    clock: Clock,
+}
+
+/// What clients of the same name share.
+type Shelf = Mutex<Contents>;
+
+#[derive(Default)]
+struct Contents {
+    /// Locks that are held, or were until their lease ran out, or are waited for.
+    locks: HashMap<Key, Entry>,
+    /// Who listens.
+    ears: HashMap<Token, Weak<Bell>>,
+    /// The last fence given out, whatever the lock: growing for all means growing for each, and leaves nothing behind.
+    last_fence: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    holder: Option<(Token, Instant)>,
+    queue: VecDeque<Waiter>,
+}
+
+struct Waiter {
+    token: Token,
+    attempt: u64,
+    first_lease: Duration,
+    fences: u32,
+}
+
+impl Memory {
+    /// The store of this name; without one, a new store of its own.
+    pub(super) fn open(name: &str, clock: Clock) -> Arc<dyn LeaseStore> {
+        let mut named = locked(&NAMED);
+        named.retain(|(_, shelf)| shelf.strong_count() > 0);
+        let known = named.iter().find(|(known, _)| known == name).and_then(|(_, shelf)| shelf.upgrade());
+        let shelf = known.unwrap_or_default();
+        if !name.is_empty() {
+            named.push((name.to_owned(), Arc::downgrade(&shelf)));
+        }
+        Arc::new(Self { shelf, clock })
+    }
+
+    /// Looks at one lock, as it stands now: a lease that has run out is gone. An entry that nobody needs any more is removed.
+    fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
+        let mut contents = locked(&self.shelf);
+        let Contents { locks, ears, last_fence } = &mut *contents;
+        let now = self.clock.now();
+        let entry = locks.entry(key.clone()).or_default();
+        entry.holder.take_if(|(_, until)| *until <= now);
+        let result = look(entry, &mut Shared { ears, last_fence }, now);
+        if entry.holder.is_none() && entry.queue.is_empty() {
+            locks.remove(key);
+        }
+        result
+    }
+}
+
+/// What the entries of a shelf have in common.
+struct Shared<'a> {
+    ears: &'a HashMap<Token, Weak<Bell>>,
+    last_fence: &'a mut u64,
+}
+
+impl Shared<'_> {
+    fn fence(&mut self, block: u32) -> Option<u64> {
+        (block > 0).then(|| {
+            *self.last_fence += u64::from(block);
+            *self.last_fence
+        })
+    }
+
+    fn ear(&self, token: &Token) -> Option<Arc<Bell>> {
+        self.ears.get(token).and_then(Weak::upgrade)
+    }
+}
+
+impl Entry {
+    fn is_held_by(&self, token: &Token) -> bool {
+        self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
+    }
+
+    /// Hands the lock, which is free, to the first waiter that listens.
+    fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
+        self.holder = None;
+        while let Some(next) = self.queue.pop_front() {
+            if let Some(bell) = shared.ear(&next.token) {
+                self.holder = Some((next.token, now + next.first_lease));
+                bell.grant(Grant { attempt: next.attempt, fence: shared.fence(next.fences) });
+                return;
+            }
+        }
+    }
+
+    fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
+        if !self.is_held_by(token) {
+            return Gone::NotOurs;
+        }
+        self.serve(shared, now);
+        Gone::Released
+    }
+
+    /// Whether an end was moved.
+    fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
+        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token) else { return false };
+        if end == End::Exactly || *until < now + lease.lease {
+            *until = now + lease.lease;
+        }
+        true
+    }
+}
+
+impl LeaseStore for Memory {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let asked_at = self.clock.now();
+        // Before the shelf is locked: listening locks it, too.
+        let listens = ask.place.and_then(|place| place.address()).is_some();
+        self.at(ask.key, |entry, shared, now| {
+            let before_me = |waiter: &&Waiter| waiter.token != *ask.token && shared.ear(&waiter.token).is_some();
+            let is_next = entry.queue.iter().take_while(|waiter| waiter.token != *ask.token).find(before_me).is_none();
+            let mine = ask.may_be_mine && entry.is_held_by(ask.token);
+            if entry.holder.is_none() && !is_next {
+                entry.serve(shared, now);
+            } else if mine || entry.holder.is_none() {
+                entry.queue.retain(|waiter| waiter.token != *ask.token);
+                entry.holder = Some((ask.token.clone(), now + ask.lease));
+                return Ok(Answer::Granted { asked_at, fence: shared.fence(ask.fences) });
+            }
+            if let Some(place) = ask.place.filter(|_| listens) {
+                let waiter =
+                    Waiter { token: ask.token.clone(), attempt: ask.attempt, first_lease: place.first_lease(), fences: ask.fences };
+                match entry.queue.iter_mut().find(|waiting| waiting.token == waiter.token) {
+                    Some(waiting) => *waiting = waiter,
+                    None => entry.queue.push_back(waiter),
+                }
+            }
+            let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+            Ok(Answer::Refused { asked_at, remaining })
+        })
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], _deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        leases.iter().map(|lease| Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, End::NotBefore, now)))).collect()
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, _deadline: Instant) -> Result<bool, StoreError> {
+        Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
+    }
+
+    fn release(&self, key: &Key, token: &Token, _deadline: Instant) -> Result<Gone, StoreError> {
+        Ok(self.at(key, |entry, shared, now| entry.release(token, shared, now)))
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, _deadline: Instant) -> Result<Gone, StoreError> {
+        Ok(self.at(key, |entry, shared, now| {
+            entry.queue.retain(|waiter| waiter.token != *token);
+            entry.release(token, shared, now)
+        }))
+    }
+
+    fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        locked(&self.shelf).ears.insert(token.clone(), Arc::downgrade(bell));
+        let ear = Ear { shelf: Arc::clone(&self.shelf), token: token.clone() };
+        Some(Listening { address: "memory".into(), until_dropped: Box::new(ear) })
+    }
+
+    fn queues(&self) -> bool {
+        true
+    }
+
+    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        Ok(self.at(key, |entry, _, now| {
+            entry
+                .holder
+                .as_ref()
+                .map(|(token, until)| Holder { token: token.as_str().to_owned(), remaining: Some(until.saturating_duration_since(now)) })
+        }))
+    }
+
+    fn force_release(&self, key: &Key, _deadline: Instant) -> Result<bool, StoreError> {
+        Ok(self.at(key, |entry, shared, now| {
+            let held = entry.holder.is_some();
+            if held {
+                entry.serve(shared, now);
+            }
+            held
+        }))
+    }
+
+    fn supports(&self, _options: &LockOptions) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// A waiter's entry among those who listen.
+struct Ear {
+    shelf: Arc<Shelf>,
+    token: Token,
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        locked(&self.shelf).ears.remove(&self.token);
+    }
+}

@@ -1,0 +1,144 @@
+//! Where leases live. The only place that names redis and r2d2.
+
+mod connect;
+mod gate;
+mod memory;
+mod node;
+mod plain;
+mod pool;
+mod reply;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::IntoConnectionInfo;
+
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+use crate::base::options::Layout;
+use crate::lease::store::{LeaseStore, StoreError};
+use memory::Memory;
+use node::Node;
+use plain::Plain;
+
+/// How to reach the place that keeps leases.
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) pool_size: u32,
+    pub(crate) command_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
+    #[cfg(feature = "tls")]
+    pub(crate) root_certificates: Option<Vec<u8>>,
+}
+
+impl Settings {
+    pub(crate) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            pool_size: 8,
+            command_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(2),
+            pool: None,
+            #[cfg(feature = "tls")]
+            root_certificates: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let possible = Duration::from_millis(1)..=Duration::from_secs(3600);
+        if !possible.contains(&self.command_timeout) || !possible.contains(&self.connect_timeout) {
+            return Err(Error::invalid("command and connect timeouts must be between 1 ms and 1 h"));
+        }
+        if !(1..=1024).contains(&self.pool_size) {
+            return Err(Error::invalid("the pool must have 1 to 1024 connections"));
+        }
+        Ok(())
+    }
+}
+
+/// Where one client's leases live.
+pub(crate) enum Backend {
+    /// One Redis server.
+    Server { node: Arc<Node>, plain: Arc<dyn LeaseStore> },
+    /// In this process.
+    Memory { leases: Arc<dyn LeaseStore> },
+}
+
+impl Backend {
+    pub(crate) fn new(settings: Settings, clock: Clock) -> Result<Self> {
+        if let Some(name) = settings.url.strip_prefix("memory://") {
+            if settings.pool.is_some() {
+                return Err(Error::invalid("memory:// has no use for a pool"));
+            }
+            return Ok(Self::Memory { leases: Memory::open(name, clock) });
+        }
+        // The cause is left out: it may quote the URL, and that may hold a password.
+        let info = settings
+            .url
+            .as_str()
+            .into_connection_info()
+            .map_err(|_| Error::invalid("the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// are known"))?;
+        if !info.addr().is_supported() {
+            return Err(Error::unsupported("this build cannot use such a URL: rediss:// needs the feature `tls`"));
+        }
+        let node = Arc::new(Node::new(info, settings, clock)?);
+        Ok(Self::Server { plain: Arc::new(Plain::new(Arc::clone(&node))), node })
+    }
+
+    pub(crate) fn leases(&self, layout: Layout) -> Result<&Arc<dyn LeaseStore>> {
+        match (self, layout) {
+            (Self::Server { plain, .. }, Layout::Plain) => Ok(plain),
+            (Self::Memory { leases }, Layout::Plain) => Ok(leases),
+            _ => Err(Error::unsupported("this store has only the plain layout")),
+        }
+    }
+
+    pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+        match self {
+            Self::Server { node, .. } => node.ping(deadline),
+            Self::Memory { .. } => Ok(()),
+        }
+    }
+
+    pub(crate) fn execute<T>(&self, deadline: Instant, work: node::Work<'_, T>) -> Result<T, StoreError> {
+        match self {
+            Self::Server { node, .. } => node.execute(deadline, work),
+            Self::Memory { .. } => Err(StoreError::not_sent(
+                crate::base::error::ErrorKind::Unsupported,
+                "memory:// knows no commands: `execute` needs a server",
+            )),
+        }
+    }
+
+    /// Whether this process is a fork of the one that made the client.
+    pub(crate) fn is_forked(&self) -> bool {
+        match self {
+            Self::Server { node, .. } => node.is_forked(),
+            Self::Memory { .. } => false,
+        }
+    }
+
+    /// Ends the threads and connections of the store. `false`: not by `deadline`.
+    pub(crate) fn close(&self, _deadline: Instant) -> bool {
+        true
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn wrap(&mut self, wrap: &dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>) {
+        match self {
+            Self::Server { plain: leases, .. } | Self::Memory { leases } => *leases = wrap(Arc::clone(leases)),
+        }
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Server { .. } => "one server",
+            Self::Memory { .. } => "memory",
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! Replies: what the server's words and failures mean.
+
+use redis::{RedisError, Value};
+
+use crate::base::error::ErrorKind;
+use crate::lease::store::StoreError;
+
+/// A cause in words that may reach a log: no token, no password, no URL (R19).
+#[derive(Debug)]
+struct Words(String);
+
+impl std::fmt::Display for Words {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Words {}
+
+impl Words {
+    /// What the server said. "unknown command" quotes its arguments, and one of them is a token.
+    fn said(code: &str, details: &str) -> Self {
+        let details = details.split("with args beginning").next().unwrap_or_default();
+        let details: String = details.chars().take(200).collect();
+        Self(format!("the server said: {}", format!("{code} {details}").trim_end().trim_end_matches(',')))
+    }
+
+    /// What failed: the system's words, or redis-rs's category; never its details, which may quote what was sent.
+    fn failed(error: &RedisError) -> Self {
+        let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+        Self(io.map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
+    }
+}
+
+/// An error reply. The server refused the command before it carried anything out.
+pub(super) fn refused(code: &str, details: &str) -> StoreError {
+    let (kind, message, permanent) = match code {
+        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server wants other credentials", true),
+        "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
+        "WRONGTYPE" => (ErrorKind::WrongType, "the key holds data of another type", true),
+        "LOADING" => (ErrorKind::Unavailable, "the server is loading its data", false),
+        "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script", false),
+        "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "the server is not ready", false),
+        "READONLY" => (ErrorKind::Unavailable, "the server is a replica and cannot keep a lock", false),
+        "NOREPLICAS" => (ErrorKind::Unavailable, "the server has too few replicas to accept a lock", false),
+        "OOM" => (ErrorKind::Server, "the server is out of memory", true),
+        "MISCONF" => (ErrorKind::Server, "the server cannot persist and accepts no writes", true),
+        "MOVED" | "ASK" | "CROSSSLOT" => (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true),
+        // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
+        _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
+        _ if details.contains("OOM command not allowed") && code != "OOM" => return refused("OOM", details),
+        _ if details.contains("max number of clients") => (ErrorKind::Unavailable, "the server has too many clients", false),
+        _ => (ErrorKind::Server, "the server refused the command", true),
+    };
+    let error = StoreError::not_sent(kind, message).because(Words::said(code, details));
+    if permanent { error.permanent() } else { error }
+}
+
+/// A connection could not be opened. Nothing of ours was sent.
+pub(super) fn connecting(error: &RedisError) -> StoreError {
+    if let Some(code) = error.code() {
+        return refused(code, error.detail().unwrap_or_default());
+    }
+    if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        return StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    }
+    StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached").because(Words::failed(error))
+}
+
+/// A command that was sent had no reply that could be understood.
+pub(super) fn unanswered(error: &RedisError) -> StoreError {
+    if error.is_connection_refusal() {
+        return connecting(error);
+    }
+    let message = if error.is_timeout() { "the server did not answer in time" } else { "the connection failed before the reply" };
+    StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run().because(Words::failed(error))
+}
+
+/// A reply that no version of our scripts gives: somebody else's server, or a broken one.
+pub(super) fn nonsense() -> StoreError {
+    StoreError::not_sent(ErrorKind::Server, "the server's reply makes no sense").maybe_run()
+}
+
+/// Whether the server turned the connection away before it read anything: it has as many clients as it may have.
+pub(super) fn turned_away(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.details().is_some_and(|details| details.contains("max number of clients")))
+}
+
+/// Whether the server does not know a script, and so did not run it.
+pub(super) fn unknown_script(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// The reply as a value, or what an error reply means.
+pub(super) fn value(reply: Value) -> Result<Value, StoreError> {
+    match reply {
+        Value::ServerError(error) => Err(refused(error.code(), error.details().unwrap_or_default())),
+        value => Ok(value),
+    }
+}
+
+/// The reply as a number.
+pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(nonsense),
+        _ => Err(nonsense()),
+    }
+}
+
+/// The reply as a list.
+pub(super) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
+    match value {
+        Value::Array(values) => Ok(values),
+        _ => Err(nonsense()),
+    }
+}
+
+/// The reply as a text; what is not UTF-8 in it is replaced.
+pub(super) fn text(value: &Value) -> Result<String, StoreError> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        Value::SimpleString(text) => Ok(text.clone()),
+        _ => Err(nonsense()),
+    }
+}
