@@ -3,10 +3,13 @@
 //! Nothing here knows the crate's own types, so that tests, benches and examples can share it (`#[path]`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+pub mod fake;
 pub mod process;
+pub mod proxy;
 pub mod resp;
 pub mod server;
 pub mod settings;
+pub mod tls;
 
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,6 +19,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+// Not every test, bench or example uses all of it.
+#[allow(unused_imports)]
+pub use proxy::{Fault, Held, Mode, Planned, Proxy, Rule};
+#[allow(unused_imports)]
 pub use server::Server;
 
 /// Polls `condition` every millisecond until it holds; panics if it does not within `limit`.

@@ -6,7 +6,9 @@
 //! lines on a pipe whose other end only this process holds. However this process ends, the kernel closes that end,
 //! the shell reads end-of-file, kills its child and removes its directory. The shell does not reap the child before
 //! that, so the child's id cannot come to mean another process meanwhile; signals go through the shell for the same
-//! reason. It sits in a process group of its own, so that Ctrl-C in a terminal cannot end it before its work is done.
+//! reason. It sits in a process group of its own, so that Ctrl-C in a terminal cannot end it before its work is done,
+//! and it ignores SIGHUP: the kernel sends one to a group that loses its parent while a member is stopped, and a frozen
+//! server would otherwise outlive us. It ignores them only once the child has been started, which must not inherit that.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -21,6 +23,7 @@ const GUARD: &str = r#"
 dir=$1; log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
 pid=$!
+trap '' HUP INT QUIT TERM
 echo "$pid"
 while read -r word; do
     case $word in
