@@ -1,0 +1,6 @@
+//! The integration tests: one binary, one module per behaviour.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[allow(dead_code)]
+mod support;
+mod support_works;

@@ -1,0 +1,113 @@
+//! What the tests stand on: real servers, faults on the wire, certificates, and a few ways to wait and to count.
+//!
+//! Nothing here knows the crate's own types, so that tests, benches and examples can share it (`#[path]`).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+pub mod fake;
+pub mod process;
+pub mod proxy;
+pub mod resp;
+pub mod server;
+pub mod settings;
+pub mod tls;
+
+use std::fmt::Debug;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::RangeBounds;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+// Not every test, bench or example uses all of it.
+#[allow(unused_imports)]
+pub use proxy::{Fault, Held, Mode, Planned, Proxy, Rule};
+#[allow(unused_imports)]
+pub use server::Server;
+
+/// Polls `condition` every millisecond until it holds; panics if it does not within `limit`.
+#[track_caller]
+pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "still not so after {limit:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `f` and asserts that the time it took lies in `range`.
+#[track_caller]
+pub fn within<T>(range: impl RangeBounds<Duration> + Debug, f: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let value = f();
+    let took = start.elapsed();
+    assert!(range.contains(&took), "took {took:?}, expected {range:?}");
+    value
+}
+
+/// How many threads this process has.
+pub fn thread_count() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// The names of this process's threads, as the kernel keeps them: cut after 15 bytes.
+pub fn thread_names() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    // A thread may end between the listing and the look at its name.
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    tasks
+        .filter_map(|task| name(task.ok()?))
+        .map(|name| name.trim_end().to_owned())
+        .collect()
+}
+
+/// How many file descriptors this process has open.
+pub fn fd_count() -> usize {
+    // The listing itself needs one.
+    fs::read_dir("/proc/self/fd").unwrap().count() - 1
+}
+
+/// Runs `body` in a process of its own, in which no other test runs: for tests that count threads or descriptors, or
+/// that end the process. `test` is the full name of the calling test (`"module::name"`).
+#[track_caller]
+pub fn in_own_process(test: &str, body: impl FnOnce()) {
+    const CHOSEN: &str = "DISTLOCK_TEST_ALONE";
+    if env::var(CHOSEN).is_ok_and(|chosen| chosen == test) {
+        return body();
+    }
+    let output = Command::new(env::current_exe().unwrap())
+        .args([
+            test,
+            "--exact",
+            "--nocapture",
+            "--include-ignored",
+            "--test-threads=1",
+        ])
+        .env(CHOSEN, test)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("running 1 test"), "no test is called {test}");
+    assert!(output.status.success(), "in its own process:\n{text}");
+}
+
+/// Listens on a port of 127.0.0.1 that nobody uses, chosen below the range from which the kernel takes ports by itself.
+///
+/// Ports from bind(0) come from that range, and there a port that is closed for a moment (a server being restarted) is
+/// in danger: a client that connects to it in vain may be given the very same port as its own and be connected to
+/// itself, whereupon the server cannot come back.
+pub fn listen_anywhere() -> TcpListener {
+    const FIRST: u32 = 10_240;
+    const COUNT: u32 = 22_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Every process begins somewhere else, so that two of them rarely try the same port.
+    let start = std::process::id().wrapping_mul(7919);
+    for _ in 0..COUNT {
+        let port = FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(port).expect("below 32768");
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return listener;
+        }
+    }
+    panic!("no free port on 127.0.0.1");
+}

@@ -1,0 +1,87 @@
+//! Certificates for tests of `rediss://`, made by a private authority that exists for one test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
+};
+use tempfile::TempDir;
+
+/// A certificate authority and servers' certificates of its, as PEM files; removed when dropped.
+pub struct Certificates {
+    ca: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: TempDir,
+}
+
+/// A server's certificate and key.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Certificates {
+    /// A new authority, unlike every other.
+    pub fn new() -> Certificates {
+        let mut params = CertificateParams::default();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "distlock test authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let dir = tempfile::Builder::new()
+            .prefix("distlock-tls-")
+            .tempdir()
+            .unwrap();
+        let ca = dir.path().join("ca.pem");
+        fs::write(&ca, issuer.pem()).unwrap();
+        Certificates { ca, issuer, dir }
+    }
+
+    /// The authority's certificate, for those who are to trust it.
+    pub fn ca(&self) -> &Path {
+        &self.ca
+    }
+
+    /// The authority's certificate as PEM text.
+    pub fn ca_pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate that is all right for `localhost` and `127.0.0.1`.
+    pub fn good(&self) -> Certificate {
+        self.issue("good", &["localhost", "127.0.0.1"], 4096)
+    }
+
+    /// One for the same names that has run out long ago.
+    pub fn expired(&self) -> Certificate {
+        self.issue("expired", &["localhost", "127.0.0.1"], 2001)
+    }
+
+    /// One that is all right, but for another host.
+    pub fn wrong_name(&self) -> Certificate {
+        self.issue("wrong-name", &["elsewhere.example"], 4096)
+    }
+
+    fn issue(&self, file: &str, names: &[&str], last_year: i32) -> Certificate {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_after = date_time_ymd(last_year, 1, 1);
+        params.distinguished_name.push(DnType::CommonName, file);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let path = |suffix| self.dir.path().join(format!("{file}.{suffix}"));
+        let files = Certificate {
+            cert: path("pem"),
+            key: path("key"),
+        };
+        fs::write(&files.cert, cert.pem()).unwrap();
+        fs::write(&files.key, key.serialize_pem()).unwrap();
+        files
+    }
+}
