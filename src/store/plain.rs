@@ -126,12 +126,13 @@ fn yes(value: &Value) -> Result<bool, StoreError> {
 
 impl LeaseStore for Plain {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        if !ask.contended && ask.fences == 0 {
-            if let Some(asked_at) = self.set(ask)? {
-                return Ok(Answer::Granted { asked_at, fence: None });
-            }
-            // Refused; but a hash refuses in the same way, and the rest of the lease is not known: the script looks closer.
+        if !ask.contended
+            && ask.fences == 0
+            && let Some(asked_at) = self.set(ask)?
+        {
+            return Ok(Answer::Granted { asked_at, fence: None });
         }
+        // Contended, fenced, or just refused. A hash refuses `SET NX` as a held lock does, and the rest of the lease is not known: the script looks closer.
         self.ask(ask)
     }
 

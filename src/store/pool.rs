@@ -80,7 +80,8 @@ pub(super) fn closed_connection() -> Option<Connection> {
     let info = address.into_connection_info().ok()?.set_redis_settings(silent);
     let timeout = Duration::from_millis(500);
     let mut connection = redis::Client::open(info).ok()?.get_connection_with_timeout(timeout).ok()?;
-    drop(listener);
+    // Accepted first: a connection that nobody accepted is reset, and that is no end of a stream.
+    drop(listener.accept().ok()?);
     connection.set_read_timeout(Some(timeout)).ok()?;
     let _ = connection.recv_response();
     (!redis::ConnectionLike::is_open(&connection)).then_some(connection)

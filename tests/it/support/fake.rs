@@ -59,11 +59,7 @@ impl Reply {
 
     /// What a healthy server says while a client sets up its connection: PONG to PING, and OK to everything else.
     pub fn usual(command: &[Vec<u8>]) -> Reply {
-        if is(command, "PING") {
-            Reply::line('+', "PONG")
-        } else {
-            Reply::ok()
-        }
+        if is(command, "PING") { Reply::line('+', "PONG") } else { Reply::ok() }
     }
 
     fn line(kind: char, text: &str) -> Reply {
@@ -73,9 +69,7 @@ impl Reply {
 
 /// Whether a command has this name.
 pub fn is(command: &[Vec<u8>], name: &str) -> bool {
-    command
-        .first()
-        .is_some_and(|first| first.eq_ignore_ascii_case(name.as_bytes()))
+    command.first().is_some_and(|first| first.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 type Script = dyn Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync;
@@ -103,9 +97,7 @@ struct Connections {
 
 impl FakeServer {
     /// Listens on a free port; `script` gets the number of the connection (from 0) and the command, name first.
-    pub fn start(
-        script: impl Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync + 'static,
-    ) -> FakeServer {
+    pub fn start(script: impl Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync + 'static) -> FakeServer {
         let listener = listen_anywhere();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
@@ -116,11 +108,7 @@ impl FakeServer {
         });
         let for_thread = Arc::clone(&shared);
         let acceptor = spawn(port, "accept", move || accept(&for_thread, &listener, port));
-        FakeServer {
-            port,
-            shared,
-            acceptor: Some(acceptor),
-        }
+        FakeServer { port, shared, acceptor: Some(acceptor) }
     }
 
     /// `redis://` to this server.
@@ -135,28 +123,17 @@ impl FakeServer {
 
     /// How many connections have been accepted so far.
     pub fn accepted(&self) -> usize {
-        self.shared
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .accepted
+        self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).accepted
     }
 
     /// Every command so far with the number of its connection, in the order in which they came.
     pub fn commands(&self) -> Vec<(usize, Vec<Vec<u8>>)> {
-        self.shared
-            .commands
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.shared.commands.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How many commands of this name there were so far.
     pub fn count(&self, name: &str) -> usize {
-        self.commands()
-            .iter()
-            .filter(|(_, command)| is(command, name))
-            .count()
+        self.commands().iter().filter(|(_, command)| is(command, name)).count()
     }
 }
 
@@ -165,26 +142,13 @@ impl Drop for FakeServer {
         self.shared.closing.store(true, Ordering::SeqCst);
         // Ends its accept().
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
-        let mut failed = self
-            .acceptor
-            .take()
-            .is_some_and(|thread| thread.join().is_err());
-        let open = std::mem::take(
-            &mut self
-                .shared
-                .connections
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .open,
-        );
+        let mut failed = self.acceptor.take().is_some_and(|thread| thread.join().is_err());
+        let open = std::mem::take(&mut self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).open);
         for (stream, thread) in open {
             let _ = stream.shutdown(Shutdown::Both);
             failed |= thread.join().is_err();
         }
-        assert!(
-            !failed || thread::panicking(),
-            "the script of the fake server has panicked"
-        );
+        assert!(!failed || thread::panicking(), "the script of the fake server has panicked");
     }
 }
 
@@ -197,25 +161,18 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, port: u16) {
         let Ok((stream, _)) = accepted else { continue };
         let _ = stream.set_nodelay(true);
         let stream = Arc::new(stream);
-        let mut connections = shared
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut connections = shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let number = connections.accepted;
         connections.accepted += 1;
         let (for_thread, to_serve) = (Arc::clone(shared), Arc::clone(&stream));
         let thread = spawn(port, "serve", move || serve(&for_thread, number, &to_serve));
         let open = std::mem::take(&mut connections.open);
-        let (ended, mut open): (Vec<_>, Vec<_>) = open
-            .into_iter()
-            .partition(|(_, thread)| thread.is_finished());
+        let (ended, mut open): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, thread)| thread.is_finished());
         open.push((stream, thread));
         connections.open = open;
         drop(connections);
         for (_, thread) in ended {
-            thread
-                .join()
-                .expect("the script of the fake server has panicked");
+            thread.join().expect("the script of the fake server has panicked");
         }
     }
 }
@@ -224,11 +181,7 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
     let mut frames = FrameReader::commands(stream);
     while let Ok(Some(Frame::Whole(frame))) = frames.next() {
         let command = resp::elements(&frame);
-        shared
-            .commands
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((number, command.clone()));
+        shared.commands.lock().unwrap_or_else(PoisonError::into_inner).push((number, command.clone()));
         match (shared.script)(number, &command) {
             Reply::Bytes(bytes) if stream.write_all(&bytes).is_ok() => {}
             Reply::Silence => {}
@@ -240,8 +193,5 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
 }
 
 fn spawn(port: u16, role: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    thread::Builder::new()
-        .name(format!("fk{port}{role}"))
-        .spawn(work)
-        .expect("a thread")
+    thread::Builder::new().name(format!("fk{port}{role}")).spawn(work).expect("a thread")
 }

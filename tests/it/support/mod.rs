@@ -55,10 +55,7 @@ pub fn thread_names() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     // A thread may end between the listing and the look at its name.
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
-    tasks
-        .filter_map(|task| name(task.ok()?))
-        .map(|name| name.trim_end().to_owned())
-        .collect()
+    tasks.filter_map(|task| name(task.ok()?)).map(|name| name.trim_end().to_owned()).collect()
 }
 
 /// How many file descriptors this process has open.
@@ -76,13 +73,7 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
         return body();
     }
     let output = Command::new(env::current_exe().unwrap())
-        .args([
-            test,
-            "--exact",
-            "--nocapture",
-            "--include-ignored",
-            "--test-threads=1",
-        ])
+        .args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(CHOSEN, test)
         .output()
         .unwrap();

@@ -64,15 +64,9 @@ impl Guarded {
         let say = shell.stdin.take();
         let mut hear = BufReader::new(shell.stdout.take().expect("stdout is a pipe"));
         let mut line = String::new();
-        hear.read_line(&mut line)
-            .expect("the guard tells the child's id");
+        hear.read_line(&mut line).expect("the guard tells the child's id");
         let pid = line.trim().parse().expect("the guard tells a number");
-        Guarded {
-            shell,
-            say,
-            hear,
-            pid,
-        }
+        Guarded { shell, say, hear, pid }
     }
 
     /// The child's process id.

@@ -180,11 +180,7 @@ impl Proxy {
         }
         plan = self.shared.plan();
         while plan.listening != listens {
-            plan = self
-                .shared
-                .changed
-                .wait(plan)
-                .unwrap_or_else(PoisonError::into_inner);
+            plan = self.shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -208,11 +204,7 @@ impl Proxy {
 
     /// How many connections there are now.
     pub fn open(&self) -> usize {
-        self.shared
-            .links()
-            .iter()
-            .filter(|link| link.strong_count() > 0)
-            .count()
+        self.shared.links().iter().filter(|link| link.strong_count() > 0).count()
     }
 }
 
@@ -226,10 +218,7 @@ impl Drop for Proxy {
             failed |= thread.join().is_err();
             self.shared.live_links().iter().for_each(|link| link.end());
         }
-        assert!(
-            !failed || thread::panicking(),
-            "a thread of the proxy has panicked"
-        );
+        assert!(!failed || thread::panicking(), "a thread of the proxy has panicked");
     }
 }
 
@@ -262,16 +251,9 @@ impl Shared {
     /// When something read now is to be delivered.
     fn due(&self, direction: Direction) -> Instant {
         let mut plan = self.plan();
-        let mut delay = if direction == Direction::ToServer {
-            plan.to_server
-        } else {
-            plan.to_client
-        };
+        let mut delay = if direction == Direction::ToServer { plan.to_server } else { plan.to_client };
         if plan.jitter > Duration::ZERO {
-            plan.random = plan
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            plan.random = plan.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let share = (plan.random >> 33) as f64 / f64::from(1_u32 << 31);
             delay += plan.jitter.mul_f64(share);
         }
@@ -281,10 +263,7 @@ impl Shared {
     fn spawn(&self, role: &str, work: impl FnOnce() + Send + 'static) {
         // The kernel keeps 15 bytes of a name.
         let name = format!("px{}{role}", self.port);
-        let thread = thread::Builder::new()
-            .name(name)
-            .spawn(work)
-            .expect("a thread");
+        let thread = thread::Builder::new().name(name).spawn(work).expect("a thread");
         self.threads().push(thread);
     }
 
@@ -301,14 +280,9 @@ impl Shared {
     fn forget_ended(&self) {
         self.links().retain(|link| link.strong_count() > 0);
         let mut threads = self.threads();
-        let ended: Vec<usize> = (1..threads.len())
-            .filter(|&i| threads[i].is_finished())
-            .collect();
+        let ended: Vec<usize> = (1..threads.len()).filter(|&i| threads[i].is_finished()).collect();
         for i in ended.into_iter().rev() {
-            threads
-                .remove(i)
-                .join()
-                .expect("a thread of the proxy has panicked");
+            threads.remove(i).join().expect("a thread of the proxy has panicked");
         }
     }
 }

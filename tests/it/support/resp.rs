@@ -96,20 +96,12 @@ pub struct FrameReader<R> {
 impl<R: Read> FrameReader<R> {
     /// Reads what a server sends.
     pub fn replies(stream: R) -> FrameReader<R> {
-        FrameReader {
-            stream,
-            buffer: Vec::new(),
-            inline: false,
-            raw: false,
-        }
+        FrameReader { stream, buffer: Vec::new(), inline: false, raw: false }
     }
 
     /// Reads what a client sends: as replies, and a bare line of words is a command too, turned into the usual form.
     pub fn commands(stream: R) -> FrameReader<R> {
-        FrameReader {
-            inline: true,
-            ..FrameReader::replies(stream)
-        }
+        FrameReader { inline: true, ..FrameReader::replies(stream) }
     }
 
     /// Blocks for the next frame. `Ok(None)` at the end of the stream; a frame cut short by it comes as raw first.
@@ -136,10 +128,7 @@ impl<R: Read> FrameReader<R> {
         if self.inline && !self.raw && first.is_ascii_alphabetic() {
             let end = self.buffer.iter().position(|&byte| byte == b'\n')?;
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            let words: Vec<&[u8]> = line
-                .split(u8::is_ascii_whitespace)
-                .filter(|word| !word.is_empty())
-                .collect();
+            let words: Vec<&[u8]> = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
             return Some(Frame::Whole(command(&words)));
         }
         if !self.raw {
@@ -158,21 +147,14 @@ fn value(frame: &[u8]) -> Vec<u8> {
         return Vec::new();
     };
     match frame[0] {
-        b'$' | b'=' | b'!' => frame[end + 2..]
-            .strip_suffix(b"\r\n")
-            .unwrap_or_default()
-            .to_vec(),
+        b'$' | b'=' | b'!' => frame[end + 2..].strip_suffix(b"\r\n").unwrap_or_default().to_vec(),
         b'*' | b'~' | b'>' | b'%' | b'|' => frame.to_vec(),
         _ => frame[1..end].to_vec(),
     }
 }
 
 fn find_crlf(bytes: &[u8], from: usize) -> Option<usize> {
-    bytes
-        .get(from..)?
-        .windows(2)
-        .position(|pair| pair == b"\r\n")
-        .map(|at| from + at)
+    bytes.get(from..)?.windows(2).position(|pair| pair == b"\r\n").map(|at| from + at)
 }
 
 /// The length in a header; `None` for the null that RESP2 writes as -1.

@@ -53,10 +53,7 @@ impl Server {
             tls_port: 0,
             process: Mutex::new(None),
             peeks: AtomicU64::new(0),
-            dir: tempfile::Builder::new()
-                .prefix("distlock-")
-                .tempdir()
-                .expect("a temporary directory"),
+            dir: tempfile::Builder::new().prefix("distlock-").tempdir().expect("a temporary directory"),
         };
         for _ in 0..20 {
             // The ports are free now; should somebody else be faster, another pair is tried.
@@ -86,27 +83,14 @@ impl Server {
 
     /// `redis+unix://`; needs [`ServerBuilder::unix_socket`].
     pub fn unix_url(&self) -> String {
-        assert!(
-            self.settings.unix_socket,
-            "the server was started without .unix_socket()"
-        );
-        let password = self
-            .settings
-            .password
-            .as_ref()
-            .map_or(String::new(), |password| format!("?pass={password}"));
-        format!(
-            "redis+unix://{}{password}",
-            socket_path(self.dir()).display()
-        )
+        assert!(self.settings.unix_socket, "the server was started without .unix_socket()");
+        let password = self.settings.password.as_ref().map_or(String::new(), |password| format!("?pass={password}"));
+        format!("redis+unix://{}{password}", socket_path(self.dir()).display())
     }
 
     /// `rediss://` by this host name (`localhost`, `127.0.0.1`); needs [`ServerBuilder::tls`].
     pub fn tls_url(&self, host: &str) -> String {
-        assert!(
-            self.settings.tls.is_some(),
-            "the server was started without .tls(..)"
-        );
+        assert!(self.settings.tls.is_some(), "the server was started without .tls(..)");
         format!("rediss://{}{host}:{}/", self.userinfo(), self.tls_port)
     }
 
@@ -163,11 +147,7 @@ impl Server {
             if self.wait_until_ours() {
                 return;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "port {} has been taken by somebody else",
-                self.port
-            );
+            assert!(start.elapsed() < PATIENCE, "port {} has been taken by somebody else", self.port);
         }
     }
 
@@ -175,11 +155,7 @@ impl Server {
     pub fn wait_ready(&self) {
         let start = Instant::now();
         while self.try_peek(&["PING"]).ok().as_deref() != Some("PONG") {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "redis-server is not ready:\n{}",
-                self.log()
-            );
+            assert!(start.elapsed() < PATIENCE, "redis-server is not ready:\n{}", self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -196,8 +172,7 @@ impl Server {
 
     /// A section of INFO, as text.
     pub fn info(&self, section: &str) -> String {
-        self.try_peek(&["INFO", section])
-            .expect("the server answers INFO")
+        self.try_peek(&["INFO", section]).expect("the server answers INFO")
     }
 
     /// How often a command has been called since the start, by clients or inside scripts. `"client|list"` names a
@@ -205,30 +180,21 @@ impl Server {
     pub fn command_count(&self, name: &str) -> u64 {
         let stats = self.info("commandstats");
         let calls = field(&stats, &format!("cmdstat_{}", name.to_lowercase()));
-        calls
-            .and_then(|line| line.split(',').next()?.strip_prefix("calls=")?.parse().ok())
-            .unwrap_or(0)
+        calls.and_then(|line| line.split(',').next()?.strip_prefix("calls=")?.parse().ok()).unwrap_or(0)
     }
 
     /// How many commands have been processed since the start, without the peeks of this type. Commands inside
     /// scripts count too (the server does not tell them apart); a proxy's `requests()` counts what clients sent.
     pub fn commands_processed_by_clients(&self) -> u64 {
-        let before =
-            self.peeks.load(Ordering::SeqCst) + u64::from(self.settings.password.is_some());
+        let before = self.peeks.load(Ordering::SeqCst) + u64::from(self.settings.password.is_some());
         let stats = self.info("stats");
-        field(&stats, "total_commands_processed")
-            .and_then(|count| count.parse::<u64>().ok())
-            .unwrap()
-            - before
+        field(&stats, "total_commands_processed").and_then(|count| count.parse::<u64>().ok()).unwrap() - before
     }
 
     /// How many clients are connected, without this peek.
     pub fn client_count(&self) -> u64 {
         let clients = self.info("clients");
-        field(&clients, "connected_clients")
-            .and_then(|count| count.parse::<u64>().ok())
-            .unwrap()
-            - 1
+        field(&clients, "connected_clients").and_then(|count| count.parse::<u64>().ok()).unwrap() - 1
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Guarded>> {
@@ -236,18 +202,13 @@ impl Server {
     }
 
     fn userinfo(&self) -> String {
-        self.settings
-            .password
-            .as_ref()
-            .map_or(String::new(), |password| format!(":{password}@"))
+        self.settings.password.as_ref().map_or(String::new(), |password| format!(":{password}@"))
     }
 
     fn launch(&self) {
         let _ = fs::remove_file(self.dir().join("output.log"));
         self.peeks.store(0, Ordering::SeqCst);
-        let args = self
-            .settings
-            .command_line(self.port, self.tls_port, self.dir());
+        let args = self.settings.command_line(self.port, self.tls_port, self.dir());
         *self.process() = Some(Guarded::start(self.dir(), &binary(), &args));
     }
 
@@ -264,17 +225,10 @@ impl Server {
             }
             if !self.process().as_ref().is_some_and(Guarded::is_running) {
                 let log = self.log();
-                assert!(
-                    log.contains("Address already in use"),
-                    "redis-server did not start:\n{log}"
-                );
+                assert!(log.contains("Address already in use"), "redis-server did not start:\n{log}");
                 return false;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "redis-server does not answer:\n{}",
-                self.log()
-            );
+            assert!(start.elapsed() < PATIENCE, "redis-server does not answer:\n{}", self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -286,11 +240,7 @@ impl Server {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut replies = FrameReader::replies(stream.try_clone()?);
         let mut answer = String::new();
-        let login = self
-            .settings
-            .password
-            .as_ref()
-            .map(|password| vec!["AUTH", password]);
+        let login = self.settings.password.as_ref().map(|password| vec!["AUTH", password]);
         for command in login.iter().map(Vec::as_slice).chain([command]) {
             answer = ask(&mut stream, &mut replies, command)?;
             self.peeks.fetch_add(1, Ordering::SeqCst);
@@ -299,25 +249,18 @@ impl Server {
     }
 }
 
-fn ask(
-    stream: &mut impl Write,
-    replies: &mut FrameReader<impl Read>,
-    command: &[&str],
-) -> io::Result<String> {
+fn ask(stream: &mut impl Write, replies: &mut FrameReader<impl Read>, command: &[&str]) -> io::Result<String> {
     let parts: Vec<&[u8]> = command.iter().map(|part| part.as_bytes()).collect();
     stream.write_all(&resp::command(&parts))?;
     match replies.next()? {
-        Some(Frame::Whole(frame)) if frame[0] != b'-' => {
-            Ok(String::from_utf8_lossy(&resp::elements(&frame)[0]).into_owned())
-        }
+        Some(Frame::Whole(frame)) if frame[0] != b'-' => Ok(String::from_utf8_lossy(&resp::elements(&frame)[0]).into_owned()),
         _ => Err(io::Error::other("refused")),
     }
 }
 
 /// A value in the `key:value` lines of INFO.
 fn field<'a>(info: &'a str, key: &str) -> Option<&'a str> {
-    info.lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+    info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
 }
 
 fn binary() -> String {
@@ -325,13 +268,6 @@ fn binary() -> String {
 }
 
 fn require_binary() {
-    let found = Command::new(binary())
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    assert!(
-        found.is_ok(),
-        "redis-server not found: apt-get install -y redis-server"
-    );
+    let found = Command::new(binary()).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(found.is_ok(), "redis-server not found: apt-get install -y redis-server");
 }

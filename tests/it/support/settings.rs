@@ -73,10 +73,7 @@ impl ServerBuilder {
         }
         if let Some(files) = &self.tls {
             set("tls-port", &[&tls_port.to_string()]);
-            for (key, file) in ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"]
-                .into_iter()
-                .zip(files)
-            {
+            for (key, file) in ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"].into_iter().zip(files) {
                 set(key, &[&file.display().to_string()]);
             }
             set("tls-auth-clients", &["no"]);

@@ -3,10 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    date_time_ymd,
-};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
 use tempfile::TempDir;
 
 /// A certificate authority and servers' certificates of its, as PEM files; removed when dropped.
@@ -27,16 +24,11 @@ impl Certificates {
     /// A new authority, unlike every other.
     pub fn new() -> Certificates {
         let mut params = CertificateParams::default();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "distlock test authority");
+        params.distinguished_name.push(DnType::CommonName, "distlock test authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let dir = tempfile::Builder::new()
-            .prefix("distlock-tls-")
-            .tempdir()
-            .unwrap();
+        let dir = tempfile::Builder::new().prefix("distlock-tls-").tempdir().unwrap();
         let ca = dir.path().join("ca.pem");
         fs::write(&ca, issuer.pem()).unwrap();
         Certificates { ca, issuer, dir }
@@ -76,10 +68,7 @@ impl Certificates {
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let path = |suffix| self.dir.path().join(format!("{file}.{suffix}"));
-        let files = Certificate {
-            cert: path("pem"),
-            key: path("key"),
-        };
+        let files = Certificate { cert: path("pem"), key: path("key") };
         fs::write(&files.cert, cert.pem()).unwrap();
         fs::write(&files.key, key.serialize_pem()).unwrap();
         files

@@ -15,9 +15,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 fn get(url: &str, key: &str) -> RedisResult<Option<String>> {
     let mut connection = redis::Client::open(url).unwrap().get_connection()?;
-    connection
-        .set_read_timeout(Some(Duration::from_millis(200)))
-        .unwrap();
+    connection.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     redis::cmd("GET").arg(key).query(&mut connection)
 }
 
@@ -38,38 +36,24 @@ fn fake_server_says_what_its_script_says() {
     });
     assert_eq!(get(&server.url(), "bulk"), Ok(Some("value".to_owned())));
     assert_eq!(get(&server.url(), "nil"), Ok(None));
-    assert_eq!(
-        get(&server.url(), "moved").unwrap_err().code(),
-        Some("MOVED")
-    );
-    assert!(
-        get(&server.url(), "close")
-            .unwrap_err()
-            .is_connection_dropped()
-    );
+    assert_eq!(get(&server.url(), "moved").unwrap_err().code(), Some("MOVED"));
+    assert!(get(&server.url(), "close").unwrap_err().is_connection_dropped());
     let garbage = get(&server.url(), "garbage").unwrap_err();
-    assert!(
-        !garbage.is_timeout() && !garbage.is_connection_dropped(),
-        "{garbage:?}"
-    );
+    assert!(!garbage.is_timeout() && !garbage.is_connection_dropped(), "{garbage:?}");
     assert!(get(&server.url(), "silence").unwrap_err().is_timeout());
     assert_eq!((server.accepted(), server.count("get")), (6, 6));
     let (connection, command) = server.commands().pop().unwrap();
-    assert_eq!(
-        (connection, command),
-        (5, vec![b"GET".to_vec(), b"silence".to_vec()])
-    );
+    assert_eq!((connection, command), (5, vec![b"GET".to_vec(), b"silence".to_vec()]));
 }
 
 #[test]
 fn fake_server_knows_its_connections_apart() {
-    let server = FakeServer::start(|connection, command| {
-        if fake::is(command, "GET") {
-            Reply::bulk(connection.to_string().as_bytes())
-        } else {
-            Reply::usual(command)
-        }
-    });
+    let server =
+        FakeServer::start(
+            |connection, command| {
+                if fake::is(command, "GET") { Reply::bulk(connection.to_string().as_bytes()) } else { Reply::usual(command) }
+            },
+        );
     for number in 0..3 {
         assert_eq!(get(&server.url(), "x"), Ok(Some(number.to_string())));
     }
@@ -77,21 +61,18 @@ fn fake_server_knows_its_connections_apart() {
 
 #[test]
 fn nothing_is_left_of_a_fake_server() {
-    in_own_process(
-        "support_works::odd::nothing_is_left_of_a_fake_server",
-        || {
-            let (threads, descriptors) = (thread_count(), fd_count());
-            let server = FakeServer::start(|_, command| Reply::usual(command));
-            let client = redis::Client::open(server.url()).unwrap();
-            let open: Vec<_> = (0..10).map(|_| client.get_connection().unwrap()).collect();
-            for _ in 0..100 {
-                client.get_connection().unwrap();
-            }
-            assert!(thread_count() > threads);
-            drop((server, open));
-            assert_eq!((thread_count(), fd_count()), (threads, descriptors));
-        },
-    );
+    in_own_process("support_works::odd::nothing_is_left_of_a_fake_server", || {
+        let (threads, descriptors) = (thread_count(), fd_count());
+        let server = FakeServer::start(|_, command| Reply::usual(command));
+        let client = redis::Client::open(server.url()).unwrap();
+        let open: Vec<_> = (0..10).map(|_| client.get_connection().unwrap()).collect();
+        for _ in 0..100 {
+            client.get_connection().unwrap();
+        }
+        assert!(thread_count() > threads);
+        drop((server, open));
+        assert_eq!((thread_count(), fd_count()), (threads, descriptors));
+    });
 }
 
 /// Asks the operating system's own tool, as the crate's TLS is not what is tested here.
@@ -109,17 +90,8 @@ fn certificates_are_good_expired_or_misnamed() {
     let certificates = Certificates::new();
     assert!(verify(&certificates, &certificates.good(), "localhost").contains("OK"));
     assert!(verify(&certificates, &certificates.expired(), "localhost").contains("has expired"));
-    assert!(
-        verify(&certificates, &certificates.wrong_name(), "localhost").contains("ostname mismatch")
-    );
-    assert!(
-        verify(
-            &certificates,
-            &certificates.wrong_name(),
-            "elsewhere.example"
-        )
-        .contains("OK")
-    );
+    assert!(verify(&certificates, &certificates.wrong_name(), "localhost").contains("ostname mismatch"));
+    assert!(verify(&certificates, &certificates.wrong_name(), "elsewhere.example").contains("OK"));
     let stranger = Certificates::new();
     assert!(!verify(&stranger, &certificates.good(), "localhost").contains("OK"));
     let dir = certificates.ca().parent().unwrap().to_owned();
@@ -131,21 +103,11 @@ fn certificates_are_good_expired_or_misnamed() {
 fn server_listens_with_a_certificate() {
     let certificates = Certificates::new();
     let good = certificates.good();
-    let server = Server::builder()
-        .tls(&good.cert, &good.key, certificates.ca())
-        .start();
+    let server = Server::builder().tls(&good.cert, &good.key, certificates.ca()).start();
     let url = server.tls_url("localhost");
     let address = url.strip_prefix("rediss://").unwrap().trim_end_matches('/');
     let output = Command::new("openssl")
-        .args([
-            "s_client",
-            "-verify_return_error",
-            "-verify_hostname",
-            "localhost",
-            "-connect",
-            address,
-            "-CAfile",
-        ])
+        .args(["s_client", "-verify_return_error", "-verify_hostname", "localhost", "-connect", address, "-CAfile"])
         .arg(certificates.ca())
         .stdin(std::process::Stdio::null())
         .output()
@@ -173,12 +135,7 @@ fn frames_are_told_apart_at_every_cut() {
         let longer = [frame, b"+next\r\n"].concat();
         assert_eq!(frame_len(&longer), Ok(Some(frame.len())));
     }
-    for garbage in [
-        &b"\x16\x03\x01"[..],
-        b"HTTP/1.1 400\r\n",
-        b"$x\r\n",
-        b"*-7\r\n",
-    ] {
+    for garbage in [&b"\x16\x03\x01"[..], b"HTTP/1.1 400\r\n", b"$x\r\n", b"*-7\r\n"] {
         assert_eq!(frame_len(garbage), Err(NotResp));
     }
     assert_eq!(elements(b"*2\r\n$1\r\nx\r\n:7\r\n"), [b"x", b"7"]);
@@ -188,10 +145,7 @@ fn frames_are_told_apart_at_every_cut() {
 fn within_and_eventually_refuse_what_is_not_in_time() {
     assert_eq!(within(..SOON, || 7), 7);
     let millisecond = Duration::from_millis(1);
-    for failure in [
-        std::panic::catch_unwind(|| within(SOON.., || ())),
-        std::panic::catch_unwind(|| eventually(millisecond, || false)),
-    ] {
+    for failure in [std::panic::catch_unwind(|| within(SOON.., || ())), std::panic::catch_unwind(|| eventually(millisecond, || false))] {
         assert!(failure.is_err());
     }
 }

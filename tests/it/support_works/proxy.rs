@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Commands, Connection, RedisError, RedisResult};
 
-use crate::support::{
-    Fault, Mode, Proxy, Rule, Server, eventually, fd_count, in_own_process, thread_count,
-    thread_names, within,
-};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, fd_count, in_own_process, thread_count, thread_names, within};
 
 const SOON: Duration = Duration::from_secs(10);
 /// How long a client waits for what must not come.
@@ -26,10 +23,7 @@ fn through_proxy() -> (Server, Proxy) {
 }
 
 fn connect(proxy: &Proxy) -> Connection {
-    let connection = redis::Client::open(proxy.url())
-        .unwrap()
-        .get_connection()
-        .unwrap();
+    let connection = redis::Client::open(proxy.url()).unwrap().get_connection().unwrap();
     connection.set_read_timeout(Some(SOON)).unwrap();
     connection
 }
@@ -59,13 +53,8 @@ fn without_rules_everything_passes() {
         let text = "x".repeat(size);
         assert_eq!(echo(&mut connection, &text), Ok(text));
     }
-    let values: (i32, Vec<i32>, Option<i32>) = redis::pipe()
-        .atomic()
-        .incr("n", 5)
-        .lrange("list", 0, -1)
-        .get("none")
-        .query(&mut connection)
-        .unwrap();
+    let values: (i32, Vec<i32>, Option<i32>) =
+        redis::pipe().atomic().incr("n", 5).lrange("list", 0, -1).get("none").query(&mut connection).unwrap();
     assert_eq!(values, (5, vec![], None));
     assert_eq!(proxy.accepted(), 1);
     let mut plain = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
@@ -84,10 +73,7 @@ fn delay_request_holds_it_back_before_the_server() {
     let caller = std::thread::spawn(move || (set(&mut connection, "a"), connection));
     rule.wait_fired(SOON);
     let seen = has(&server, "a");
-    assert!(
-        !seen || start.elapsed() > ms(150),
-        "the request was there too early"
-    );
+    assert!(!seen || start.elapsed() > ms(150), "the request was there too early");
     let (answer, mut connection) = caller.join().unwrap();
     assert!(answer.is_ok() && start.elapsed() >= ms(150));
     set(&mut connection, "b").unwrap();
@@ -112,11 +98,7 @@ fn cut_before_keeps_the_request_from_the_server() {
     let (server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     let rule = proxy.add(Rule::on("SET", Fault::CutBefore).next(1));
-    assert!(
-        set(&mut connection, "a")
-            .unwrap_err()
-            .is_connection_dropped()
-    );
+    assert!(set(&mut connection, "a").unwrap_err().is_connection_dropped());
     rule.wait_fired(SOON);
     assert_eq!((sets(&server), rule.fired()), (0, 1));
     set(&mut connect(&proxy), "a").unwrap();
@@ -128,11 +110,7 @@ fn cut_after_lets_the_server_run_it() {
     let (server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     let rule = proxy.add(Rule::on("SET", Fault::CutAfter));
-    assert!(
-        set(&mut connection, "a")
-            .unwrap_err()
-            .is_connection_dropped()
-    );
+    assert!(set(&mut connection, "a").unwrap_err().is_connection_dropped());
     let firing = rule.wait_fired(SOON);
     assert_eq!(firing.command, [&b"SET"[..], b"a", b"value"]);
     assert!(has(&server, "a"));
@@ -147,17 +125,11 @@ fn cuts_can_be_resets() {
     proxy.set_resets(true);
     let _rule = proxy.add(Rule::on("PING", Fault::CutAfter));
     client.write_all(b"PING\r\n").unwrap();
-    assert_eq!(
-        client.read(&mut [0; 10]).unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    assert_eq!(client.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     let mut client = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
     eventually(SOON, || proxy.open() == 1);
     assert_eq!(proxy.cut_all(), 1);
-    assert_eq!(
-        client.read(&mut [0; 10]).unwrap_err().kind(),
-        ErrorKind::ConnectionReset
-    );
+    assert_eq!(client.read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
@@ -199,10 +171,7 @@ fn truncated_reply_is_followed_by_silence() {
     let _rule = proxy.add(Rule::on("PING", Fault::TruncateReply).next(1));
     client.write_all(b"PING\r\nPING\r\n").unwrap();
     let mut heard = Vec::new();
-    assert_eq!(
-        client.read_to_end(&mut heard).unwrap_err().kind(),
-        ErrorKind::WouldBlock
-    );
+    assert_eq!(client.read_to_end(&mut heard).unwrap_err().kind(), ErrorKind::WouldBlock);
     assert_eq!(heard, b"+PO");
 }
 
@@ -262,32 +231,16 @@ fn replies_can_be_made_up_with_and_without_the_server() {
     let mut connection = connect(&proxy);
     let moved = b"-MOVED 1 127.0.0.1:1\r\n".to_vec();
     let instead = proxy.add(Rule::on("SET", Fault::Answer(moved)).next(1));
-    let after =
-        proxy.add(Rule::on("SET", Fault::ReplaceReply(b"-OOM none left\r\n".to_vec())).next(1));
+    let after = proxy.add(Rule::on("SET", Fault::ReplaceReply(b"-OOM none left\r\n".to_vec())).next(1));
     // In a pipeline too, each answer stays with its request.
     let mut calls = redis::pipe();
-    calls
-        .cmd("ECHO")
-        .arg("1")
-        .set("a", 1)
-        .cmd("ECHO")
-        .arg("2")
-        .set("b", 1)
-        .cmd("ECHO")
-        .arg("3")
-        .ignore_errors();
+    calls.cmd("ECHO").arg("1").set("a", 1).cmd("ECHO").arg("2").set("b", 1).cmd("ECHO").arg("3").ignore_errors();
     let replies: Vec<redis::Value> = calls.query(&mut connection).unwrap();
     let told: Vec<String> = replies.iter().map(|reply| format!("{reply:?}")).collect();
-    assert!(
-        told[1].contains("MOVED") || told[1].contains("Moved"),
-        "{told:?}"
-    );
+    assert!(told[1].contains("MOVED") || told[1].contains("Moved"), "{told:?}");
     assert!(told[3].contains("OOM"), "{told:?}");
     for (at, text) in [(0, "1"), (2, "2"), (4, "3")] {
-        assert_eq!(
-            replies[at],
-            redis::Value::BulkString(text.as_bytes().to_vec())
-        );
+        assert_eq!(replies[at], redis::Value::BulkString(text.as_bytes().to_vec()));
     }
     assert_eq!((instead.fired(), after.fired()), (1, 1));
     assert!(!has(&server, "a") && has(&server, "b"));
@@ -298,12 +251,7 @@ fn rules_choose_by_arguments_and_count() {
     let (_server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     let nil = Fault::Answer(b"$-1\r\n".to_vec());
-    let rule = proxy.add(
-        Rule::on("get", nil)
-            .when(|command| command[1].starts_with(b"x"))
-            .skip(1)
-            .next(2),
-    );
+    let rule = proxy.add(Rule::on("get", nil).when(|command| command[1].starts_with(b"x")).skip(1).next(2));
     let () = connection.set("x", "there").unwrap();
     let mut seen = Vec::new();
     for _ in 0..4 {
@@ -319,10 +267,7 @@ fn constant_delay_is_a_pipe_and_not_a_pump() {
     let (_server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     proxy.set_delay(ms(20), ms(30));
-    assert_eq!(
-        within(ms(50)..SOON, || echo(&mut connection, "x")),
-        Ok("x".to_owned())
-    );
+    assert_eq!(within(ms(50)..SOON, || echo(&mut connection, "x")), Ok("x".to_owned()));
     // 200 requests, sent one by one before the first reply is read, are under way together.
     let replies = within(ms(50)..ms(5000), || {
         let request = redis::cmd("ECHO").arg("x").get_packed_command();
@@ -330,10 +275,7 @@ fn constant_delay_is_a_pipe_and_not_a_pump() {
             connection.send_packed_command(&request).unwrap();
             std::thread::sleep(Duration::from_micros(100));
         }
-        (0..200)
-            .map(|_| connection.recv_response().unwrap())
-            .filter(|reply| *reply == redis::Value::BulkString(b"x".to_vec()))
-            .count()
+        (0..200).map(|_| connection.recv_response().unwrap()).filter(|reply| *reply == redis::Value::BulkString(b"x".to_vec())).count()
     });
     assert_eq!(replies, 200);
 }
@@ -427,13 +369,7 @@ fn pushes_pass_and_can_be_swallowed() {
     pubsub.unsubscribe("b").unwrap();
     let mut texts = Vec::new();
     for _ in 0..3 {
-        texts.push(
-            pubsub
-                .get_message()
-                .unwrap()
-                .get_payload::<String>()
-                .unwrap(),
-        );
+        texts.push(pubsub.get_message().unwrap().get_payload::<String>().unwrap());
     }
     assert_eq!(texts, ["1", "2", "3"]);
     assert_eq!(lost.wait_fired(SOON).command[1], b"b");
@@ -474,71 +410,44 @@ fn server_that_dies_ends_the_clients_connection() {
     let (server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     server.kill();
-    assert!(
-        echo(&mut connection, "x")
-            .unwrap_err()
-            .is_connection_dropped()
-    );
+    assert!(echo(&mut connection, "x").unwrap_err().is_connection_dropped());
     server.restart();
     assert!(echo(&mut connect(&proxy), "x").is_ok());
 }
 
 #[test]
 fn dropped_proxy_leaves_no_thread_and_no_descriptor() {
-    in_own_process(
-        "support_works::proxy::dropped_proxy_leaves_no_thread_and_no_descriptor",
-        || {
-            let server = Server::start();
-            let (threads, descriptors) = (thread_count(), fd_count());
-            for mode in [Mode::Forward, Mode::Silent, Mode::Refuse, Mode::Close] {
-                let proxy = Proxy::start(server.port());
-                let mut connections: Vec<Connection> = (0..10).map(|_| connect(&proxy)).collect();
-                let held = proxy.add(Rule::on("SET", Fault::HoldRequest));
-                let _late = proxy.add(Rule::on(
-                    "GET",
-                    Fault::DelayReply(Duration::from_secs(3600)),
-                ));
-                proxy.set_mode(mode);
-                let idle = TcpStream::connect(("127.0.0.1", proxy.port()));
-                for connection in &mut connections[..5] {
-                    connection
-                        .send_packed_command(
-                            &redis::cmd("SET").arg("a").arg("b").get_packed_command(),
-                        )
-                        .unwrap();
-                    connection
-                        .send_packed_command(&redis::cmd("GET").arg("a").get_packed_command())
-                        .unwrap();
-                    let _ = std::mem::ManuallyDrop::new(held.wait_held(SOON));
-                }
-                assert!(
-                    thread_names()
-                        .iter()
-                        .any(|name| name.starts_with(&format!("px{}", proxy.port())))
-                );
-                within(..SOON, || drop((proxy, idle, connections)));
-                assert_eq!(
-                    (thread_count(), fd_count()),
-                    (threads, descriptors),
-                    "{mode:?}"
-                );
+    in_own_process("support_works::proxy::dropped_proxy_leaves_no_thread_and_no_descriptor", || {
+        let server = Server::start();
+        let (threads, descriptors) = (thread_count(), fd_count());
+        for mode in [Mode::Forward, Mode::Silent, Mode::Refuse, Mode::Close] {
+            let proxy = Proxy::start(server.port());
+            let mut connections: Vec<Connection> = (0..10).map(|_| connect(&proxy)).collect();
+            let held = proxy.add(Rule::on("SET", Fault::HoldRequest));
+            let _late = proxy.add(Rule::on("GET", Fault::DelayReply(Duration::from_secs(3600))));
+            proxy.set_mode(mode);
+            let idle = TcpStream::connect(("127.0.0.1", proxy.port()));
+            for connection in &mut connections[..5] {
+                connection.send_packed_command(&redis::cmd("SET").arg("a").arg("b").get_packed_command()).unwrap();
+                connection.send_packed_command(&redis::cmd("GET").arg("a").get_packed_command()).unwrap();
+                let _ = std::mem::ManuallyDrop::new(held.wait_held(SOON));
             }
-        },
-    );
+            assert!(thread_names().iter().any(|name| name.starts_with(&format!("px{}", proxy.port()))));
+            within(..SOON, || drop((proxy, idle, connections)));
+            assert_eq!((thread_count(), fd_count()), (threads, descriptors), "{mode:?}");
+        }
+    });
 }
 
 #[test]
 fn many_short_connections_pile_nothing_up() {
-    in_own_process(
-        "support_works::proxy::many_short_connections_pile_nothing_up",
-        || {
-            let (server, proxy) = through_proxy();
-            for _ in 0..300 {
-                set(&mut connect(&proxy), "a").unwrap();
-            }
-            eventually(SOON, || proxy.open() == 0 && server.client_count() == 0);
-            eventually(SOON, || thread_count() <= 3);
-            assert_eq!(proxy.accepted(), 300);
-        },
-    );
+    in_own_process("support_works::proxy::many_short_connections_pile_nothing_up", || {
+        let (server, proxy) = through_proxy();
+        for _ in 0..300 {
+            set(&mut connect(&proxy), "a").unwrap();
+        }
+        eventually(SOON, || proxy.open() == 0 && server.client_count() == 0);
+        eventually(SOON, || thread_count() <= 3);
+        assert_eq!(proxy.accepted(), 300);
+    });
 }

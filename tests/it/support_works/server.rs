@@ -54,37 +54,21 @@ fn server_is_gone_after_the_test_process_was_killed() {
         }
     }
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "support_works::server::server_is_gone_after_the_test_process_was_killed",
-            "--exact",
-            "--nocapture",
-        ])
+        .args(["support_works::server::server_is_gone_after_the_test_process_was_killed", "--exact", "--nocapture"])
         .env(ROLE, "yes")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    let told: Vec<String> = lines
-        .filter(|line| line.starts_with("server "))
-        .take(2)
-        .collect();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let told: Vec<String> = lines.filter(|line| line.starts_with("server ")).take(2).collect();
     let servers: Vec<(u32, PathBuf)> = told
         .iter()
         .map(|line| {
             let mut words = line.split(' ').skip(1);
-            (
-                words.next().unwrap().parse().unwrap(),
-                words.next().unwrap().into(),
-            )
+            (words.next().unwrap().parse().unwrap(), words.next().unwrap().into())
         })
         .collect();
-    assert!(
-        servers
-            .iter()
-            .all(|(pid, dir)| is_running(*pid) && dir.exists())
-    );
+    assert!(servers.iter().all(|(pid, dir)| is_running(*pid) && dir.exists()));
     child.kill().unwrap();
     child.wait().unwrap();
     for (pid, dir) in servers {
@@ -97,9 +81,7 @@ fn frozen_server_is_silent_until_it_goes_on() {
     let server = Server::start();
     let mut connection = server.connection();
     server.stop_process();
-    connection
-        .set_read_timeout(Some(Duration::from_millis(50)))
-        .unwrap();
+    connection.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let silent: redis::RedisResult<String> = redis::cmd("PING").query(&mut connection);
     assert!(silent.unwrap_err().is_timeout());
     server.cont();
@@ -132,11 +114,7 @@ fn append_only_server_keeps_its_data_over_a_kill() {
 #[test]
 fn loading_server_can_be_met_while_it_loads() {
     // 8,000 keys at 50 µs each; a loading server looks at its clients once per 1024 commands.
-    let server = Server::builder()
-        .append_only()
-        .arg("aof-use-rdb-preamble", "no")
-        .arg("key-load-delay", "50")
-        .start();
+    let server = Server::builder().append_only().arg("aof-use-rdb-preamble", "no").arg("key-load-delay", "50").start();
     let mut keys = redis::pipe();
     for key in 0..8_000 {
         keys.set(key, "value").ignore();
@@ -152,11 +130,7 @@ fn loading_server_can_be_met_while_it_loads() {
 fn password_and_unix_socket_are_in_the_urls() {
     let server = Server::builder().password("secret").unix_socket().start();
     let open = |url: String| redis::Client::open(url).unwrap().get_connection();
-    for url in [
-        server.url(),
-        server.unix_url(),
-        server.url_with("default", "secret"),
-    ] {
+    for url in [server.url(), server.unix_url(), server.url_with("default", "secret")] {
         assert_eq!(open(url).unwrap().get("key"), Ok(None::<String>));
     }
     assert!(open(server.url_with("default", "wrong")).is_err());
@@ -164,10 +138,7 @@ fn password_and_unix_socket_are_in_the_urls() {
 
 #[test]
 fn counts_leave_out_the_peeks() {
-    for server in [
-        Server::start(),
-        Server::builder().password("secret").start(),
-    ] {
+    for server in [Server::start(), Server::builder().password("secret").start()] {
         let mut connection = server.connection();
         let before = server.commands_processed_by_clients();
         for _ in 0..7 {
@@ -185,31 +156,21 @@ fn counts_leave_out_the_peeks() {
 
 #[test]
 fn nothing_is_left_of_a_hundred_servers() {
-    in_own_process(
-        "support_works::server::nothing_is_left_of_a_hundred_servers",
-        || {
-            drop(Server::start());
-            let (threads, descriptors) = (thread_count(), fd_count());
-            for _ in 0..10 {
-                let servers: Vec<Server> = (0..10).map(|_| Server::start()).collect();
-                drop(servers);
-            }
-            assert_eq!(thread_count(), threads);
-            assert_eq!(fd_count(), descriptors);
-        },
-    );
+    in_own_process("support_works::server::nothing_is_left_of_a_hundred_servers", || {
+        drop(Server::start());
+        let (threads, descriptors) = (thread_count(), fd_count());
+        for _ in 0..10 {
+            let servers: Vec<Server> = (0..10).map(|_| Server::start()).collect();
+            drop(servers);
+        }
+        assert_eq!(thread_count(), threads);
+        assert_eq!(fd_count(), descriptors);
+    });
 }
 
 #[test]
 fn configuration_lines_reach_the_server() {
-    let server = Server::builder()
-        .arg("maxclients", "123")
-        .arg("client-output-buffer-limit", "pubsub 1mb 1mb 1")
-        .start();
-    let (_, value): (String, u32) = redis::cmd("CONFIG")
-        .arg("GET")
-        .arg("maxclients")
-        .query(&mut server.connection())
-        .unwrap();
+    let server = Server::builder().arg("maxclients", "123").arg("client-output-buffer-limit", "pubsub 1mb 1mb 1").start();
+    let (_, value): (String, u32) = redis::cmd("CONFIG").arg("GET").arg("maxclients").query(&mut server.connection()).unwrap();
     assert_eq!(value, 123);
 }

@@ -19,10 +19,7 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
             plan.listening = false;
             shared.changed.notify_all();
             while plan.mode == Mode::Refuse && !plan.closing {
-                plan = shared
-                    .changed
-                    .wait(plan)
-                    .unwrap_or_else(PoisonError::into_inner);
+                plan = shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
             }
             if plan.closing {
                 return;
@@ -44,8 +41,7 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
             Mode::Forward => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, upstream));
                 // Nobody there: the client's connection ends, which is all that a proxy can say.
-                let Ok(server) = TcpStream::connect_timeout(&address, Duration::from_secs(1))
-                else {
+                let Ok(server) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
                     continue;
                 };
                 Some(server)
@@ -69,10 +65,7 @@ fn listen_again(port: u16) -> TcpListener {
     loop {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(listener) => return listener,
-            Err(error) => assert!(
-                start.elapsed() < Duration::from_secs(10),
-                "port {port}: {error}"
-            ),
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "port {port}: {error}"),
         }
         thread::sleep(Duration::from_millis(1));
     }

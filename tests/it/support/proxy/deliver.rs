@@ -27,11 +27,7 @@ pub(super) enum Load {
 
 impl Load {
     fn slot(&self) -> Option<&Slot> {
-        if let Load::Held(_, slot) = self {
-            Some(slot)
-        } else {
-            None
-        }
+        if let Load::Held(_, slot) = self { Some(slot) } else { None }
     }
 }
 
@@ -45,9 +41,7 @@ impl Link {
                 return self.cut_as_planned();
             }
             let sent = match load {
-                Load::Bytes(bytes) | Load::Slowly(bytes, _) | Load::Held(bytes, _) => {
-                    server.write_all(&bytes)
-                }
+                Load::Bytes(bytes) | Load::Slowly(bytes, _) | Load::Held(bytes, _) => server.write_all(&bytes),
                 // The server may still reply to what it got.
                 Load::End => server.shutdown(Shutdown::Write),
             };
@@ -88,18 +82,9 @@ impl Link {
             }
             let left = due.saturating_duration_since(Instant::now());
             if plan.frozen || slot.is_some_and(Slot::is_held) {
-                plan = self
-                    .shared
-                    .changed
-                    .wait(plan)
-                    .unwrap_or_else(PoisonError::into_inner);
+                plan = self.shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
             } else if left > Duration::ZERO {
-                plan = self
-                    .shared
-                    .changed
-                    .wait_timeout(plan, left)
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .0;
+                plan = self.shared.changed.wait_timeout(plan, left).unwrap_or_else(PoisonError::into_inner).0;
             } else {
                 return true;
             }

@@ -46,11 +46,7 @@ struct Waiting {
 
 impl Link {
     /// Takes over a client's connection and serves it with threads of its own.
-    pub(super) fn start(
-        shared: &Arc<Shared>,
-        client: TcpStream,
-        server: Option<TcpStream>,
-    ) -> Arc<Link> {
+    pub(super) fn start(shared: &Arc<Shared>, client: TcpStream, server: Option<TcpStream>) -> Arc<Link> {
         for socket in [Some(&client), server.as_ref()].into_iter().flatten() {
             let _ = socket.set_nodelay(true);
         }
@@ -71,23 +67,11 @@ impl Link {
         };
         if link.server.is_some() {
             let replies_to = to_client.clone();
-            spawn(
-                "reply",
-                Box::new(move |link| link.read_replies(&replies_to)),
-            );
-            spawn(
-                "to-client",
-                Box::new(move |link| link.deliver_to_client(for_client)),
-            );
-            spawn(
-                "to-server",
-                Box::new(move |link| link.deliver_to_server(for_server)),
-            );
+            spawn("reply", Box::new(move |link| link.read_replies(&replies_to)));
+            spawn("to-client", Box::new(move |link| link.deliver_to_client(for_client)));
+            spawn("to-server", Box::new(move |link| link.deliver_to_server(for_server)));
         }
-        spawn(
-            "request",
-            Box::new(move |link| link.read_requests(&to_server, &to_client)),
-        );
+        spawn("request", Box::new(move |link| link.read_requests(&to_server, &to_client)));
         link
     }
 
@@ -168,28 +152,15 @@ impl Link {
     }
 
     /// Notes that the server owes a reply; must come before the request is on its way.
-    fn expect_reply(
-        &self,
-        command: &[Vec<u8>],
-        hit: Option<Hit>,
-        answer: Option<Vec<u8>>,
-        to_client: &Sender<Parcel>,
-    ) {
-        let name = command
-            .first()
-            .map_or(Vec::new(), |name| name.to_ascii_lowercase());
+    fn expect_reply(&self, command: &[Vec<u8>], hit: Option<Hit>, answer: Option<Vec<u8>>, to_client: &Sender<Parcel>) {
+        let name = command.first().map_or(Vec::new(), |name| name.to_ascii_lowercase());
         let mut replies = 1;
         if is_subscription(&name) {
             self.subscribed.store(true, Ordering::SeqCst);
             replies = (command.len() - 1).max(1);
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push_back(Waiting {
-            name,
-            replies,
-            hit,
-            answer,
-        });
+        waiting.push_back(Waiting { name, replies, hit, answer });
         self.give_own_answers(&mut waiting, to_client);
     }
 
@@ -210,9 +181,7 @@ impl Link {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let push = self.push_kind(&frame);
         let hit = match push {
-            Some(kind) if !is_subscription(&kind) => {
-                self.shared.plan().rules.hit(&resp::elements(&frame), true)
-            }
+            Some(kind) if !is_subscription(&kind) => self.shared.plan().rules.hit(&resp::elements(&frame), true),
             // The server confirms a subscription that nobody asked for (it took one away): a push as well.
             Some(kind) if waiting.front().is_none_or(|first| first.name != kind) => None,
             _ => waiting.front_mut().and_then(|first| {
@@ -230,11 +199,7 @@ impl Link {
     fn give_own_answers(&self, waiting: &mut VecDeque<Waiting>, to_client: &Sender<Parcel>) {
         while let Some(bytes) = waiting.front_mut().and_then(|first| first.answer.take()) {
             self.send(to_client, Direction::ToClient, Load::Bytes(bytes));
-            waiting
-                .pop_front()
-                .and_then(|first| first.hit)
-                .into_iter()
-                .for_each(Hit::fire);
+            waiting.pop_front().and_then(|first| first.hit).into_iter().for_each(Hit::fire);
         }
     }
 
@@ -261,10 +226,7 @@ impl Link {
             Fault::SwallowReply => {}
             Fault::DelayReply(delay) => {
                 let due = self.shared.due(Direction::ToClient) + delay;
-                let _ = to_client.send(Parcel {
-                    due,
-                    load: Load::Bytes(frame),
-                });
+                let _ = to_client.send(Parcel { due, load: Load::Bytes(frame) });
             }
             Fault::HoldReply => return send(self.hold(frame, Some(hit))),
             Fault::DuplicateReply => {
@@ -286,10 +248,7 @@ impl Link {
 
     fn hold(&self, bytes: Vec<u8>, hit: Option<Hit>) -> Load {
         let slot = Slot::new();
-        let held = Held {
-            slot: Arc::clone(&slot),
-            shared: Arc::clone(&self.shared),
-        };
+        let held = Held { slot: Arc::clone(&slot), shared: Arc::clone(&self.shared) };
         if let Some(hit) = hit {
             hit.fire_with(Some(held));
         }
@@ -297,24 +256,15 @@ impl Link {
     }
 
     fn send(&self, queue: &Sender<Parcel>, direction: Direction, load: Load) {
-        if direction == Direction::ToClient
-            && self.mute.load(Ordering::SeqCst)
-            && !matches!(load, Load::End)
-        {
+        if direction == Direction::ToClient && self.mute.load(Ordering::SeqCst) && !matches!(load, Load::End) {
             return;
         }
         // An error: the deliverer has ended, because the connection was cut.
-        let _ = queue.send(Parcel {
-            due: self.shared.due(direction),
-            load,
-        });
+        let _ = queue.send(Parcel { due: self.shared.due(direction), load });
     }
 }
 
 fn is_subscription(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"p").unwrap_or(name);
-    matches!(
-        name,
-        b"subscribe" | b"unsubscribe" | b"ssubscribe" | b"sunsubscribe"
-    )
+    matches!(name, b"subscribe" | b"unsubscribe" | b"ssubscribe" | b"sunsubscribe")
 }

@@ -56,21 +56,12 @@ impl Rule {
     /// Every command of this name (`"SET"`, `"evalsha"`). `"message"` (and `"pmessage"`) are the pushes of a
     /// subscription: faults on a reply can be aimed at them too.
     pub fn on(command: &str, fault: Fault) -> Rule {
-        Rule {
-            command: Some(command.to_owned()),
-            ..Rule::any(fault)
-        }
+        Rule { command: Some(command.to_owned()), ..Rule::any(fault) }
     }
 
     /// Every command, whatever its name; no pushes.
     pub fn any(fault: Fault) -> Rule {
-        Rule {
-            command: None,
-            when: None,
-            skip: 0,
-            left: usize::MAX,
-            fault,
-        }
+        Rule { command: None, when: None, skip: 0, left: usize::MAX, fault }
     }
 
     /// Only commands (name and arguments) of which this is true. The proxy stands still while it is asked.
@@ -93,10 +84,7 @@ impl Rule {
 
     fn matches(&self, command: &[Vec<u8>], push: bool) -> bool {
         let name = command.first().map_or(&[][..], Vec::as_slice);
-        let named = self
-            .command
-            .as_ref()
-            .map_or(!push, |wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
+        let named = self.command.as_ref().map_or(!push, |wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
         named && self.left > 0 && self.when.as_ref().is_none_or(|when| when(command))
     }
 }
@@ -128,9 +116,7 @@ impl Planned {
     /// Waits until a request or reply is held. Panics if there is none within `limit`.
     #[track_caller]
     pub fn wait_held(&self, limit: Duration) -> Held {
-        self.wait_fired(limit)
-            .held
-            .expect("only HoldRequest and HoldReply hold")
+        self.wait_fired(limit).held.expect("only HoldRequest and HoldReply hold")
     }
 
     /// Takes the rule out of force; what it holds stays held.
@@ -163,12 +149,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.slot.0.compare_exchange(
-            Slot::HELD,
-            Slot::LOST,
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        );
+        let _ = self.slot.0.compare_exchange(Slot::HELD, Slot::LOST, Ordering::SeqCst, Ordering::SeqCst);
         self.shared.wake();
     }
 }
@@ -212,20 +193,10 @@ impl Rules {
         let (tell, firings) = mpsc::channel();
         let fired = Arc::new(AtomicUsize::new(0));
         let id = self.added;
-        let name = format!(
-            "{:?} on {}",
-            rule.fault,
-            rule.command.as_deref().unwrap_or("any command")
-        );
+        let name = format!("{:?} on {}", rule.fault, rule.command.as_deref().unwrap_or("any command"));
         self.added += 1;
         self.rules.push((id, rule, Arc::clone(&fired), tell));
-        Planned {
-            name,
-            fired,
-            firings,
-            id,
-            shared: Arc::clone(shared),
-        }
+        Planned { name, fired, firings, id, shared: Arc::clone(shared) }
     }
 
     fn remove(&mut self, id: usize) {
@@ -248,12 +219,7 @@ impl Rules {
             }
             rule.left -= 1;
             let (fault, fired, tell) = (rule.fault.clone(), Arc::clone(fired), tell.clone());
-            return Some(Hit {
-                fault,
-                command: command.to_vec(),
-                fired,
-                tell,
-            });
+            return Some(Hit { fault, command: command.to_vec(), fired, tell });
         }
         None
     }
@@ -275,9 +241,6 @@ impl Hit {
     /// Tells the test. Nobody may listen any more: then what is held is dropped here, and so lost.
     pub(super) fn fire_with(self, held: Option<Held>) {
         self.fired.fetch_add(1, Ordering::SeqCst);
-        let _ = self.tell.send(Firing {
-            command: self.command,
-            held,
-        });
+        let _ = self.tell.send(Firing { command: self.command, held });
     }
 }
