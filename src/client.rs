@@ -268,7 +268,7 @@ impl ClientBuilder {
         let background = Background::new(self.clock.clone(), limits);
         let command_timeout = self.settings.command_timeout;
         #[allow(unused_mut, reason = "wrapped only for tests")]
-        let mut backend = Backend::new(self.settings, self.clock)?;
+        let mut backend = Backend::new(self.settings, self.clock, &background.tokens, &background.cleaner)?;
         #[cfg(feature = "testing")]
         if let Some(wrap) = self.wrap {
             backend.wrap(&wrap);

@@ -236,6 +236,9 @@ impl Acquisition {
     /// From here on the lease answers for what was left behind.
     fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
         self.left_behind = false;
+        if let Some(listening) = self.listening.take().flatten() {
+            lease.go_on_listening(listening);
+        }
         lease
     }
 
@@ -373,16 +376,24 @@ impl Place for Waiting<'_> {
 
 impl Drop for Acquisition {
     fn drop(&mut self) {
-        if self.left_behind {
-            self.background.cleaner.withdraw(Withdrawal {
-                store: Arc::clone(&self.store),
-                name: Arc::clone(self.keeper.name()),
-                key: self.key.clone(),
-                token: self.token.clone(),
-                lease: self.options.lease,
-                in_flight: self.unanswered,
-                abandoned: false,
-            });
+        if !self.left_behind {
+            return;
+        }
+        let what = Withdrawal {
+            store: Arc::clone(&self.store),
+            name: Arc::clone(self.keeper.name()),
+            key: self.key.clone(),
+            token: self.token.clone(),
+            lease: self.options.lease,
+            in_flight: self.unanswered,
+            abandoned: false,
+        };
+        if self.unanswered || self.silent_since.is_some() {
+            self.background.cleaner.withdraw(what);
+        } else {
+            // The server answers, and a place that stays for a moment longer may be handed the lock: whoever was told "held by another" would find it
+            // held by nobody he knows.
+            self.background.cleaner.withdraw_now(what);
         }
     }
 }

@@ -12,11 +12,12 @@ const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
 
 /// The pause after a refusal.
-pub(crate) fn pause(retry: Option<Retry>, woken: bool, lease: Duration) -> Duration {
+///
+/// `first_lease`: what a hand-off grants. It counts from the last attempt that was refused, so half of it must be left after the longest pause.
+pub(crate) fn pause(retry: Option<Retry>, woken: bool, first_lease: Duration) -> Duration {
     let (min, max) = match retry {
         Some(retry) => (retry.min, retry.max),
-        // A dead owner of a lease as short as ours is noticed within a third of it.
-        None if woken => (WOKEN.0.min(lease / 3), WOKEN.1.min(lease / 3)),
+        None if woken => (WOKEN.0.min(first_lease / 3), WOKEN.1.min(first_lease / 2)),
         None => POLLING,
     };
     between(min, max)

@@ -76,6 +76,13 @@ impl Cleaner {
         }
     }
 
+    /// Withdraws at once, on this thread; what is not answered is left to the background.
+    pub(crate) fn withdraw_now(&self, what: Withdrawal) {
+        if what.try_once(self.clock.now() + self.limits.command_timeout).is_err() {
+            self.withdraw(what);
+        }
+    }
+
     /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it. After `stop` it does nothing: closing released every hold.
     pub(crate) fn withdraw_later(&self, what: Withdrawal) {
         let _ = self.worker.send(what);
@@ -165,6 +172,12 @@ impl Thread {
 }
 
 impl Withdrawal {
+    /// A grant that came back for a token that nobody knows any more.
+    pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
+        let name = key.as_str().into();
+        Self { store, name, key, token, lease: Duration::ZERO, in_flight: false, abandoned: false }
+    }
+
     /// `Err`: no answer, and whether that is permanent.
     fn try_once(&self, deadline: Instant) -> Result<(), bool> {
         match self.store.withdraw(&self.key, &self.token, deadline) {

@@ -11,7 +11,7 @@ pub(crate) mod token;
 pub(crate) mod worker;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
@@ -93,6 +93,8 @@ pub(crate) struct Lease {
     next_fence: AtomicU64,
     /// How often in a row it may still pass to another thread of this process.
     hand_offs: AtomicU64,
+    /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
+    listening: OnceLock<store::Listening>,
     /// What has been done to its end.
     moves: Mutex<Moves>,
     /// Its entry in the renewal's book.
@@ -157,6 +159,7 @@ impl Lease {
             // The server names the last fence of the block; the first holder gets the first.
             next_fence: AtomicU64::new(terms.fence.map_or(0, |last| last - u64::from(terms.hand_offs))),
             hand_offs: AtomicU64::new(u64::from(terms.hand_offs)),
+            listening: OnceLock::new(),
             moves: Mutex::default(),
             entry: AtomicUsize::new(0),
         };
@@ -300,6 +303,11 @@ impl Lease {
             self.next_fence.fetch_add(1, Ordering::SeqCst);
         }
         true
+    }
+
+    /// Keeps hearing what is for this token, until the lease is gone.
+    pub(crate) fn go_on_listening(&self, listening: store::Listening) {
+        let _ = self.listening.set(listening);
     }
 
     /// Whether a copy of an attempt may still arrive after the release.

@@ -67,7 +67,7 @@ impl Gate {
 
 impl Pass<'_> {
     /// The node answered.
-    pub(super) fn opened(self) {
+    pub(super) fn answered(&self) {
         *locked(&self.gate.shut) = None;
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         drop(probe);
         assert!(gate.enter(later).is_none(), "a failed probe has a pause after it");
         let probe = gate.enter(Instant::now() + PAUSE).expect("the next probe");
-        probe.opened();
+        probe.answered();
         assert!(gate.enter(Instant::now()).is_some());
     }
 

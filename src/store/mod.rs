@@ -2,6 +2,7 @@
 
 mod connect;
 mod gate;
+mod inbox;
 mod memory;
 mod node;
 mod plain;
@@ -10,7 +11,7 @@ mod reply;
 mod wire;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use redis::IntoConnectionInfo;
@@ -18,7 +19,11 @@ use redis::IntoConnectionInfo;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::options::Layout;
+use crate::lease::cleaner::{Cleaner, Withdrawal};
+use crate::lease::key::Key;
 use crate::lease::store::{LeaseStore, StoreError};
+use crate::lease::token::Tokens;
+use inbox::Inbox;
 use memory::Memory;
 use node::Node;
 use plain::Plain;
@@ -62,13 +67,13 @@ impl Settings {
 /// Where one client's leases live.
 pub(crate) enum Backend {
     /// One Redis server.
-    Server { node: Arc<Node>, plain: Arc<dyn LeaseStore> },
+    Server { node: Arc<Node>, inbox: Arc<Inbox>, plain: Arc<dyn LeaseStore> },
     /// In this process.
     Memory { leases: Arc<dyn LeaseStore> },
 }
 
 impl Backend {
-    pub(crate) fn new(settings: Settings, clock: Clock) -> Result<Self> {
+    pub(crate) fn new(settings: Settings, clock: Clock, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
         if let Some(name) = settings.url.strip_prefix("memory://") {
             if settings.pool.is_some() {
                 return Err(Error::invalid("memory:// has no use for a pool"));
@@ -85,7 +90,18 @@ impl Backend {
             return Err(Error::unsupported("this build cannot use such a URL: rediss:// needs the feature `tls`"));
         }
         let node = Arc::new(Node::new(info, settings, clock)?);
-        Ok(Self::Server { plain: Arc::new(Plain::new(Arc::clone(&node))), node })
+        let id = tokens.fresh()?;
+        let cleaner = cleaner.clone();
+        let plain = Arc::new_cyclic(|plain: &Weak<Plain>| {
+            let plain = Weak::clone(plain);
+            let stray = Box::new(move |key: Key, token| {
+                if let Some(store) = plain.upgrade() {
+                    cleaner.withdraw_later(Withdrawal::stray(store, key, token));
+                }
+            });
+            Plain::new(Arc::clone(&node), Arc::new(Inbox::new(id.as_str(), stray)))
+        });
+        Ok(Self::Server { inbox: plain.inbox(), plain, node })
     }
 
     pub(crate) fn leases(&self, layout: Layout) -> Result<&Arc<dyn LeaseStore>> {
@@ -122,8 +138,11 @@ impl Backend {
     }
 
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
-    pub(crate) fn close(&self, _deadline: Instant) -> bool {
-        true
+    pub(crate) fn close(&self, deadline: Instant) -> bool {
+        match self {
+            Self::Server { node, inbox, .. } => inbox.close(node, deadline),
+            Self::Memory { .. } => true,
+        }
     }
 
     #[cfg(feature = "testing")]

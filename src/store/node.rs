@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult, Value};
 
 use super::Settings;
 use super::connect::Connector;
-use super::gate::Gate;
+use super::gate::{Gate, Pass};
 use super::pool::{Pool, Slot, closed_connection};
 use super::reply;
 use super::wire::{self, Part, Script, Wire};
@@ -30,6 +30,7 @@ pub(crate) struct Node {
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
     clock: Clock,
+    command_timeout: Duration,
     process: u32,
 }
 
@@ -58,7 +59,16 @@ impl Node {
             #[cfg(feature = "tls")]
             settings.root_certificates,
         )?;
-        Ok(Self { pool, connector, gate, generation: AtomicU64::new(0), renewing: Mutex::default(), clock, process: std::process::id() })
+        Ok(Self {
+            pool,
+            connector,
+            gate,
+            generation: AtomicU64::new(0),
+            renewing: Mutex::default(),
+            clock,
+            command_timeout: settings.command_timeout,
+            process: std::process::id(),
+        })
     }
 
     /// A fork shares its parent's sockets: one byte from here would be read as the parent's (R11).
@@ -138,6 +148,23 @@ impl Node {
         answers
     }
 
+    /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
+    pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
+        self.usable()?;
+        let pass = self.enter()?;
+        let connection = self.open(&pass, self.clock.now() + self.command_timeout)?;
+        pass.answered();
+        let limited = connection.set_read_timeout(Some(timeout)).and_then(|()| connection.set_write_timeout(Some(timeout)));
+        limited.map_err(|error| reply::connecting(&error))?;
+        Ok(connection)
+    }
+
+    /// Publishes, if that goes quickly: nobody depends on it.
+    pub(super) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
+        let deadline = deadline.min(self.clock.now() + self.command_timeout);
+        let _ = self.command(&[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)], deadline);
+    }
+
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         self.command(&[Part::Text("PING")], deadline).map(drop)
     }
@@ -189,6 +216,15 @@ impl Node {
         }
     }
 
+    fn enter(&self) -> Result<Pass<'_>, StoreError> {
+        self.gate.enter(Instant::now()).ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))
+    }
+
+    /// Opens a connection. A server that refuses our credentials has answered; it is not down.
+    fn open(&self, pass: &Pass<'_>, deadline: Instant) -> Result<Connection, StoreError> {
+        self.connector.open(deadline).inspect_err(|error| if error.permanent { pass.answered() } else { self.gate.shut() })
+    }
+
     /// Talks over the connection of a slot, opened first if need be.
     fn talk<T>(&self, slot: &mut Slot, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let generation = self.generation.load(Ordering::SeqCst);
@@ -197,24 +233,11 @@ impl Node {
         }
         let mut pass = None;
         if slot.connection.is_none() {
-            let entered = self.gate.enter(Instant::now());
-            let entered = entered.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
-            match self.connector.open(deadline) {
-                Ok(connection) => {
-                    slot.connection = Some(connection);
-                    slot.timeout = None;
-                    slot.generation = generation;
-                    pass = Some(entered);
-                }
-                Err(error) => {
-                    if error.permanent {
-                        entered.opened();
-                    } else {
-                        self.gate.shut();
-                    }
-                    return Err(error);
-                }
-            }
+            let entered = self.enter()?;
+            slot.connection = Some(self.open(&entered, deadline)?);
+            slot.timeout = None;
+            slot.generation = generation;
+            pass = Some(entered);
         }
         let Some(connection) = &mut slot.connection else {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, "the connection is gone"));
@@ -225,7 +248,7 @@ impl Node {
         match result {
             Ok(value) => {
                 if let Some(pass) = pass {
-                    pass.opened();
+                    pass.answered();
                 }
                 Ok(value)
             }

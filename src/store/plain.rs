@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::inbox::Inbox;
 use super::node::Node;
 use super::reply;
 use super::wire::{Part, Script};
@@ -17,10 +18,13 @@ use crate::lease::token::Token;
 
 /// Fence counters outlive their locks by this long. When one is gone, the server's clock takes its place (R16).
 const FENCE_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// No waiter counts as alive for longer without asking again, however long its pause.
+const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Leases in the plain layout on one server.
 pub(super) struct Plain {
     node: Arc<Node>,
+    inbox: Arc<Inbox>,
     acquire: Script,
     release: Script,
     extend: Script,
@@ -29,15 +33,20 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(super) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
         Self {
             node,
-            acquire: Script::new(include_str!("lua/acquire.lua")),
-            release: Script::new(include_str!("lua/release.lua")),
+            inbox,
+            acquire: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/acquire.lua"))),
+            release: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/release.lua"))),
             extend: Script::new(include_str!("lua/extend.lua")),
             inspect: Script::new(include_str!("lua/inspect.lua")),
-            force: Script::new(include_str!("lua/force.lua")),
+            force: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
         }
+    }
+
+    pub(super) fn inbox(&self) -> Arc<Inbox> {
+        Arc::clone(&self.inbox)
     }
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
@@ -60,33 +69,54 @@ impl Plain {
         }
     }
 
+    /// The script: acquires, or looks closer and queues.
     fn ask(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let place = ask.place.and_then(|place| Some((place.address()?, place)));
+        let (address, alive_for, first_lease) = match place {
+            Some((address, place)) => (address, place.alive_for(), place.first_lease()),
+            None => ("", Duration::ZERO, Duration::ZERO),
+        };
+        let [lock, fence, queue, waiters] = keys(ask.key);
         let reply = self.node.script(
             &self.acquire,
-            2,
+            4,
             &[
-                Part::Text(ask.key.as_str()),
-                Part::Joined(ask.key.stem(), "fence"),
+                lock,
+                fence,
+                queue,
+                waiters,
                 Part::Text(ask.token.as_str()),
                 Part::millis(ask.lease),
                 Part::Number(u64::from(ask.may_be_mine)),
                 Part::Number(u64::from(ask.fences)),
                 Part::millis(FENCE_LIFE),
+                Part::Text(address),
+                Part::Number(ask.attempt),
+                Part::millis(alive_for.min(LONGEST_PLACE)),
+                Part::millis(first_lease),
             ],
             ask.deadline,
         )?;
         let asked_at = reply.asked_at;
-        let words = reply::list(reply.value)?;
-        match words.as_slice() {
-            [Value::Int(1), Value::Nil] => Ok(Answer::Granted { asked_at, fence: None }),
+        match reply::list(reply.value)?.as_slice() {
             [Value::Int(1), fence] => {
                 let fence = u64::try_from(reply::number(fence)?).map_err(|_| reply::nonsense())?;
-                Ok(Answer::Granted { asked_at, fence: Some(fence) })
+                Ok(Answer::Granted { asked_at, fence: (fence > 0).then_some(fence) })
             }
             [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining) }),
             [Value::Int(2)] => Err(foreign()),
             _ => Err(reply::nonsense()),
         }
+    }
+
+    /// Releases, and on a withdrawal leaves the queue, too.
+    fn give_back(&self, key: &Key, token: &Token, leave: bool, deadline: Instant) -> Result<Gone, StoreError> {
+        let [lock, fence, queue, waiters] = keys(key);
+        let token = Part::Text(token.as_str());
+        let parts = [lock, fence, queue, waiters, token, Part::millis(FENCE_LIFE), Part::Number(u64::from(leave))];
+        let answer = self.node.script(&self.release, 4, &parts, deadline);
+        let released = or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)?;
+        Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
@@ -97,6 +127,12 @@ impl Plain {
             Part::Number(u64::from(end == End::Exactly)),
         ]
     }
+}
+
+/// The keys of a lock, all in one slot.
+fn keys(key: &Key) -> [Part<'_>; 4] {
+    let stem = key.stem();
+    [Part::Text(key.as_str()), Part::Joined(stem, "fence"), Part::Joined(stem, "queue"), Part::Joined(stem, "waiters")]
 }
 
 /// The rest of a lease, as `PTTL` says it.
@@ -148,22 +184,19 @@ impl LeaseStore for Plain {
     }
 
     fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        let parts = [Part::Text(key.as_str()), Part::Text(token.as_str())];
-        let answer = self.node.script(&self.release, 1, &parts, deadline);
-        let released = or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)?;
-        Ok(if released { Gone::Released } else { Gone::NotOurs })
+        self.give_back(key, token, false, deadline)
     }
 
     fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.release(key, token, deadline)
+        self.give_back(key, token, true, deadline)
     }
 
-    fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
-        None
+    fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.inbox.listen(&self.node, token, bell)
     }
 
     fn queues(&self) -> bool {
-        false
+        true
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
@@ -176,7 +209,8 @@ impl LeaseStore for Plain {
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let reply = self.node.script(&self.force, 1, &[Part::Text(key.as_str())], deadline)?;
+        let [lock, fence, queue, waiters] = keys(key);
+        let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters, Part::millis(FENCE_LIFE)], deadline)?;
         yes(&reply.value)
     }
 

@@ -2,4 +2,5 @@
 
 mod odd;
 mod proxy;
+mod proxy_modes;
 mod server;

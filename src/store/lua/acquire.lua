@@ -1,26 +1,35 @@
--- Acquires a plain lock, or says how long it is held.
+-- Acquires a plain lock, or enters its queue and says how long it is held.
 --
--- KEYS  1 the lock   2 its fence counter
--- ARGV  1 token   2 lease in ms   3 whether a key that holds the token already is ours (0 or 1)
---       4 how many fences to reserve, 0 for none   5 life of the fence counter in ms
--- Result  {1, last fence or nil} granted   {0, rest of the lease in ms} refused   {2} foreign data
-local kind = redis.call('TYPE', KEYS[1]).ok
+-- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
+-- ARGV  1 token   2 lease (ms)   3 whether a key that holds the token already is ours (0 or 1)
+--       4 how many fences to reserve, 0 for none   5 life of the fence counter (ms)
+--       6 inbox, or '' not to queue   7 attempt   8 how long an entry counts as alive (ms)   9 first lease of a hand-off (ms)
+-- Result  {1, last fence or 0} granted   {0, rest of the lease in ms} refused   {2} foreign data
+local token, inbox, life = ARGV[1], ARGV[6], ARGV[5]
+local kind = redis.call('TYPE', lock).ok
 if kind ~= 'none' and kind ~= 'string' then
   return {2}
 end
-local holder = redis.call('GET', KEYS[1])
-if holder and not (holder == ARGV[1] and ARGV[3] == '1') then
-  return {0, redis.call('PTTL', KEYS[1])}
+local holder = redis.call('GET', lock)
+local queued = redis.call('EXISTS', queue) == 1
+if (not holder and (not queued or serve(token, life) ~= 'served')) or (holder == token and ARGV[3] == '1') then
+  local fence = reserve(tonumber(ARGV[4]), life)
+  redis.call('SET', lock, token, 'PX', ARGV[2])
+  if queued then
+    leave(token)
+  end
+  return {1, fence}
 end
-local fence = false
-local block = tonumber(ARGV[4])
-if block > 0 then
-  -- max(last + block, the server's clock in µs): grows also after the counter was lost. Both stay below 2^53.
-  local now = redis.call('TIME')
-  fence = now[1] * 1000000 + now[2]
-  local last = tonumber(redis.call('GET', KEYS[2]) or 0) or 0
-  fence = string.format('%.0f', math.max(last + block, fence))
-  redis.call('SET', KEYS[2], fence, 'PX', ARGV[5])
+if inbox ~= '' then
+  local now, alive = clock(), tonumber(ARGV[8])
+  -- A place once taken is kept; the rest is written anew.
+  redis.call('ZADD', queue, 'NX', string.format('%.0f', now), token)
+  local entry = {string.format('%.0f', now / 1000 + alive), ARGV[7], ARGV[9], ARGV[4], inbox}
+  redis.call('HSET', waiters, token, table.concat(entry, '|'))
+  -- Gone when nobody waits any more, also when everybody died.
+  if redis.call('PTTL', queue) < alive * 2 then
+    redis.call('PEXPIRE', queue, alive * 2)
+    redis.call('PEXPIRE', waiters, alive * 2)
+  end
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, fence}
+return {0, redis.call('PTTL', lock)}

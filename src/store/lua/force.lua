@@ -1,9 +1,12 @@
--- Releases a plain lock, whoever holds it. Foreign data is left alone: GET refuses it.
+-- Releases a plain lock, whoever holds it, and hands it to the first waiter that listens. Foreign data is left alone: GET refuses it.
 --
--- KEYS  1 the lock
+-- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
+-- ARGV  1 life of the fence counter (ms)
 -- Result  1 released   0 nobody held it
-if not redis.call('GET', KEYS[1]) then
+if not redis.call('GET', lock) then
   return 0
 end
-redis.call('DEL', KEYS[1])
+if serve('', ARGV[1]) ~= 'served' then
+  redis.call('DEL', lock)
+end
 return 1

@@ -1,10 +1,16 @@
--- Releases a plain lock if it is ours.
+-- Releases a plain lock if it is ours, and hands it to the first waiter that listens.
 --
--- KEYS  1 the lock
--- ARGV  1 token
+-- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
+-- ARGV  1 token   2 life of the fence counter (ms)   3 whether to leave the queue, too (0 or 1)
 -- Result  1 released   0 not ours
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+local token = ARGV[1]
+if ARGV[3] == '1' then
+  leave(token)
+end
+if redis.call('GET', lock) ~= token then
   return 0
 end
-redis.call('DEL', KEYS[1])
+if redis.call('EXISTS', queue) == 0 or serve('', ARGV[2]) ~= 'served' then
+  redis.call('DEL', lock)
+end
 return 1

@@ -1,0 +1,183 @@
+//! The inbox: wake-ups, over one subscription per client.
+//!
+//! Opened at the first contended wait, opened again after a loss. Everything that it brings is checked by the waiter that it is
+//! for; losing all of it costs a waiter at most one pause (R15).
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+use redis::{Msg, PubSub, RedisResult};
+
+use super::node::Node;
+use crate::base::bell::{Bell, Grant};
+use crate::base::locked;
+use crate::lease::key::Key;
+use crate::lease::store::Listening;
+use crate::lease::token::Token;
+
+/// How long the reader sleeps in a read before it looks around. It is poked when there is anything new, so this is for lost pokes only.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// After this long without a word the server is asked for one: a subscription that was cut off silently looks like a quiet one.
+const QUIET: Duration = Duration::from_secs(5);
+/// Between two attempts to open the subscription.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A grant for a token that nobody here knows: what was cancelled, and came back. Whoever hears it withdraws.
+pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
+
+/// Where a client hears wake-ups.
+pub(crate) struct Inbox {
+    ears: Arc<Ears>,
+    thread: Mutex<Option<Receiver<()>>>,
+}
+
+struct Ears {
+    /// The channel that hand-offs to this client are published on.
+    address: Arc<str>,
+    waiting: Mutex<HashMap<Token, Weak<Bell>>>,
+    stray: Stray,
+    stopped: AtomicBool,
+}
+
+impl Inbox {
+    pub(super) fn new(id: &str, stray: Stray) -> Self {
+        let ears =
+            Ears { address: format!("distlock:inbox:{id}").into(), waiting: Mutex::default(), stray, stopped: AtomicBool::new(false) };
+        Self { ears: Arc::new(ears), thread: Mutex::default() }
+    }
+
+    /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters are passed over.
+    pub(super) fn listen(&self, node: &Arc<Node>, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        if let Err(error) = self.start(node) {
+            log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
+            return None;
+        }
+        locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
+        let ear = Ear { ears: Arc::clone(&self.ears), token: token.clone() };
+        Some(Listening { address: Arc::clone(&self.ears.address), until_dropped: Box::new(ear) })
+    }
+
+    fn start(&self, node: &Arc<Node>) -> io::Result<()> {
+        let mut thread = locked(&self.thread);
+        if thread.is_none() {
+            let (ending, ended) = bounded::<()>(0);
+            let (ears, node) = (Arc::clone(&self.ears), Arc::downgrade(node));
+            thread::Builder::new().name("distlock-inbox".into()).spawn(move || {
+                let _ending = ending;
+                ears.run(&node);
+            })?;
+            *thread = Some(ended);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread. `false`: not by `deadline`.
+    pub(super) fn close(&self, node: &Node, deadline: Instant) -> bool {
+        self.ears.stopped.store(true, Ordering::SeqCst);
+        let Some(ended) = locked(&self.thread).clone() else { return true };
+        // A reader that waits for a message is woken by one.
+        node.publish(&self.ears.address, "", deadline);
+        !matches!(ended.recv_deadline(deadline), Err(crossbeam_channel::RecvTimeoutError::Timeout))
+    }
+}
+
+/// One waiter's entry; ends when dropped. It lasts as long as the lease that comes of the wait: a late message for a
+/// lease that is held must not be taken for a stray one.
+struct Ear {
+    ears: Arc<Ears>,
+    token: Token,
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        locked(&self.ears.waiting).remove(&self.token);
+    }
+}
+
+impl Ears {
+    fn run(&self, node: &Weak<Node>) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            // Held only to connect, so that a thread that waits keeps nothing of the client alive.
+            let Some(connecting) = node.upgrade() else { return };
+            let opened = connecting.open_for_itself(LOOK_AROUND);
+            drop(connecting);
+            match opened {
+                Ok(mut connection) => {
+                    let mut subscription = connection.as_pubsub();
+                    if let Err(error) = self.read(&mut subscription) {
+                        log::debug!("the subscription for wake-ups was lost: {}", error.category());
+                    }
+                    // Leaving it is polite, and not worth waiting for.
+                    let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
+                }
+                Err(error) => log::debug!("no subscription for wake-ups: {}", error.message),
+            }
+            if !self.stopped.load(Ordering::SeqCst) {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn read(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        subscription.subscribe(&*self.address)?;
+        // What was published while nobody listened is lost: everybody asks again.
+        locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+        let mut heard = Instant::now();
+        while !self.stopped.load(Ordering::SeqCst) {
+            match subscription.get_message() {
+                Ok(message) => self.hear(&message),
+                Err(error) if error.is_timeout() && heard.elapsed() < QUIET => continue,
+                Err(error) if error.is_timeout() => subscription.ping::<redis::Value>().map(drop)?,
+                Err(error) => return Err(error),
+            }
+            heard = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// A message names a hand-off: `attempt fence token key`. Anything else is ignored.
+    fn hear(&self, message: &Msg) {
+        let Some((grant, token, key)) = std::str::from_utf8(message.get_payload_bytes()).ok().and_then(parse) else { return };
+        let bell = locked(&self.waiting).get(&token).map(Weak::upgrade);
+        match bell {
+            Some(Some(bell)) => bell.grant(grant),
+            // It holds the lock by now, through an attempt that was answered meanwhile.
+            Some(None) => {}
+            None => (self.stray)(key, token),
+        }
+    }
+}
+
+fn parse(message: &str) -> Option<(Grant, Token, Key)> {
+    let mut words = message.splitn(4, ' ');
+    let attempt = words.next()?.parse().ok()?;
+    let fence: u64 = words.next()?.parse().ok()?;
+    let token = Token::new(words.next()?);
+    let key = Key::new(words.next()?.to_owned());
+    Some((Grant { attempt, fence: (fence > 0).then_some(fence) }, token, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_attempt_fence_token_and_key() {
+        let (grant, token, key) = parse("3 17 0a1b a key with spaces").expect("well formed");
+        assert_eq!(grant, Grant { attempt: 3, fence: Some(17) });
+        assert_eq!((token.as_str(), key.as_str()), ("0a1b", "a key with spaces"));
+        assert_eq!(parse("1 0 t k").expect("well formed").0.fence, None);
+    }
+
+    #[test]
+    fn anything_else_is_ignored() {
+        for message in ["", "0", "x 1 t k", "1 x t k", "1 2 t", "-1 2 t k", "99999999999999999999 1 t k"] {
+            assert!(parse(message).is_none(), "{message}");
+        }
+    }
+}
