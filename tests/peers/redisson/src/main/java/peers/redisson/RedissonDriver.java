@@ -2,6 +2,8 @@ package peers.redisson;
 
 import java.net.URI;
 import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
@@ -18,6 +20,8 @@ public final class RedissonDriver implements Peer {
     private final URI url;
     private RedissonClient redisson;
     private String kind = "lock";
+    /** One object per key, as in a user's field: it remembers the lease that it was last given. */
+    private final Map<String, RLock> locks = new ConcurrentHashMap<>();
 
     private RedissonDriver(String url) {
         this.url = URI.create(url);
@@ -50,6 +54,10 @@ public final class RedissonDriver implements Peer {
     }
 
     private RLock of(String key) {
+        return locks.computeIfAbsent(key, this::newLock);
+    }
+
+    private RLock newLock(String key) {
         switch (kind) {
             case "fenced":
                 return redisson.getFencedLock(key);
@@ -115,8 +123,10 @@ public final class RedissonDriver implements Peer {
                     throw new Unsupported();
                 }
                 kind = args.get(0);
+                locks.clear();
                 return "ok";
             case "watchdog":
+                locks.clear();
                 redisson.shutdown();
                 redisson = connect(Long.parseLong(args.get(0)));
                 return "ok";
