@@ -27,7 +27,6 @@ use crate::redis_lock::RedisLock;
 #[must_use = "the lock is unlocked when its guard is dropped: bind it, as in `let _guard = lock.guard()?`"]
 pub struct LockGuard {
     lock: RedisLock,
-    fence: Option<u64>,
     released: bool,
     not_send: PhantomData<*const ()>,
 }
@@ -35,8 +34,7 @@ pub struct LockGuard {
 impl LockGuard {
     /// For a hold that the caller has just entered.
     pub(crate) fn new(lock: RedisLock) -> Self {
-        let fence = lock.fence();
-        Self { lock, fence, released: false, not_send: PhantomData }
+        Self { lock, released: false, not_send: PhantomData }
     }
 
     /// The lock.
@@ -68,10 +66,11 @@ impl LockGuard {
         if self.is_valid() { Ok(()) } else { Err(self.lock.lost()) }
     }
 
-    /// The fence of this hold, for the protected resource to compare; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced).
+    /// The fence of this hold, for the protected resource to compare; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced). A
+    /// wait in a condition changes it, because the lease after the wait is a new one.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        self.fence
+        self.lock.fence()
     }
 
     /// Moves the end of the lease to `lease` from now. See [`RedisLock::extend`].
@@ -108,7 +107,7 @@ impl Drop for LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard").field("lock", &self.lock).field("fence", &self.fence).finish_non_exhaustive()
+        f.debug_struct("LockGuard").field("lock", &self.lock).field("fence", &self.fence()).finish_non_exhaustive()
     }
 }
 

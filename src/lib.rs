@@ -3,6 +3,7 @@
 
 mod base;
 mod client;
+mod condition;
 mod guard;
 mod lease;
 mod local;
@@ -14,10 +15,11 @@ pub use base::error::{Error, ErrorKind, Result};
 pub use base::interrupt::Interrupt;
 pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry};
 pub use client::{Client, ClientBuilder};
+pub use condition::Condition;
 pub use guard::LockGuard;
 pub use lease::notify::{Lost, LostReason};
 pub use lease::store::Holder;
-pub use lock::{Condition, Lock};
+pub use lock::Lock;
 pub use redis_lock::RedisLock;
 
 /// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any release.
@@ -27,6 +29,6 @@ pub mod testing {
     pub use crate::base::bell::{Bell, Grant, Rung};
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::lease::key::Key;
-    pub use crate::lease::store::{Answer, Ask, End, Extend, Gone, LeaseStore, Listening, Place, StoreError};
+    pub use crate::lease::store::{Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Place, StoreError};
     pub use crate::lease::token::Token;
 }

@@ -1,10 +1,10 @@
 //! The `Lock` trait: the contract.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 use crate::base::interrupt::Interrupt;
+use crate::condition::Condition;
 
 /// A lock with the six methods of Java's `java.util.concurrent.locks.Lock`, and one more for an interruptible timed wait.
 ///
@@ -72,18 +72,13 @@ pub trait Lock: Send + Sync {
     /// removed it or the lease has run out; this thread does not hold it any more.
     fn unlock(&self) -> Result<()>;
 
-    /// A condition of this lock, by name. Java: `newCondition()`.
+    /// A condition of this lock, by name. Same name on the same lock: same condition, in whatever process. Java: `newCondition()`. Talks to nobody.
     ///
     /// # Errors
-    /// `Unsupported` unless the lock has conditions; this default body always says so.
+    /// `Unsupported` unless the lock has conditions, as this default body says: [`RedisLock`](crate::RedisLock) has them in the plain layout with
+    /// [`Queue::Fifo`](crate::Queue::Fifo) and without an owner of the caller's. `InvalidInput` for a name that is empty or longer than 256 bytes.
     fn new_condition(&self, name: &str) -> Result<Condition> {
         let _ = name;
         Err(Error::unsupported("this lock has no conditions"))
     }
-}
-
-/// A condition of a lock, as Java's `java.util.concurrent.locks.Condition`. No lock of this version makes one.
-#[derive(Debug)]
-pub struct Condition {
-    _none: Infallible,
 }

@@ -58,6 +58,11 @@ impl Attempts {
         Self(options.retry.and_then(|retry| retry.attempts))
     }
 
+    /// As many as it takes.
+    pub(crate) fn unlimited() -> Self {
+        Self(None)
+    }
+
     /// Uses one up. `false`: it was the last.
     pub(crate) fn use_one(&mut self) -> bool {
         if let Some(left) = &mut self.0 {
@@ -101,21 +106,25 @@ pub(crate) enum Report {
 ///
 /// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to another thread, place and all.
 pub(crate) struct Acquisition {
-    background: Arc<Background>,
-    store: Arc<dyn LeaseStore>,
+    pub(super) background: Arc<Background>,
+    pub(super) store: Arc<dyn LeaseStore>,
     keeper: Arc<dyn Keeper>,
     key: Key,
     options: Arc<LockOptions>,
     token: Token,
-    attempts: u64,
+    pub(super) attempts: u64,
     /// The last refusal that was received: what a hand-off must name, and what its validity counts from (R15).
     refusal: Option<(u64, Instant)>,
     /// Whether the store may hold something under our token.
-    left_behind: bool,
+    pub(super) left_behind: bool,
     /// Whether an attempt has had no answer (R5).
-    unanswered: bool,
-    silent_since: Option<Instant>,
-    bell: Arc<Bell>,
+    pub(super) unanswered: bool,
+    pub(super) silent_since: Option<Instant>,
+    /// The condition that it is, or may be, in.
+    pub(super) condition: Option<Arc<str>>,
+    /// What the loop shall go on from, where that is not an attempt: a refusal that was received elsewhere.
+    pub(super) refused: Option<Option<Duration>>,
+    pub(super) bell: Arc<Bell>,
     listening: OnceCell<Option<Listening>>,
 }
 
@@ -150,6 +159,8 @@ impl Acquisition {
             left_behind: false,
             unanswered: false,
             silent_since: None,
+            condition: None,
+            refused: None,
             bell: Bell::new(),
             listening: OnceCell::new(),
         })
@@ -181,7 +192,11 @@ impl Acquisition {
         loop {
             patience.check(&background)?;
             let attempts_left = attempts.use_one();
-            let (pause, failure) = match self.attempt(patience, contention)? {
+            let step = match self.refused.take() {
+                Some(remaining) => Step::Refused(remaining),
+                None => self.attempt(patience, contention),
+            };
+            let (pause, failure) = match step {
                 Step::Granted(lease) => return Ok(Some(self.hand_out(lease))),
                 Step::Refused(remaining) => {
                     self.silent_since = None;
@@ -234,7 +249,7 @@ impl Acquisition {
     }
 
     /// From here on the lease answers for what was left behind.
-    fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
+    pub(super) fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
         self.left_behind = false;
         if let Some(listening) = self.listening.take().flatten() {
             lease.go_on_listening(listening);
@@ -242,56 +257,70 @@ impl Acquisition {
         lease
     }
 
-    fn attempt(&mut self, patience: &Patience<'_>, contention: &Contention) -> Result<Step> {
+    fn attempt(&mut self, patience: &Patience<'_>, contention: &Contention) -> Step {
         self.attempts += 1;
-        let options = &self.options;
         let place = self.place(patience);
         let contended = self.attempts > 1 || contention.is_known();
-        let answer = self.store.try_acquire(&Ask {
+        let answer = self.store.try_acquire(&self.ask(place.as_ref().map(|place| place as &dyn Place), contended));
+        match answer {
+            Ok(Answer::Granted { asked_at, fence }) => {
+                if self.attempts == 1 {
+                    contention.not_seen();
+                }
+                match self.granted(asked_at, self.options.lease, fence) {
+                    Some(lease) => Step::Granted(lease),
+                    None => Step::Failed(self.too_late()),
+                }
+            }
+            Ok(Answer::Refused { asked_at, remaining }) => {
+                contention.seen();
+                self.refused_at(asked_at);
+                Step::Refused(remaining)
+            }
+            Err(error) => Step::Failed(self.no_answer(error)),
+        }
+    }
+
+    pub(super) fn ask<'a>(&'a self, place: Option<&'a dyn Place>, contended: bool) -> Ask<'a> {
+        let options = &self.options;
+        Ask {
             key: &self.key,
             token: &self.token,
             attempt: self.attempts,
             lease: options.lease,
             fences: if options.fenced { options.hand_offs().saturating_add(1) } else { 0 },
-            place: place.as_ref().map(|place| place as &dyn Place),
+            place,
             contended,
             may_be_mine: options.owner.is_none() || self.unanswered,
             deadline: self.background.command_deadline(),
-        });
-        Ok(match answer {
-            Ok(Answer::Granted { asked_at, fence }) => {
-                if self.attempts == 1 {
-                    contention.not_seen();
-                }
-                match self.granted(asked_at, options.lease, fence) {
-                    Some(lease) => Step::Granted(lease),
-                    None => {
-                        self.left_behind = true;
-                        Step::Failed(StoreError::not_sent(
-                            ErrorKind::Unavailable,
-                            "the server granted the lock so late that the lease had run out",
-                        ))
-                    }
-                }
-            }
-            Ok(Answer::Refused { asked_at, remaining }) => {
-                contention.seen();
-                self.refusal = Some((self.attempts, asked_at));
-                self.left_behind |= self.listening.get().is_some();
-                Step::Refused(remaining)
-            }
-            Err(error) => {
-                self.left_behind |= error.may_have_run;
-                self.unanswered |= error.may_have_run;
-                Step::Failed(error)
-            }
-        })
+        }
+    }
+
+    pub(super) fn refused_at(&mut self, asked_at: Instant) {
+        self.refusal = Some((self.attempts, asked_at));
+        self.left_behind |= self.listening.get().is_some();
+    }
+
+    pub(super) fn no_answer(&mut self, error: StoreError) -> StoreError {
+        self.left_behind |= error.may_have_run;
+        self.unanswered |= error.may_have_run;
+        error
+    }
+
+    /// Granted, and the lease had run out when the grant was answered (R2).
+    pub(super) fn too_late(&mut self) -> StoreError {
+        self.left_behind = true;
+        StoreError::not_sent(ErrorKind::Unavailable, "the server granted the lock so late that the lease had run out")
     }
 
     /// What to leave in the store's queue, if this acquisition queues.
     fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
         let queues = !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
-        (queues && self.store.queues()).then_some(Waiting { acquisition: self })
+        (queues && self.store.queues()).then(|| self.waiting())
+    }
+
+    pub(super) fn waiting(&self) -> Waiting<'_> {
+        Waiting { acquisition: self }
     }
 
     fn pause_after_refusal(&self, remaining: Option<Duration>) -> Duration {
@@ -306,7 +335,7 @@ impl Acquisition {
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
-    fn granted(&self, asked_at: Instant, length: Duration, fence: Option<u64>) -> Option<Arc<Lease>> {
+    pub(super) fn granted(&self, asked_at: Instant, length: Duration, fence: Option<u64>) -> Option<Arc<Lease>> {
         let terms = Terms {
             asked_at,
             granted: length,
@@ -332,7 +361,7 @@ impl Acquisition {
     /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
     /// 2. the grant runs out, B acquires; attempt 2 is refused;
     /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
-    fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
+    pub(super) fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
         let (attempt, asked_at) = self.refusal?;
         if grant.attempt != attempt {
             return None;
@@ -354,8 +383,8 @@ impl Acquisition {
 }
 
 /// A waiter's place, which begins to listen only when the store says that it has to wait.
-struct Waiting<'a> {
-    acquisition: &'a Acquisition,
+pub(super) struct Waiting<'a> {
+    pub(super) acquisition: &'a Acquisition,
 }
 
 impl Place for Waiting<'_> {
@@ -385,6 +414,7 @@ impl Drop for Acquisition {
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.options.lease,
+            condition: self.condition.take(),
             in_flight: self.unanswered,
             abandoned: false,
         };

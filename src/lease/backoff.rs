@@ -11,6 +11,19 @@ const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// While the server does not answer. Together with the node's gate it bounds how late its return is seen.
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
 
+/// Between two signs of life of a waiter in a condition, which is told when there is anything new.
+const IN_CONDITION: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(6));
+
+/// The pause of a waiter in a condition.
+pub(crate) fn condition_pause() -> Duration {
+    between(IN_CONDITION.0, IN_CONDITION.1)
+}
+
+/// For how long a waiter in a condition counts as alive without a sign of life: three pauses.
+pub(crate) fn condition_life() -> Duration {
+    IN_CONDITION.1 * 3
+}
+
 /// The pause after a refusal.
 ///
 /// `first_lease`: what a hand-off grants. It counts from the last attempt that was refused, so half of it must be left after the longest pause.

@@ -36,6 +36,8 @@ pub(crate) struct Withdrawal {
     pub(crate) key: Key,
     pub(crate) token: Token,
     pub(crate) lease: Duration,
+    /// The condition that it may have entered.
+    pub(crate) condition: Option<Arc<str>>,
     /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
     pub(crate) in_flight: bool,
     /// Whether its thread ended while it held the lock (R11).
@@ -175,12 +177,16 @@ impl Withdrawal {
     /// A grant that came back for a token that nobody knows any more.
     pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
         let name = key.as_str().into();
-        Self { store, name, key, token, lease: Duration::ZERO, in_flight: false, abandoned: false }
+        Self { store, name, key, token, lease: Duration::ZERO, condition: None, in_flight: false, abandoned: false }
     }
 
     /// `Err`: no answer, and whether that is permanent.
     fn try_once(&self, deadline: Instant) -> Result<(), bool> {
-        match self.store.withdraw(&self.key, &self.token, deadline) {
+        let left = match &self.condition {
+            Some(condition) => self.store.leave_condition(&self.key, &self.token, condition, deadline),
+            None => Ok(()),
+        };
+        match left.and_then(|()| self.store.withdraw(&self.key, &self.token, deadline)) {
             Ok(_) => Ok(()),
             Err(error) => {
                 log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message);

@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod backoff;
 pub(crate) mod cleaner;
+pub(crate) mod condition;
 pub(crate) mod key;
 pub(crate) mod notify;
 pub(crate) mod renewal;
@@ -323,6 +324,7 @@ impl Lease {
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.length,
+            condition: None,
             in_flight: self.unsettled,
             abandoned: false,
         }

@@ -64,6 +64,34 @@ pub enum Answer {
     },
 }
 
+/// The answer to a waiter in a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InCondition {
+    /// It is in the condition; nobody has notified it.
+    Waiting {
+        /// As in [`Answer`].
+        asked_at: Instant,
+    },
+    /// It was notified, and has the lock.
+    Granted {
+        /// As in [`Answer`].
+        asked_at: Instant,
+        /// As in [`Answer`].
+        fence: Option<u64>,
+    },
+    /// It was notified, and queues for the lock.
+    Notified {
+        /// As in [`Answer`].
+        asked_at: Instant,
+        /// As in [`Answer`].
+        remaining: Option<Duration>,
+    },
+    /// It is not in the condition (any more).
+    Gone,
+    /// The lease that was to be released is not ours.
+    NotOurs,
+}
+
 /// What a release found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
@@ -161,6 +189,39 @@ pub trait LeaseStore: Send + Sync {
     /// Whether waiters are woken here, so that a refused attempt may leave a place behind.
     fn queues(&self) -> bool;
 
+    /// Whether locks here have conditions: the three calls below.
+    fn has_conditions(&self) -> bool {
+        false
+    }
+
+    /// Enters a condition and releases the lease of `release` in one step, or keeps the place in it. With `leave`, leaves it instead; a waiter that was
+    /// notified before is told so. The `place` of `ask` is required.
+    ///
+    /// # Errors
+    /// Unknown: it may have been carried out or not. Asking again with the same arguments finds out.
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+        let _ = (ask, condition, release, leave);
+        Err(StoreError::without_conditions())
+    }
+
+    /// Takes a waiter out of a condition that nobody waits for any more.
+    ///
+    /// # Errors
+    /// Unknown: it may be there still.
+    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
+        let _ = (key, token, condition, deadline);
+        Err(StoreError::without_conditions())
+    }
+
+    /// Moves at most `most` waiters of a condition to the lock's queue, if the lease is ours. `None`: it is not.
+    ///
+    /// # Errors
+    /// Unknown: they may have been moved or not.
+    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        let _ = (key, token, condition, most, deadline);
+        Err(StoreError::without_conditions())
+    }
+
     /// Who holds the lock.
     ///
     /// # Errors
@@ -203,6 +264,10 @@ impl StoreError {
     /// A failure before anything was sent.
     pub fn not_sent(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { may_have_run: false, permanent: false, stale: false, dropped: false, kind, message: message.into(), source: None }
+    }
+
+    fn without_conditions() -> Self {
+        Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions").permanent()
     }
 
     /// A failure that trying again cannot mend.

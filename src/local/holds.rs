@@ -57,6 +57,18 @@ pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
     hold.map_or(Ok(()), Err)
 }
 
+/// Takes the whole hold out, with all its levels.
+pub(crate) fn take(lock: &Arc<SharedLock>) -> Option<Hold> {
+    HOLDS
+        .try_with(|holds| {
+            let mut holds = holds.0.try_borrow_mut().ok()?;
+            let at = holds.iter().rposition(|hold| Arc::ptr_eq(&hold.lock, lock))?;
+            Some(holds.swap_remove(at))
+        })
+        .ok()
+        .flatten()
+}
+
 /// Takes one level off.
 pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
     HOLDS

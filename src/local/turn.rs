@@ -210,7 +210,8 @@ impl Turn {
     /// Passes a lease that is still valid to the next thread, if it waits for such a one. `false`: it does not.
     pub(crate) fn hand_off(&self, ticket: u64, lease: &Arc<Lease>, options: &Arc<LockOptions>) -> bool {
         let mut state = locked(&self.state);
-        let suits = state.turn == ticket
+        let suits = ticket != 0
+            && state.turn == ticket
             && state.waiting.front().is_some_and(|next| Arc::ptr_eq(&next.options, options) || next.options == *options);
         if !suits || !lease.take_hand_off() {
             return false;
@@ -238,7 +239,7 @@ impl Turn {
 
     fn pass(&self, ticket: u64, place: Option<Box<Acquisition>>) {
         let mut state = locked(&self.state);
-        if state.turn != ticket {
+        if state.turn != ticket || ticket == 0 {
             return;
         }
         // A place in the server's queue is of use only to a waiter that asks for the same; dropped, it is withdrawn.
@@ -255,6 +256,18 @@ impl Turn {
         let mut state = locked(&self.state);
         state.waiting.retain(|waiter| waiter.ticket != ticket);
         if state.turn == ticket { state.baton.take() } else { None }
+    }
+
+    /// The turn for a thread that has `lease` without having waited here for it, as after a wait in a condition; 0, nobody's, if another has it.
+    pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> u64 {
+        let mut state = locked(&self.state);
+        if state.turn != 0 {
+            return 0;
+        }
+        state.last_ticket += 1;
+        state.turn = state.last_ticket;
+        state.lease = address(lease);
+        state.turn
     }
 
     /// How many threads wait.

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::base::bell::{Bell, Grant};
 use crate::base::clock::Clock;
-use crate::base::error::Error;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Place, StoreError};
 use crate::lease::token::Token;
 
 static NAMED: Mutex<Vec<(String, Weak<Shelf>)>> = Mutex::new(Vec::new());
@@ -38,6 +38,8 @@ struct Contents {
 struct Entry {
     holder: Option<(Token, Instant)>,
     queue: VecDeque<Waiter>,
+    /// Who waits in a condition, by its name.
+    conditions: HashMap<String, VecDeque<Waiter>>,
 }
 
 struct Waiter {
@@ -45,6 +47,15 @@ struct Waiter {
     attempt: u64,
     first_lease: Duration,
     fences: u32,
+    /// The condition that it waited in, once it has been notified.
+    notified: Option<String>,
+}
+
+impl Waiter {
+    fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
+        let first_lease = place.first_lease();
+        Self { token: ask.token.clone(), attempt: ask.attempt, first_lease, fences: ask.fences, notified: None }
+    }
 }
 
 impl Memory {
@@ -68,7 +79,8 @@ impl Memory {
         let entry = locks.entry(key.clone()).or_default();
         entry.holder.take_if(|(_, until)| *until <= now);
         let result = look(entry, &mut Shared { ears, last_fence }, now);
-        if entry.holder.is_none() && entry.queue.is_empty() {
+        entry.conditions.retain(|_, waiting| !waiting.is_empty());
+        if entry.holder.is_none() && entry.queue.is_empty() && entry.conditions.is_empty() {
             locks.remove(key);
         }
         result
@@ -108,6 +120,40 @@ impl Entry {
                 bell.grant(Grant { attempt: next.attempt, fence: shared.fence(next.fences) });
                 return;
             }
+            self.pass_on(&next, shared);
+        }
+    }
+
+    /// A waiter that was notified and does not come passes the notification on.
+    fn pass_on(&mut self, gone: &Waiter, shared: &mut Shared<'_>) {
+        if let Some(condition) = &gone.notified {
+            self.notify(condition, 1, shared);
+        }
+    }
+
+    /// Moves the first waiters of a condition that listen to the lock's queue. Result: how many.
+    fn notify(&mut self, condition: &str, most: u32, shared: &mut Shared<'_>) -> u64 {
+        let mut moved = 0;
+        let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
+        while moved < u64::from(most)
+            && let Some(mut next) = waiting.pop_front()
+        {
+            if let Some(bell) = shared.ear(&next.token) {
+                bell.ring();
+                next.notified = Some(condition.to_owned());
+                self.queue.push_back(next);
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    /// Leaves the queue, for good.
+    fn leave(&mut self, token: &Token, shared: &mut Shared<'_>) {
+        if let Some(at) = self.queue.iter().position(|waiter| waiter.token == *token)
+            && let Some(gone) = self.queue.remove(at)
+        {
+            self.pass_on(&gone, shared);
         }
     }
 
@@ -146,10 +192,9 @@ impl LeaseStore for Memory {
                 return Ok(Answer::Granted { asked_at, fence: shared.fence(ask.fences) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
-                let waiter =
-                    Waiter { token: ask.token.clone(), attempt: ask.attempt, first_lease: place.first_lease(), fences: ask.fences };
+                let waiter = Waiter::new(ask, place);
                 match entry.queue.iter_mut().find(|waiting| waiting.token == waiter.token) {
-                    Some(waiting) => *waiting = waiter,
+                    Some(waiting) => waiting.attempt = waiter.attempt,
                     None => entry.queue.push_back(waiter),
                 }
             }
@@ -172,7 +217,7 @@ impl LeaseStore for Memory {
 
     fn withdraw(&self, key: &Key, token: &Token, _deadline: Instant) -> Result<Gone, StoreError> {
         Ok(self.at(key, |entry, shared, now| {
-            entry.queue.retain(|waiter| waiter.token != *token);
+            entry.leave(token, shared);
             entry.release(token, shared, now)
         }))
     }
@@ -185,6 +230,60 @@ impl LeaseStore for Memory {
 
     fn queues(&self) -> bool {
         true
+    }
+
+    fn has_conditions(&self) -> bool {
+        true
+    }
+
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+        let asked_at = self.clock.now();
+        let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
+            return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
+        };
+        let waiter = Waiter::new(ask, place);
+        self.at(ask.key, |entry, shared, now| {
+            if entry.is_held_by(ask.token) {
+                entry.holder = Some((ask.token.clone(), now + ask.lease));
+                return Ok(InCondition::Granted { asked_at, fence: shared.fence(ask.fences) });
+            }
+            if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
+                queued.attempt = ask.attempt;
+                let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+                return Ok(InCondition::Notified { asked_at, remaining });
+            }
+            let waiting = entry.conditions.entry(condition.to_owned()).or_default();
+            if let Some(at) = waiting.iter().position(|waiting| waiting.token == *ask.token) {
+                if leave {
+                    waiting.remove(at);
+                    return Ok(InCondition::Gone);
+                }
+                waiting[at].attempt = ask.attempt;
+                return Ok(InCondition::Waiting { asked_at });
+            }
+            let Some(release) = release else { return Ok(InCondition::Gone) };
+            if !entry.is_held_by(release) {
+                return Ok(InCondition::NotOurs);
+            }
+            if !leave {
+                entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
+            }
+            entry.serve(shared, now);
+            Ok(if leave { InCondition::Gone } else { InCondition::Waiting { asked_at } })
+        })
+    }
+
+    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, _deadline: Instant) -> Result<(), StoreError> {
+        self.at(key, |entry, _, _| {
+            if let Some(waiting) = entry.conditions.get_mut(condition) {
+                waiting.retain(|waiter| waiter.token != *token);
+            }
+        });
+        Ok(())
+    }
+
+    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, _deadline: Instant) -> Result<Option<u64>, StoreError> {
+        Ok(self.at(key, |entry, shared, _| entry.is_held_by(token).then(|| entry.notify(condition, most, shared))))
     }
 
     fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -13,7 +13,7 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, StoreError};
 use crate::lease::token::Token;
 
 /// Fence counters outlive their locks by this long. When one is gone, the server's clock takes its place (R16).
@@ -30,6 +30,8 @@ pub(super) struct Plain {
     extend: Script,
     inspect: Script,
     force: Script,
+    wait: Script,
+    notify: Script,
 }
 
 impl Plain {
@@ -42,6 +44,8 @@ impl Plain {
             extend: Script::new(include_str!("lua/extend.lua")),
             inspect: Script::new(include_str!("lua/inspect.lua")),
             force: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
+            wait: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua"))),
+            notify: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua"))),
         }
     }
 
@@ -99,10 +103,7 @@ impl Plain {
         )?;
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
-            [Value::Int(1), fence] => {
-                let fence = u64::try_from(reply::number(fence)?).map_err(|_| reply::nonsense())?;
-                Ok(Answer::Granted { asked_at, fence: (fence > 0).then_some(fence) })
-            }
+            [Value::Int(1), fence] => Ok(Answer::Granted { asked_at, fence: fence_in(fence)? }),
             [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining) }),
             [Value::Int(2)] => Err(foreign()),
             _ => Err(reply::nonsense()),
@@ -138,6 +139,12 @@ fn keys(key: &Key) -> [Part<'_>; 4] {
 /// The rest of a lease, as `PTTL` says it.
 fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+/// The last fence of a block; 0 stands for none.
+fn fence_in(value: &Value) -> Result<Option<u64>, StoreError> {
+    let fence = u64::try_from(reply::number(value)?).map_err(|_| reply::nonsense())?;
+    Ok((fence > 0).then_some(fence))
 }
 
 fn foreign() -> StoreError {
@@ -197,6 +204,67 @@ impl LeaseStore for Plain {
 
     fn queues(&self) -> bool {
         true
+    }
+
+    fn has_conditions(&self) -> bool {
+        true
+    }
+
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+        let place = ask.place.and_then(|place| Some((place.address()?, place)));
+        let Some((address, place)) = place else {
+            return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
+        };
+        let [lock, fence, queue, waiters] = keys(ask.key);
+        let stem = format!("{}condition:{condition}:", ask.key.stem());
+        let reply = self.node.script(
+            &self.wait,
+            6,
+            &[
+                lock,
+                fence,
+                queue,
+                waiters,
+                Part::Joined(&stem, "queue"),
+                Part::Joined(&stem, "waiters"),
+                Part::Text(ask.token.as_str()),
+                Part::millis(ask.lease),
+                Part::Number(u64::from(ask.fences)),
+                Part::millis(FENCE_LIFE),
+                Part::Text(address),
+                Part::Number(ask.attempt),
+                Part::millis(place.alive_for().min(LONGEST_PLACE)),
+                Part::millis(place.first_lease()),
+                Part::Text(release.map_or("", Token::as_str)),
+                Part::Number(u64::from(leave)),
+            ],
+            ask.deadline,
+        )?;
+        let asked_at = reply.asked_at;
+        match reply::list(reply.value)?.as_slice() {
+            [Value::Int(0)] => Ok(InCondition::Waiting { asked_at }),
+            [Value::Int(1), fence] => Ok(InCondition::Granted { asked_at, fence: fence_in(fence)? }),
+            [Value::Int(2), Value::Int(remaining)] => Ok(InCondition::Notified { asked_at, remaining: left(*remaining) }),
+            [Value::Int(3)] => Ok(InCondition::Gone),
+            [Value::Int(4)] => Ok(InCondition::NotOurs),
+            _ => Err(reply::nonsense()),
+        }
+    }
+
+    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
+        let stem = format!("{}condition:{condition}:", key.stem());
+        let token = Part::Text(token.as_str());
+        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], deadline)?;
+        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], deadline)?;
+        Ok(())
+    }
+
+    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        let [lock, fence, queue, waiters] = keys(key);
+        let parts = [lock, fence, queue, waiters, Part::Text(token.as_str()), Part::Text(condition), Part::Number(u64::from(most))];
+        let reply = self.node.script(&self.notify, 4, &parts, deadline)?;
+        // -1: not ours.
+        Ok(u64::try_from(reply::number(&reply.value)?).ok())
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -16,20 +16,13 @@ if (not holder and (not queued or serve(token, life) ~= 'served')) or (holder ==
   local fence = reserve(tonumber(ARGV[4]), life)
   redis.call('SET', lock, token, 'PX', ARGV[2])
   if queued then
-    leave(token)
+    leave(queue, waiters, token)
   end
   return {1, fence}
 end
 if inbox ~= '' then
-  local now, alive = clock(), tonumber(ARGV[8])
-  -- A place once taken is kept; the rest is written anew.
-  redis.call('ZADD', queue, 'NX', string.format('%.0f', now), token)
-  local entry = {string.format('%.0f', now / 1000 + alive), ARGV[7], ARGV[9], ARGV[4], inbox}
-  redis.call('HSET', waiters, token, table.concat(entry, '|'))
-  -- Gone when nobody waits any more, also when everybody died.
-  if redis.call('PTTL', queue) < alive * 2 then
-    redis.call('PEXPIRE', queue, alive * 2)
-    redis.call('PEXPIRE', waiters, alive * 2)
-  end
+  -- A waiter that was notified stays one that was notified.
+  local condition = queued and select(6, look(waiters, token, 0)) or ''
+  enter(queue, waiters, token, clock(), tonumber(ARGV[8]), table.concat({ARGV[7], ARGV[9], ARGV[4], inbox, condition}, '|'))
 end
 return {0, redis.call('PTTL', lock)}

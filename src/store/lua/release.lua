@@ -5,7 +5,12 @@
 -- Result  1 released   0 not ours
 local token = ARGV[1]
 if ARGV[3] == '1' then
-  leave(token)
+  local condition = select(6, look(waiters, token, 0))
+  leave(queue, waiters, token)
+  if condition and condition ~= '' then
+    -- It was notified and will not come: the notification passes on.
+    notify(condition, 1)
+  end
 end
 if redis.call('GET', lock) ~= token then
   return 0

@@ -1,0 +1,154 @@
+//! `Condition`: waiting, under a lock, for something that another holder of it brings about.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::interrupt::Interrupt;
+use crate::lease::acquire::Patience;
+use crate::redis_lock::RedisLock;
+
+/// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by [`Lock::new_condition`](crate::Lock::new_condition).
+///
+/// Same name on the same lock: same condition, in whatever process. A wait gives the lock back, with all holds of this thread, and has them again when it returns:
+///
+/// ```
+/// # fn main() -> distlock::Result<()> {
+/// use distlock::{Client, Lock};
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// let client = Client::open("memory://")?;
+/// let ready = AtomicBool::new(false);
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| -> distlock::Result<()> {
+///         let lock = client.lock("queue");
+///         let _guard = lock.guard()?;
+///         ready.store(true, Ordering::SeqCst);
+///         lock.new_condition("not-empty")?.notify_one()
+///     });
+///     let lock = client.lock("queue");
+///     let _guard = lock.guard()?;
+///     lock.new_condition("not-empty")?.wait_while(|| !ready.load(Ordering::SeqCst))
+/// })
+/// # }
+/// ```
+///
+/// # What is promised
+///
+/// | Java's `Condition` | here |
+/// |---|---|
+/// | waiting releases the lock atomically | same: one script enters the condition and releases |
+/// | the lock is held again when a wait returns | same, with as many holds; the lease is a new one, its fence larger. Different where the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` and the lock is **not** held |
+/// | spurious wake-ups may occur | same, after the server lost its data: wait in a loop, as [`wait_while`](Condition::wait_while) does |
+/// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
+/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; a waiter whose process is dead or cut off is passed over, and one that dies after its notification, but before it has the lock, passes it on |
+/// | a waiter is not woken twice by one signal | same, unless it was cut off when its turn came, and another was woken in its place |
+/// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
+/// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |
+/// | `await(time)` returns false after the time | same: [`wait_timeout`](Condition::wait_timeout) |
+/// | `awaitUntil(date)` | not here: no wall clock decides anything in this crate |
+#[derive(Clone)]
+pub struct Condition {
+    lock: RedisLock,
+    name: Arc<str>,
+}
+
+impl Condition {
+    pub(crate) fn new(lock: RedisLock, name: &str) -> Self {
+        Self { lock, name: name.into() }
+    }
+
+    /// The condition's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The lock that it belongs to.
+    #[must_use]
+    pub fn lock(&self) -> &RedisLock {
+        &self.lock
+    }
+
+    /// Waits until notified. Java: `awaitUninterruptibly()`.
+    ///
+    /// One round trip to enter; the way back is the hand-off of the lock. Meanwhile a waiter shows a sign of life every 4 to 6 s. It may wake for no reason: wait in a loop.
+    ///
+    /// # Errors
+    /// `NotHeld`, `Lost`: nothing was done. `Unavailable`: the lock is not held, what may be left behind is withdrawn in the background; if the
+    /// error came before anything was sent, the lock is held as before (ask [`is_held`](RedisLock::is_held)). `Denied`, `Server`: likewise.
+    pub fn wait(&self) -> Result<()> {
+        self.wait_for(None, None).map(drop)
+    }
+
+    /// Waits until notified, at most for `timeout`; [`Duration::MAX`] is no limit. `Ok(false)`: the time was over first. Java: `await(time, unit)`.
+    ///
+    /// The lock is held again in both cases, and waiting for that is not part of `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Condition::wait).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.wait_for(Some(timeout), None)
+    }
+
+    /// Waits while `unready` says so, which is asked under the lock: before the first wait and after each.
+    ///
+    /// # Errors
+    /// As [`wait`](Condition::wait).
+    pub fn wait_while(&self, mut unready: impl FnMut() -> bool) -> Result<()> {
+        while unready() {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until notified, or until `interrupt` ends the wait. Java: `await()`.
+    ///
+    /// # Errors
+    /// `Interrupted`, with the lock **held** again; otherwise as [`wait`](Condition::wait).
+    pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.wait_for(None, Some(interrupt)).map(drop)
+    }
+
+    /// Wakes the one that has waited longest. It has the lock when this thread, and whoever queues for it already, has released it. Java: `signal()`.
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    /// `NotHeld`, `Lost`: nobody was woken. `Unknown`: no answer; one may have been woken. The lock is held as before.
+    pub fn notify_one(&self) -> Result<()> {
+        self.lock.notify(&self.name, 1)
+    }
+
+    /// Wakes all who wait, in the order in which they began. Java: `signalAll()`.
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    /// As [`notify_one`](Condition::notify_one).
+    pub fn notify_all(&self) -> Result<()> {
+        self.lock.notify(&self.name, u32::MAX)
+    }
+
+    fn wait_for(&self, timeout: Option<Duration>, interrupt: Option<&Interrupt>) -> Result<bool> {
+        let deadline = timeout.and_then(|timeout| self.lock.deadline(timeout));
+        self.lock.wait_in(&self.name, &Patience { once: false, deadline, trying: true, interrupt })
+    }
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Condition").field("name", &self.name).field("lock", &self.lock).finish()
+    }
+}
+
+const LONGEST_NAME: usize = 256;
+
+/// Refuses names that cannot work.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return Err(Error::new(ErrorKind::InvalidInput, "the name of a condition must have 1 to 256 bytes"));
+    }
+    Ok(())
+}
