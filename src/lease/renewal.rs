@@ -153,6 +153,21 @@ impl Renewal {
     }
 }
 
+/// A lease to extend now.
+struct Due {
+    lease: Arc<Lease>,
+    extends_left: u32,
+    /// How long to wait for the answer: so short that three tries fit into a validity, the first of them after a third of it.
+    patience: Duration,
+}
+
+impl Due {
+    fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
+        let patience = (lease.length / 6).min(lease.remaining() / 3);
+        Self { lease, extends_left, patience }
+    }
+}
+
 impl Book {
     fn index_of(&self, lease: &Lease) -> Option<usize> {
         lease.entry.load(Ordering::SeqCst).checked_sub(1)
@@ -232,12 +247,11 @@ impl Thread {
             }
             *extends_left > 0
         });
-        // One store after another, short leases first; leases of very different length never share a call, because its deadline suits the shortest.
-        found.sort_by_key(|(lease, _)| (Arc::as_ptr(&lease.store).cast::<()>() as usize, lease.length));
-        let alike = |(a, _): &(Arc<Lease>, u32), (b, _): &(Arc<Lease>, u32)| {
-            Arc::ptr_eq(&a.store, &b.store) && a.length.as_millis().ilog2() == b.length.as_millis().ilog2()
-        };
-        for group in found.chunk_by(alike) {
+        let mut due: Vec<Due> = found.into_iter().map(|(lease, extends_left)| Due::new(lease, extends_left)).collect();
+        // One store after another, the most urgent first; leases of very different urgency never share a call, because its deadline suits the most urgent.
+        let urgency = |due: &Due| (Arc::as_ptr(&due.lease.store).cast::<()>() as usize, due.patience.as_millis().checked_ilog2());
+        due.sort_by_key(urgency);
+        for group in due.chunk_by(|a, b| urgency(a) == urgency(b)) {
             for bulk in group.chunks(BULK) {
                 self.extend(bulk);
             }
@@ -245,15 +259,16 @@ impl Thread {
     }
 
     /// Extends leases of one store and of about the same length.
-    fn extend(&self, bulk: &[(Arc<Lease>, u32)]) {
-        let Some((first, _)) = bulk.first() else { return };
-        let marks: Vec<_> = bulk.iter().map(|(lease, _)| lease.mark()).collect();
+    fn extend(&self, bulk: &[Due]) {
+        let Some(first) = bulk.first() else { return };
+        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default();
+        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked_at = self.clock.now();
-        // So short that at least three tries fit into a validity, the first of them after a third of it.
-        let deadline = asked_at + self.limits.command_timeout.min(first.length / 6);
-        let asked: Vec<_> = bulk.iter().map(|(lease, _)| Extend { key: &lease.key, token: &lease.token, lease: lease.length }).collect();
-        let answers = first.store.extend(&asked, deadline);
-        for (((lease, extends_left), mark), answer) in bulk.iter().zip(marks).zip(answers) {
+        let deadline = asked_at + self.limits.command_timeout.min(patience);
+        let asked: Vec<_> =
+            bulk.iter().map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length }).collect();
+        let answers = first.lease.store.extend(&asked, deadline);
+        for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
                     let left = if *extends_left == u32::MAX { u32::MAX } else { extends_left - 1 };
@@ -264,7 +279,7 @@ impl Thread {
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
                     log::debug!("lock {:?}: no answer to an extend: {}", lease.keeper.name(), error.message);
-                    let again = self.clock.now() + (lease.length / 12).min(Duration::from_secs(1));
+                    let again = self.clock.now() + (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
                     let again = lease.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
                 }
