@@ -55,7 +55,7 @@
  * VALIDITY_REVIVED        GAP      A's validity runs out, B holds and unlocks, a late attempt of A
  *     makes the key A's again, A's extend says yes: A goes on as if nobody had been there.
  * RELEASED_WHEN_INVALID   TOLD     unlock unanswered and never run, the lease runs out, the repeated
- *     unlock hears  "not ours" and is told as released.
+ *     unlock hears "not ours" and is told as released.
  * LEASE_IN_TWO_STEPS      ENDLESS  SETNX, then the expiry in a second command; A dies in between.
  */
 
