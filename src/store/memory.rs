@@ -111,6 +111,12 @@ impl Entry {
         self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
     }
 
+    /// The whole lease for whoever asks, and never an earlier end than it has.
+    fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
+        let until = self.holder.take().filter(|(token, _)| token == ask.token).map_or(now, |(_, until)| until);
+        self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
+    }
+
     /// Hands the lock, which is free, to the first waiter that listens.
     fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
         self.holder = None;
@@ -188,7 +194,7 @@ impl LeaseStore for Memory {
                 entry.serve(shared, now);
             } else if mine || entry.holder.is_none() {
                 entry.queue.retain(|waiter| waiter.token != *ask.token);
-                entry.holder = Some((ask.token.clone(), now + ask.lease));
+                entry.grant(ask, now);
                 return Ok(Answer::Granted { asked_at, fence: shared.fence(ask.fences) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
@@ -244,7 +250,7 @@ impl LeaseStore for Memory {
         let waiter = Waiter::new(ask, place);
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
-                entry.holder = Some((ask.token.clone(), now + ask.lease));
+                entry.grant(ask, now);
                 return Ok(InCondition::Granted { asked_at, fence: shared.fence(ask.fences) });
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {

@@ -39,8 +39,16 @@ impl Plain {
         Self {
             node,
             inbox,
-            acquire: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/acquire.lua"))),
-            release: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/release.lua"))),
+            acquire: Script::new(concat!(
+                include_str!("lua/acquire_uncontended.lua"),
+                include_str!("lua/queue.lua"),
+                include_str!("lua/acquire.lua")
+            )),
+            release: Script::new(concat!(
+                include_str!("lua/release_uncontended.lua"),
+                include_str!("lua/queue.lua"),
+                include_str!("lua/release.lua")
+            )),
             extend: Script::new(include_str!("lua/extend.lua")),
             inspect: Script::new(include_str!("lua/inspect.lua")),
             force: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),

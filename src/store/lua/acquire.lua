@@ -12,9 +12,13 @@ if kind ~= 'none' and kind ~= 'string' then
 end
 local holder = redis.call('GET', lock)
 local queued = redis.call('EXISTS', queue) == 1
-if (not holder and (not queued or serve(token, life) ~= 'served')) or (holder == token and ARGV[3] == '1') then
+local mine = holder == token and ARGV[3] == '1'
+if mine or (not holder and (not queued or serve(token, life) ~= 'served')) then
   local fence = reserve(tonumber(ARGV[4]), life)
-  redis.call('SET', lock, token, 'PX', ARGV[2])
+  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have been extended since.
+  if not mine or redis.call('PTTL', lock) < tonumber(ARGV[2]) then
+    redis.call('SET', lock, token, 'PX', ARGV[2])
+  end
   if queued then
     leave(queue, waiters, token)
   end

@@ -11,7 +11,10 @@ local line, entries = KEYS[5], KEYS[6]
 local rest = table.concat({ARGV[6], ARGV[8], ARGV[3], ARGV[5], ''}, '|')
 if holder == token then
   local fence = reserve(tonumber(ARGV[3]), ARGV[4])
-  redis.call('SET', lock, token, 'PX', ARGV[2])
+  -- Never an earlier end: this may be a late copy, and the lease have been extended since.
+  if redis.call('PTTL', lock) < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', lock, ARGV[2])
+  end
   return {1, fence}
 end
 if redis.call('ZSCORE', queue, token) then
