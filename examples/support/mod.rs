@@ -1,0 +1,184 @@
+//! What the examples share: a server and a directory to play with, a progress line, and how an example ends.
+#![allow(dead_code, reason = "no example uses all of it")]
+
+use std::error::Error;
+use std::io::{IsTerminal, Write as _, stderr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use distlock::Client;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+
+/// Whatever ends an example early. It is shown as one line.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// Exit code 0 for `Ok(true)`; 1 for `Ok(false)`, when the example did not come out as it should; 2 for what it could not even try.
+pub fn end(result: Result<bool, Failure>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(failure) => {
+            let mut line = format!("error: {failure}");
+            let mut source = failure.source();
+            while let Some(cause) = source {
+                line += &format!(": {cause}");
+                source = cause.source();
+            }
+            eprintln!("{line}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Sends a signal, such as `STOP`. The shell has `kill` built in; a program of that name may be missing.
+pub fn signal(pid: u32, name: &str) -> Result<(), Failure> {
+    let sent = Command::new("/bin/sh").args(["-c", r#"kill -s "$1" "$2""#, "kill", name, &pid.to_string()]).status()?;
+    if sent.success() { Ok(()) } else { Err(format!("cannot send {name} to process {pid}").into()) }
+}
+
+/// All lines of these files, or of the crate's own sources.
+pub fn read_lines(files: &[PathBuf]) -> Result<Vec<String>, Failure> {
+    let mut files = files.to_vec();
+    let mut folders = Vec::from_iter(files.is_empty().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().map_err(|error| format!("{}: {error}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort(); // every process must see the same lines in the same order
+    let mut lines = Vec::new();
+    for path in files {
+        let bytes = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        lines.extend(String::from_utf8_lossy(&bytes).lines().map(str::to_owned));
+    }
+    Ok(lines)
+}
+
+/// A child that is killed, paused or not, should we end early.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until the pipe from us is closed, by `drop` or because we died, and clears up: no signal to us can leave anything behind.
+const KEEPER: &str = r#"
+dir=$1; shift
+[ $# = 0 ] || "$@" </dev/null >"$dir/redis.log" 2>&1 &
+trap '' HUP INT QUIT TERM
+child=
+while read -r word; do child=$word; done
+kill -s KILL $! $child 2>/dev/null
+wait
+rm -rf "$dir"
+"#;
+
+/// A Redis to use, and a directory of our own. What was started or made for it is gone after the drop.
+pub struct Sandbox {
+    /// The server's URL. May hold a password: for the environment of a child, not for its arguments.
+    pub url: String,
+    /// What to call the server in a sentence.
+    pub server: &'static str,
+    /// Whether other processes can use it.
+    pub is_shared: bool,
+    dir: PathBuf,
+    /// Holds the other end of a pipe from us, in its standard input.
+    keeper: Child,
+}
+
+impl Sandbox {
+    /// The server that `REDIS_URL` names; else a `redis-server` of our own; else the embedded store. Returns once it answers.
+    pub fn open() -> Result<Self, Failure> {
+        let given = env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
+        let own = given.is_none() && Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
+        let dir = tempfile::Builder::new().prefix("distlock-example-").tempdir()?.keep();
+        let socket = dir.join("redis.sock");
+        let mut keeper = Command::new("/bin/sh");
+        // In a process group of its own, where Ctrl-C does not reach it.
+        keeper.args(["-c", KEEPER, "keeper"]).arg(&dir).stdin(Stdio::piped()).process_group(0);
+        if own {
+            // On a unix socket: no port to find, and nobody else gets in.
+            keeper.args(["redis-server", "--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--dir").arg(&dir);
+        }
+        let keeper = keeper.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let (url, server) = match given {
+            Some(url) => (url, "the server of REDIS_URL"),
+            None if own => (format!("redis+unix://{}", socket.display()), "a private redis-server"),
+            None => ("memory://example".to_owned(), "none, but memory:// (there is no redis-server, and REDIS_URL is not set)"),
+        };
+        let sandbox = Self { is_shared: !url.starts_with("memory:"), url, server, dir, keeper };
+        let start = Instant::now();
+        while own && !socket.exists() {
+            if start.elapsed() > Duration::from_secs(10) {
+                let log = fs::read_to_string(sandbox.dir.join("redis.log")).unwrap_or_default();
+                return Err(format!("redis-server did not start: {}", log.lines().last().unwrap_or("no reason given")).into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Client::open(&sandbox.url)?.ping()?;
+        Ok(sandbox)
+    }
+
+    /// Has this child killed if we die: one that is paused would hear no other signal. `None` once it has ended.
+    pub fn take_along(&self, child: Option<u32>) -> Result<(), Failure> {
+        let line = child.map_or(String::new(), |pid| pid.to_string());
+        Ok(self.keeper.stdin.as_ref().map_or(Ok(()), |mut pipe| writeln!(pipe, "{line}"))?)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// A progress bar where somebody is looking; elsewhere a line now and then.
+pub struct Progress {
+    bar: ProgressBar,
+    plain: bool,
+    shown: u64,
+}
+
+impl Progress {
+    /// For this many things of a kind, such as `lines`.
+    pub fn new(length: u64, things: &'static str) -> Self {
+        let style = ProgressStyle::with_template(&format!("  {{wide_bar}} {{human_pos}} of {{human_len}} {things}, {{elapsed}}"));
+        let bar = ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar, plain: !stderr().is_terminal(), shown: 0 }
+    }
+
+    /// So many are done.
+    pub fn at(&mut self, position: u64) {
+        self.bar.set_position(position);
+        let length = self.bar.length().unwrap_or_default().max(1);
+        let quarter = position * 4 / length;
+        if self.plain && quarter > self.shown {
+            self.shown = quarter;
+            eprintln!("  {} of {}", HumanCount(position), HumanCount(length));
+        }
+    }
+
+    /// A line beside the bar.
+    pub fn say(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("  {line}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
