@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod conditions;
+mod examples;
 #[allow(dead_code)]
 mod support;
 mod support_works;
