@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use clap::Parser;
-use distlock::{Client, LockGuard, LockOptions, Retry};
+use distlock::{Client, LockGuard, LockOptions};
 use indicatif::HumanCount;
 use support::{Failure, Progress, Sandbox, end, read_lines, signal};
 
@@ -92,10 +92,7 @@ fn work_in_threads(args: &Args, url: &str, ledger: &Path, tell: &(impl Fn(Note) 
         // How long the others wait when a process dies with the lock. One that lives has its lease renewed until it unlocks.
         .lease(Duration::from_secs(2))
         // Each holder gets a number that is higher than the last one's, by which the ledger tells an old holder from a new one.
-        .fenced()
-        // An update takes milliseconds, and the others should get their turn.
-        .retry(Retry::jittered(Duration::from_millis(1), Duration::from_millis(4)))
-        .local_hand_offs(2);
+        .fenced();
     let client = Client::builder(url).lock_options(options).build()?;
     let text = read_lines(&args.files)?;
     thread::scope(|scope| {

@@ -467,7 +467,7 @@ impl Lock for RedisLock {
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
             Dropped::Last(hold) => {
-                if hold.lease.is_valid() && self.shared.turn.hand_off(hold.ticket, &hold.lease, &hold.options) {
+                if self.shared.turn.hand_off(hold.ticket, &hold.lease, &hold.options) {
                     return Ok(());
                 }
                 let released = self.release(&hold);

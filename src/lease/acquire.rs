@@ -186,11 +186,10 @@ impl Acquisition {
     ) -> Result<Option<Arc<Lease>>> {
         let background = Arc::clone(&self.background);
         let bell = Arc::clone(&self.bell);
-        let _closing = background.closing.rings(&bell);
-        let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
+        let mut rings = None;
         let mut was_stale = false;
+        patience.check(&background)?;
         loop {
-            patience.check(&background)?;
             let attempts_left = attempts.use_one();
             let step = match self.refused.take() {
                 Some(remaining) => Step::Refused(remaining),
@@ -232,14 +231,17 @@ impl Acquisition {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
             };
+            // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing is missed.
+            rings.get_or_insert_with(|| (background.closing.rings(&bell), patience.interrupt.map(|interrupt| interrupt.rings(&bell))));
+            patience.check(&background)?;
             if let Rung::Grant(grant) = bell.wait(&background.clock, until)
                 && let Some(lease) = self.enter(grant)
             {
                 return Ok(Some(self.hand_out(lease)));
             }
+            patience.check(&background)?;
             // At the deadline the last answer decides, and it is known: no further attempt.
             if patience.is_over(background.clock.now()) {
-                patience.check(&background)?;
                 return match self.silent_since {
                     None => Ok(None),
                     Some(_) => Err(Error::new(ErrorKind::Unavailable, "the server did not answer until the end of the wait")),

@@ -213,7 +213,7 @@ impl Turn {
         let suits = ticket != 0
             && state.turn == ticket
             && state.waiting.front().is_some_and(|next| Arc::ptr_eq(&next.options, options) || next.options == *options);
-        if !suits || !lease.take_hand_off() {
+        if !suits || !lease.is_valid() || !lease.take_hand_off() {
             return false;
         }
         let next = state.pass(Some(Baton::Lease(Arc::clone(lease))));

@@ -202,15 +202,17 @@ impl Node {
 
     fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         self.usable()?;
-        let wait = deadline.saturating_duration_since(self.clock.now());
+        let wait = || deadline.saturating_duration_since(self.clock.now());
         let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
         match &self.pool {
             Pool::Own(pool) => {
-                let mut slot = pool.get_timeout(wait).map_err(|_| exhausted())?;
+                // One that is idle is had without a look at the clock.
+                let slot = pool.try_get().map_or_else(|| pool.get_timeout(wait()), Ok);
+                let mut slot = slot.map_err(|_| exhausted())?;
                 self.talk(&mut slot, deadline, talk)
             }
             Pool::Theirs(pool) => {
-                let mut connection = pool.get_timeout(wait).map_err(|_| exhausted())?;
+                let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
                 self.talk_over(&mut connection, deadline, talk)
             }
         }

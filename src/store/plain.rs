@@ -13,11 +13,9 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Place, StoreError};
 use crate::lease::token::Token;
 
-/// Fence counters outlive their locks by this long. When one is gone, the server's clock takes its place (R16).
-const FENCE_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// No waiter counts as alive for longer without asking again, however long its pause.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -62,7 +60,7 @@ impl Plain {
     }
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
-    fn set(&self, ask: &Ask<'_>) -> Result<Option<Instant>, StoreError> {
+    fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
         let reply = self.node.command(
             &[
                 Part::Text("SET"),
@@ -75,40 +73,26 @@ impl Plain {
             ask.deadline,
         )?;
         match reply.value {
-            Value::Okay => Ok(Some(reply.asked_at)),
+            Value::Okay => Ok(Some(Answer::Granted { asked_at: reply.asked_at, fence: None })),
             Value::Nil => Ok(None),
             _ => Err(reply::nonsense()),
         }
     }
 
-    /// The script: acquires, or looks closer and queues.
-    fn ask(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        let place = ask.place.and_then(|place| Some((place.address()?, place)));
-        let (address, alive_for, first_lease) = match place {
-            Some((address, place)) => (address, place.alive_for(), place.first_lease()),
-            None => ("", Duration::ZERO, Duration::ZERO),
-        };
+    /// The script: acquires, or looks closer, and queues where there is a place to take.
+    fn ask(&self, ask: &Ask<'_>, place: Option<(&str, &dyn Place)>) -> Result<Answer, StoreError> {
         let [lock, fence, queue, waiters] = keys(ask.key);
-        let reply = self.node.script(
-            &self.acquire,
-            4,
-            &[
-                lock,
-                fence,
-                queue,
-                waiters,
-                Part::Text(ask.token.as_str()),
-                Part::millis(ask.lease),
-                Part::Number(u64::from(ask.may_be_mine)),
-                Part::Number(u64::from(ask.fences)),
-                Part::millis(FENCE_LIFE),
-                Part::Text(address),
-                Part::Number(ask.attempt),
-                Part::millis(alive_for.min(LONGEST_PLACE)),
-                Part::millis(first_lease),
-            ],
-            ask.deadline,
-        )?;
+        let token = Part::Text(ask.token.as_str());
+        let (mine, fences) = (Part::Number(u64::from(ask.may_be_mine)), Part::Number(u64::from(ask.fences)));
+        let simply = [lock, fence, queue, waiters, token, Part::millis(ask.lease), mine, fences];
+        let reply = match place {
+            None => self.node.script(&self.acquire, 4, &simply, ask.deadline)?,
+            Some((address, place)) => {
+                let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
+                let place = [Part::Text(address), Part::Number(ask.attempt), alive_for, Part::millis(place.first_lease())];
+                self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?
+            }
+        };
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
             [Value::Int(1), fence] => Ok(Answer::Granted { asked_at, fence: fence_in(fence)? }),
@@ -122,8 +106,8 @@ impl Plain {
     fn give_back(&self, key: &Key, token: &Token, leave: bool, deadline: Instant) -> Result<Gone, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
         let token = Part::Text(token.as_str());
-        let parts = [lock, fence, queue, waiters, token, Part::millis(FENCE_LIFE), Part::Number(u64::from(leave))];
-        let answer = self.node.script(&self.release, 4, &parts, deadline);
+        let parts = [lock, fence, queue, waiters, token, Part::Number(1)];
+        let answer = self.node.script(&self.release, 4, if leave { &parts } else { &parts[..5] }, deadline);
         let released = or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
@@ -177,14 +161,17 @@ fn yes(value: &Value) -> Result<bool, StoreError> {
 
 impl LeaseStore for Plain {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        if !ask.contended
-            && ask.fences == 0
-            && let Some(asked_at) = self.set(ask)?
-        {
-            return Ok(Answer::Granted { asked_at, fence: None });
+        if !ask.contended {
+            // In the simplest way first, without listening for anything: most likely it is granted.
+            let answer = if ask.fences == 0 { self.set(ask)? } else { Some(self.ask(ask, None)?) };
+            match answer {
+                Some(answer @ Answer::Granted { .. }) => return Ok(answer),
+                Some(refused) if ask.place.is_none() => return Ok(refused),
+                // A hash refuses `SET NX` as a held lock does, and the rest of the lease is not known: the script looks closer.
+                _ => {}
+            }
         }
-        // Contended, fenced, or just refused. A hash refuses `SET NX` as a held lock does, and the rest of the lease is not known: the script looks closer.
-        self.ask(ask)
+        self.ask(ask, ask.place.and_then(|place| Some((place.address()?, place))))
     }
 
     fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
@@ -238,7 +225,6 @@ impl LeaseStore for Plain {
                 Part::Text(ask.token.as_str()),
                 Part::millis(ask.lease),
                 Part::Number(u64::from(ask.fences)),
-                Part::millis(FENCE_LIFE),
                 Part::Text(address),
                 Part::Number(ask.attempt),
                 Part::millis(place.alive_for().min(LONGEST_PLACE)),
@@ -286,7 +272,7 @@ impl LeaseStore for Plain {
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
-        let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters, Part::millis(FENCE_LIFE)], deadline)?;
+        let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
         yes(&reply.value)
     }
 

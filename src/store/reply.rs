@@ -1,5 +1,7 @@
 //! Replies: what the server's words and failures mean.
 
+use std::sync::Arc;
+
 use redis::{RedisError, Value};
 
 use crate::base::error::ErrorKind;
@@ -27,7 +29,9 @@ impl Words {
 
     /// What failed: the system's words, or redis-rs's category; never its details, which may quote what was sent.
     fn failed(error: &RedisError) -> Self {
-        let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+        // redis-rs keeps what it was given behind an `Arc`.
+        let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
+        let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
         Self(io.map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
     }
 }

@@ -7,10 +7,10 @@ if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
     local now = redis.call('TIME')
     local clock = now[1] * 1000000 + now[2]
     fence = string.format('%.0f', clock)
-    local grown = (tonumber(redis.call('SET', KEYS[2], fence, 'PX', ARGV[5], 'GET') or 0) or 0) + ARGV[4]
+    local grown = (tonumber(redis.call('SET', KEYS[2], fence, 'PX', '2592000000', 'GET') or 0) or 0) + ARGV[4]
     if grown > clock then
       fence = string.format('%.0f', grown)
-      redis.call('SET', KEYS[2], fence, 'PX', ARGV[5])
+      redis.call('SET', KEYS[2], fence, 'PX', '2592000000')
     end
   end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

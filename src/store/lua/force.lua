@@ -1,12 +1,11 @@
 -- Releases a plain lock, whoever holds it, and hands it to the first waiter that listens. Foreign data is left alone: GET refuses it.
 --
 -- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
--- ARGV  1 life of the fence counter (ms)
 -- Result  1 released   0 nobody held it
 if not redis.call('GET', lock) then
   return 0
 end
-if serve('', ARGV[1]) ~= 'served' then
+if serve('') ~= 'served' then
   redis.call('DEL', lock)
 end
 return 1

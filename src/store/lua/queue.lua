@@ -16,14 +16,14 @@ local function whole(number)
 end
 
 -- The last of `block` new fences: max(last + block, the server's clock in µs), which grows also after the counter was
--- lost. Both stay below 2^53. 0 without fences.
-local function reserve(block, life)
+-- lost. Both stay below 2^53. 0 without fences. The counter outlives its lock by 30 days.
+local function reserve(block)
   if block == 0 then
     return '0'
   end
   local last = tonumber(redis.call('GET', counter) or 0) or 0
   local fence = whole(math.max(last + block, clock()))
-  redis.call('SET', counter, fence, 'PX', life)
+  redis.call('SET', counter, fence, 'PX', '2592000000')
   return fence
 end
 
@@ -85,8 +85,8 @@ end
 
 -- Makes one waiter the owner, if it listens. The lock is set before the message is sent: a server that is out of memory may refuse
 -- to set it, and a message without a lock behind it would be a lie.
-local function grant(token, attempt, first, block, inbox, life)
-  local fence = reserve(tonumber(block), life)
+local function grant(token, attempt, first, block, inbox)
+  local fence = reserve(tonumber(block))
   redis.call('SET', lock, token, 'PX', first)
   return tell(inbox, attempt, fence, token)
 end
@@ -94,7 +94,7 @@ end
 -- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it right now, or ''.
 -- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is before the one who asks;
 -- 'nobody'. In the last two cases the lock may still hold an old token: the caller sets or deletes it.
-local function serve(asking, life)
+local function serve(asking)
   local from, now = 0, nil
   while true do
     local tokens = redis.call('ZRANGE', queue, from, from + 15)
@@ -109,7 +109,7 @@ local function serve(asking, life)
       local alive, attempt, first, block, inbox, condition = look(waiters, token, now)
       local ok, heard = true, false
       if alive >= 0 then
-        ok, heard = pcall(grant, token, attempt, first, block, inbox, life)
+        ok, heard = pcall(grant, token, attempt, first, block, inbox)
         if not ok then
           return 'nobody'
         end
