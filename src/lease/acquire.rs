@@ -365,7 +365,7 @@ impl Acquisition {
     /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
     pub(super) fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
         let (attempt, asked_at) = self.refusal?;
-        if grant.attempt != attempt {
+        if grant.attempt != attempt || grant.fence.is_some() != self.options.fenced {
             return None;
         }
         let first = self.first_lease();

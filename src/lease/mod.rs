@@ -158,7 +158,7 @@ impl Lease {
             told: AtomicBool::new(false),
             unsettled: terms.unsettled,
             // The server names the last fence of the block; the first holder gets the first.
-            next_fence: AtomicU64::new(terms.fence.map_or(0, |last| last - u64::from(terms.hand_offs))),
+            next_fence: AtomicU64::new(terms.fence.map_or(0, |last| last.saturating_sub(u64::from(terms.hand_offs)).max(1))),
             hand_offs: AtomicU64::new(u64::from(terms.hand_offs)),
             listening: OnceLock::new(),
             moves: Mutex::default(),

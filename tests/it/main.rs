@@ -3,6 +3,7 @@
 
 mod conditions;
 mod examples;
+mod queue;
 #[allow(dead_code)]
 mod support;
 mod support_works;
