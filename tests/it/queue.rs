@@ -89,7 +89,9 @@ impl<'a> ByHand<'a> {
     fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {
         let mut words = command.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
-        words.for_each(|word| drop(command.arg(word)));
+        for word in words {
+            command.arg(word);
+        }
         command.query(&mut self.server.connection()).unwrap()
     }
 }
