@@ -6,4 +6,4 @@
 if redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end
-return notify(ARGV[2], tonumber(ARGV[3]))
+return notify(ARGV[2], tonumber(ARGV[3]), true)

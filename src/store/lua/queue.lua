@@ -56,27 +56,32 @@ local function tell(inbox, attempt, fence, token)
   return redis.call('PUBLISH', inbox, attempt .. ' ' .. fence .. ' ' .. token .. ' ' .. lock) > 0
 end
 
--- Moves the first waiters of a condition that are alive and listen, at most `most`, to the end of the lock's queue. Result: how many.
-local function notify(condition, most)
+-- Moves the first waiters of a condition that are alive and listen, at most `most`, to the end of the lock's queue. With `deaf`, those
+-- that do not listen come after them: one that is only opening its inbox looks by itself, and a notification must not be lost for that.
+-- Result: how many.
+local function notify(condition, most, deaf)
   local stem = queue:sub(1, -6) .. 'condition:' .. condition .. ':'
   local line, entries = stem .. 'queue', stem .. 'waiters'
   local arrival, from, moved = clock(), 0, 0
-  while moved < most do
-    local tokens = redis.call('ZRANGE', line, from, from + 15)
-    if #tokens == 0 then
-      break
-    end
-    for _, token in ipairs(tokens) do
-      local life, attempt, first, block, inbox = look(entries, token, arrival / 1000)
-      if life < 0 then
-        leave(line, entries, token)
-      elseif moved == most or not tell(inbox, 0, 0, token) then
-        -- Nobody listens for it, or enough are moved: it keeps its place.
-        from = from + 1
-      else
-        leave(line, entries, token)
-        enter(queue, waiters, token, arrival + moved, life, table.concat({attempt, first, block, inbox, condition}, '|'))
-        moved = moved + 1
+  for _, listening in ipairs(deaf and {true, false} or {true}) do
+    from = 0
+    while moved < most do
+      local tokens = redis.call('ZRANGE', line, from, from + 15)
+      if #tokens == 0 then
+        break
+      end
+      for _, token in ipairs(tokens) do
+        local life, attempt, first, block, inbox = look(entries, token, arrival / 1000)
+        if life < 0 then
+          leave(line, entries, token)
+        elseif moved == most or (listening and not tell(inbox, 0, 0, token)) then
+          -- It keeps its place.
+          from = from + 1
+        else
+          leave(line, entries, token)
+          enter(queue, waiters, token, arrival + moved, life, table.concat({attempt, first, block, inbox, condition}, '|'))
+          moved = moved + 1
+        end
       end
     end
   end
@@ -115,7 +120,7 @@ local function serve(asking)
         end
       end
       -- A waiter that was notified, and is dead or does not listen, passes the notification on. If nobody takes it, it keeps it.
-      local passed = not heard and condition and condition ~= '' and notify(condition, 1) == 1
+      local passed = not heard and condition and condition ~= '' and notify(condition, 1, false) == 1
       if passed and alive >= 0 then
         local stem = queue:sub(1, -6) .. 'condition:' .. condition .. ':'
         local rest = table.concat({attempt, first, block, inbox, ''}, '|')

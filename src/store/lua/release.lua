@@ -9,7 +9,7 @@ if ARGV[2] then
   leave(queue, waiters, token)
   if condition and condition ~= '' then
     -- It was notified and will not come: the notification passes on.
-    notify(condition, 1)
+    notify(condition, 1, true)
   end
 end
 if redis.call('GET', lock) ~= token then
