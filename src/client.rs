@@ -1,4 +1,4 @@
-//! `Client`: connects, and hands out locks.
+//! `Client`: connects, and hands out locks and rate limiters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use crate::lease::notify::LostReason;
 use crate::lease::store::LeaseStore;
 use crate::lease::{Background, Lease, Limits};
 use crate::local::Names;
+use crate::rate_limiter::RateLimiter;
 use crate::redis_lock::RedisLock;
 use crate::store::{Backend, Settings};
 
@@ -98,6 +99,16 @@ impl Client {
         let open = &self.open;
         let shared = open.names.get(name, &open.prefix, &open.background);
         RedisLock::new(shared, options, Arc::clone(store), Arc::clone(open) as Arc<dyn Send + Sync>)
+    }
+
+    /// A rate limiter that lets `count` calls through in each `window`, for all processes together. Talks to nobody. The key in Redis is the client's prefix and the name.
+    ///
+    /// A name, count or window that cannot work is reported by the first call that would use it.
+    #[must_use]
+    pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
+        let open = &self.open;
+        let (store, background) = (Arc::clone(open.backend.limits()), Arc::clone(&open.background));
+        RateLimiter::new((name, &open.prefix), count, window, store, background, Arc::clone(open) as Arc<dyn Send + Sync>)
     }
 
     /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.

@@ -8,6 +8,7 @@ mod guard;
 mod lease;
 mod local;
 mod lock;
+mod rate_limiter;
 mod redis_lock;
 mod store;
 
@@ -20,7 +21,9 @@ pub use guard::LockGuard;
 pub use lease::notify::{Lost, LostReason};
 pub use lease::store::Holder;
 pub use lock::Lock;
+pub use rate_limiter::RateLimiter;
 pub use redis_lock::RedisLock;
+pub use store::limit::Decision;
 
 /// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any release.
 #[cfg(feature = "testing")]

@@ -46,6 +46,11 @@ pub(crate) fn outage_pause() -> Duration {
     between(OUTAGE.0, OUTAGE.1)
 }
 
+/// The pause of a thread that was told to come back after `wait`: never none, and not in step with others that were told the same.
+pub(crate) fn room_pause(wait: Duration) -> Duration {
+    wait.saturating_add(between(Duration::ZERO, Duration::from_millis(1))).max(Duration::from_millis(1))
+}
+
 fn between(min: Duration, max: Duration) -> Duration {
     let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
     if span == 0 { min } else { min + Duration::from_nanos(random() % (span + u64::from(span < u64::MAX))) }

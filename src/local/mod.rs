@@ -14,7 +14,8 @@ use crate::lease::notify::{Keeper, Lost, OnLost};
 use crate::lease::{Background, Lease};
 use turn::Turn;
 
-const LONGEST_KEY: usize = 1024;
+/// The longest name, with its prefix.
+pub(crate) const LONGEST_KEY: usize = 1024;
 
 /// What all handles of one lock name share in one client.
 pub(crate) struct SharedLock {

@@ -1,9 +1,11 @@
-//! The embedded store behind `memory://`: leases in this process, for a first look and for tests of programs that use the crate.
+//! The embedded store behind `memory://`: leases and rate limits in this process, for a first look and for tests of programs that use the crate.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use super::limit::{Decision, LimitStore, Take};
+use super::memory_limit::Limits;
 use crate::base::bell::{Bell, Grant};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
@@ -18,6 +20,7 @@ static NAMED: Mutex<Vec<(String, Weak<Shelf>)>> = Mutex::new(Vec::new());
 /// Leases of this process.
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
+    limits: Arc<Mutex<Limits>>,
     clock: Clock,
 }
 
@@ -32,6 +35,8 @@ struct Contents {
     ears: HashMap<Token, Weak<Bell>>,
     /// The last fence given out, whatever the lock: growing for all means growing for each, and leaves nothing behind.
     last_fence: u64,
+    /// Apart, so that a look through many limits delays no lock.
+    limits: Arc<Mutex<Limits>>,
 }
 
 #[derive(Default)]
@@ -60,7 +65,7 @@ impl Waiter {
 
 impl Memory {
     /// The store of this name; without one, a new store of its own.
-    pub(super) fn open(name: &str, clock: Clock) -> Arc<dyn LeaseStore> {
+    pub(super) fn open(name: &str, clock: Clock) -> Arc<Self> {
         let mut named = locked(&NAMED);
         named.retain(|(_, shelf)| shelf.strong_count() > 0);
         let known = named.iter().find(|(known, _)| known == name).and_then(|(_, shelf)| shelf.upgrade());
@@ -68,13 +73,14 @@ impl Memory {
         if !name.is_empty() {
             named.push((name.to_owned(), Arc::downgrade(&shelf)));
         }
-        Arc::new(Self { shelf, clock })
+        let limits = Arc::clone(&locked(&shelf).limits);
+        Arc::new(Self { shelf, limits, clock })
     }
 
     /// Looks at one lock, as it stands now: a lease that has run out is gone. An entry that nobody needs any more is removed.
     fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
         let mut contents = locked(&self.shelf);
-        let Contents { locks, ears, last_fence } = &mut *contents;
+        let Contents { locks, ears, last_fence, .. } = &mut *contents;
         let now = self.clock.now();
         let entry = locks.entry(key.clone()).or_default();
         entry.holder.take_if(|(_, until)| *until <= now);
@@ -313,6 +319,12 @@ impl LeaseStore for Memory {
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {
         Ok(())
+    }
+}
+
+impl LimitStore for Memory {
+    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
+        locked(&self.limits).take(take, self.clock.now())
     }
 }
 

@@ -3,7 +3,9 @@
 mod connect;
 mod gate;
 mod inbox;
+pub(crate) mod limit;
 mod memory;
+mod memory_limit;
 mod node;
 mod plain;
 mod pool;
@@ -24,6 +26,7 @@ use crate::lease::key::Key;
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::token::Tokens;
 use inbox::Inbox;
+use limit::{LimitStore, Limits};
 use memory::Memory;
 use node::Node;
 use plain::Plain;
@@ -67,9 +70,9 @@ impl Settings {
 /// Where one client's leases live.
 pub(crate) enum Backend {
     /// One Redis server.
-    Server { node: Arc<Node>, inbox: Arc<Inbox>, plain: Arc<dyn LeaseStore> },
+    Server { node: Arc<Node>, inbox: Arc<Inbox>, plain: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
     /// In this process.
-    Memory { leases: Arc<dyn LeaseStore> },
+    Memory { leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
 }
 
 impl Backend {
@@ -78,7 +81,8 @@ impl Backend {
             if settings.pool.is_some() {
                 return Err(Error::invalid("memory:// has no use for a pool"));
             }
-            return Ok(Self::Memory { leases: Memory::open(name, clock) });
+            let memory = Memory::open(name, clock);
+            return Ok(Self::Memory { leases: Arc::clone(&memory) as Arc<dyn LeaseStore>, limits: memory });
         }
         // The cause is left out: it may quote the URL, and that may hold a password.
         let info = settings
@@ -101,14 +105,21 @@ impl Backend {
             });
             Plain::new(Arc::clone(&node), Arc::new(Inbox::new(id.as_str(), stray)))
         });
-        Ok(Self::Server { inbox: plain.inbox(), plain, node })
+        let limits = Arc::new(Limits::new(Arc::clone(&node)));
+        Ok(Self::Server { inbox: plain.inbox(), plain, limits, node })
     }
 
     pub(crate) fn leases(&self, layout: Layout) -> Result<&Arc<dyn LeaseStore>> {
         match (self, layout) {
             (Self::Server { plain, .. }, Layout::Plain) => Ok(plain),
-            (Self::Memory { leases }, Layout::Plain) => Ok(leases),
+            (Self::Memory { leases, .. }, Layout::Plain) => Ok(leases),
             _ => Err(Error::unsupported("this store has only the plain layout")),
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {
+        match self {
+            Self::Server { limits, .. } | Self::Memory { limits, .. } => limits,
         }
     }
 
@@ -148,7 +159,7 @@ impl Backend {
     #[cfg(feature = "testing")]
     pub(crate) fn wrap(&mut self, wrap: &dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>) {
         match self {
-            Self::Server { plain: leases, .. } | Self::Memory { leases } => *leases = wrap(Arc::clone(leases)),
+            Self::Server { plain: leases, .. } | Self::Memory { leases, .. } => *leases = wrap(Arc::clone(leases)),
         }
     }
 }

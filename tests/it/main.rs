@@ -4,6 +4,7 @@
 mod conditions;
 mod examples;
 mod queue;
+mod rate_limiter;
 #[allow(dead_code)]
 mod support;
 mod support_works;

@@ -1,0 +1,232 @@
+//! `RateLimiter`: at most so many calls in a window, counted for all processes together.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::bell::Bell;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::lease::key::Key;
+use crate::lease::store::StoreError;
+use crate::lease::{Background, backoff};
+use crate::local::LONGEST_KEY;
+use crate::store::limit::{Decision, Form, LimitStore, Take};
+
+const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
+/// A hundred years: in µs still below 2^53, up to which Lua counts exactly (R18).
+const LONGEST_WINDOW: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// A sum of a few of these is below 2^53, too.
+const MOST: u64 = 1_000_000_000_000_000;
+
+/// Lets at most `count` calls through in a `window`, whoever makes them: all processes that use the name share the limit.
+///
+/// Made by [`Client::rate_limiter`](crate::Client::rate_limiter); cheap to make and to clone. Each check is one script and one round trip, and only the server's
+/// clock counts. It comes in two forms:
+///
+/// - **Fixed window**, as it is made. The first call begins a window; when it ends, all permits are back at once. The key, prefix and name, holds a plain
+///   integer with a TTL, as `INCR` and `EXPIRE` leave it, so that code which counts in that way shares the limit. Around the end of a window
+///   *twice* the count can pass in a moment: the end of one window's permits, and the start of the next one's.
+/// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady rate, and never are there more than `count`.
+///
+/// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that share a limit should give it the same count and window. A lock
+/// must not have the name of a fixed window: they would use the same key, and a lock takes the counter for a holder.
+///
+/// ```
+/// # fn main() -> distlock::Result<()> {
+/// use std::time::Duration;
+///
+/// let client = distlock::Client::open("memory://")?;
+/// let limiter = client.rate_limiter("ip:127.0.0.1", 3, Duration::from_secs(10));
+/// for left in [2, 1, 0] {
+///     assert_eq!(limiter.check()?.remaining, left);
+/// }
+/// let refused = limiter.check()?;
+/// assert!(!refused.allowed && refused.retry_after <= Duration::from_secs(10));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RateLimiter {
+    name: Arc<str>,
+    key: Key,
+    form: Form,
+    count: u64,
+    window: Duration,
+    store: Arc<dyn LimitStore>,
+    background: Arc<Background>,
+    /// Keeps the client open: dropping the last handle closes it.
+    _client: Arc<dyn Send + Sync>,
+}
+
+impl RateLimiter {
+    pub(crate) fn new(
+        (name, prefix): (&str, &str),
+        count: u64,
+        window: Duration,
+        store: Arc<dyn LimitStore>,
+        background: Arc<Background>,
+        client: Arc<dyn Send + Sync>,
+    ) -> Self {
+        let key = Key::new(format!("{prefix}{name}"));
+        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, _client: client }
+    }
+
+    /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at once when a window ends.
+    ///
+    /// `count` may pass at once if nobody has called for a window; then one each `window / count`. So in any stretch of time `t`, wherever it begins, at most
+    /// `count + count * t / window` pass. (The method is known as GCRA, or leaky bucket.) Its state is kept under a key of its own, which ends in `smooth`: it
+    /// shares no limit with a fixed window of the same name, and code that counts with `INCR` never meets it.
+    #[must_use]
+    pub fn smooth(mut self) -> Self {
+        if self.form == Form::Fixed {
+            self.form = Form::Smooth;
+            self.key = Key::new(format!("{}smooth", self.key.stem()));
+        }
+        self
+    }
+
+    /// The name that it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key in Redis: the client's prefix and the name; for the smooth form, a companion of that in the same slot.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    /// Takes one permit if there is one. One round trip; never waits for a permit.
+    ///
+    /// # Errors
+    /// As [`check_n`](RateLimiter::check_n).
+    pub fn check(&self) -> Result<Decision> {
+        self.check_n(1)
+    }
+
+    /// Takes `n` permits if they are all there, and else none. One round trip; never waits for permits. With 0 it only tells how many are left.
+    ///
+    /// An idle connection that turns out to be closed is replaced, and the question put again, once. If the server had taken the permits
+    /// before the connection ended, they are taken twice: a limit may so become stricter, never laxer.
+    ///
+    /// # Errors
+    /// Never because there are too few permits: that is a [`Decision`]. `InvalidInput`, before anything is sent: `n` is more than the limiter's count, so
+    /// that it could never fit; or the limiter's name (empty, or with its prefix longer than 1024 bytes), count (1 to 10^15) or window (1 ms to 100 years) cannot
+    /// work. `Unavailable`: no answer; the permits may have been taken or not, and whether to go on without a limit is for the caller to decide.
+    /// `WrongType`: the key holds other data, which was left alone. `Denied`, `Server`: what the server said; nothing was taken.
+    pub fn check_n(&self, n: u64) -> Result<Decision> {
+        self.check_input(n).and_then(|()| self.check_open()).map_err(|error| self.named(error))?;
+        self.take(n).map_err(|error| self.named(error.into_error()))
+    }
+
+    /// Waits for a permit, and takes it. `Ok(true)`: taken. `Ok(false)`: none will be there within `timeout`; said as soon as that is known.
+    ///
+    /// Zero is one check without waiting; [`Duration::MAX`] is no limit. It sleeps until there is room as far as the server knows, and asks again; among those who
+    /// wait there is no order. Ends by the deadline, plus one command timeout where an answer is under way.
+    ///
+    /// # Errors
+    /// As [`check_n`](RateLimiter::check_n), but an outage is waited through: until the deadline, or without one up to the client's `max_outage`. "Redis
+    /// is down" is never `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the client is closed meanwhile.
+    pub fn acquire(&self, timeout: Duration) -> Result<bool> {
+        self.check_input(1).map_err(|error| self.named(error))?;
+        let Background { clock, limits, closing, .. } = &*self.background;
+        let deadline = clock.after(timeout);
+        let bell = Bell::new();
+        let _closing = closing.rings(&bell);
+        let mut silent_since = None;
+        loop {
+            self.check_open().map_err(|error| self.named(error))?;
+            let asked_at = clock.now();
+            let pause = match self.take(1) {
+                Ok(decision) if decision.allowed => return Ok(true),
+                Ok(Decision { retry_after, .. }) => {
+                    // Counted from before the question: the server counted from some moment after that.
+                    let room = asked_at.checked_add(retry_after);
+                    if deadline.is_some_and(|deadline| room.is_none_or(|room| room > deadline)) {
+                        return Ok(false);
+                    }
+                    silent_since = None;
+                    backoff::room_pause(retry_after)
+                }
+                Err(error) => {
+                    let now = clock.now();
+                    let outage = now.saturating_duration_since(*silent_since.get_or_insert(asked_at));
+                    let is_over = deadline.map_or(outage >= limits.max_outage, |deadline| now >= deadline);
+                    if error.permanent || is_over {
+                        return Err(self.named(error.into_error()));
+                    }
+                    backoff::outage_pause()
+                }
+            };
+            let until = clock.after(pause);
+            // Rung only by closing.
+            bell.wait(clock, until.into_iter().chain(deadline).min());
+        }
+    }
+
+    /// Asks the store; once more over a fresh connection if an idle one had been closed, which a server does at every restart.
+    fn take(&self, wanted: u64) -> Result<Decision, StoreError> {
+        let ask = || {
+            self.store.take(&Take {
+                key: &self.key,
+                form: self.form,
+                capacity: self.count,
+                window: self.window(),
+                wanted,
+                deadline: self.background.command_deadline(),
+            })
+        };
+        match ask() {
+            Err(error) if error.stale => ask(),
+            answer => answer,
+        }
+    }
+
+    /// Redis counts in milliseconds. Rounded up: a limit may become stricter, never laxer.
+    fn window(&self) -> Duration {
+        let millis = self.window.as_nanos().div_ceil(1_000_000);
+        Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+
+    /// Refuses what cannot work (R18).
+    fn check_input(&self, n: u64) -> Result<()> {
+        let problem = if self.name.is_empty() {
+            "the name of a rate limiter must not be empty"
+        } else if self.key.as_str().len() > LONGEST_KEY {
+            "the name of a rate limiter, with its prefix, must have at most 1024 bytes"
+        } else if !(1..=MOST).contains(&self.count) {
+            "the count of a rate limiter must be between 1 and 10^15"
+        } else if !(SHORTEST_WINDOW..=LONGEST_WINDOW).contains(&self.window) {
+            "the window of a rate limiter must be between 1 ms and 100 years"
+        } else if n > self.count {
+            "more permits than the rate limiter ever has: they could never be taken"
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid(problem))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.background.closing.is_interrupted() {
+            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+        }
+        Ok(())
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.named(&self.name)
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter")
+            .field("name", &self.name)
+            .field("key", &self.key)
+            .field("form", &self.form)
+            .field("count", &self.count)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}

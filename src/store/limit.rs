@@ -1,0 +1,100 @@
+//! Rate limits: what a place that keeps them must do, and how one server does it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::node::Node;
+use super::reply;
+use super::wire::{Part, Script};
+use crate::base::error::ErrorKind;
+use crate::lease::key::Key;
+use crate::lease::store::StoreError;
+
+/// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller back but this.
+#[must_use = "a refusal is only an answer: the caller has to hold back by itself"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the permits were taken. All of them or none.
+    pub allowed: bool,
+    /// How many permits could be taken now, after this decision.
+    pub remaining: u64,
+    /// How long until the same call would be allowed if nobody else took permits meanwhile. Zero if it was allowed, never zero if it was refused.
+    pub retry_after: Duration,
+}
+
+/// How permits come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// All at once, when the window ends.
+    Fixed,
+    /// One by one, at a steady rate.
+    Smooth,
+}
+
+/// A call for permits. Counts and windows have been checked (R18).
+pub(crate) struct Take<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) form: Form,
+    /// How many permits there are.
+    pub(crate) capacity: u64,
+    /// In what time so many come back: whole milliseconds.
+    pub(crate) window: Duration,
+    /// How many are wanted; 0: only to know how many are left.
+    pub(crate) wanted: u64,
+    /// When the answer must be there.
+    pub(crate) deadline: Instant,
+}
+
+/// A place that keeps rate limits.
+pub(crate) trait LimitStore: Send + Sync {
+    /// Takes permits if they fit.
+    ///
+    /// # Errors
+    /// When there was no answer, or foreign data under the key. The permits may have been taken if the error says that the call may have run.
+    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError>;
+}
+
+/// Rate limits on one server. Only the server's clock counts, so that processes need not agree on the time.
+pub(super) struct Limits {
+    node: Arc<Node>,
+    fixed: Script,
+    smooth: Script,
+}
+
+impl Limits {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self { node, fixed: Script::new(include_str!("lua/limit_fixed.lua")), smooth: Script::new(include_str!("lua/limit_smooth.lua")) }
+    }
+}
+
+impl LimitStore for Limits {
+    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
+        let (script, window) = match take.form {
+            Form::Fixed => (&self.fixed, take.window.as_millis()),
+            Form::Smooth => (&self.smooth, take.window.as_micros()),
+        };
+        let parts = [
+            Part::Text(take.key.as_str()),
+            Part::Number(take.capacity),
+            Part::Number(u64::try_from(window).unwrap_or(u64::MAX)),
+            Part::Number(take.wanted),
+        ];
+        let reply = self.node.script(script, 1, &parts, take.deadline)?;
+        match reply::list(reply.value)?.as_slice() {
+            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => Ok(Decision {
+                allowed: *allowed == 1,
+                remaining: u64::try_from(*remaining).map_err(|_| reply::nonsense())?,
+                retry_after: Duration::from_micros(u64::try_from(*micros).map_err(|_| reply::nonsense())?),
+            }),
+            [Value::Int(2)] => Err(foreign()),
+            _ => Err(reply::nonsense()),
+        }
+    }
+}
+
+/// The key holds something that no limiter of this form has written.
+pub(super) fn foreign() -> StoreError {
+    StoreError::not_sent(ErrorKind::WrongType, "the key holds data that is not this limiter's").permanent()
+}

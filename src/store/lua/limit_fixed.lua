@@ -1,0 +1,35 @@
+-- Takes permits of the present window, if they fit. One that is refused changes nothing: the window does not slide, the counter does not grow.
+--
+-- KEYS  1 the counter: a plain integer with a TTL, as INCR and EXPIRE leave it
+-- ARGV  1 permits in a window   2 window in ms   3 permits wanted, 0 to look only
+-- Result  {1, permits left, 0} taken   {0, permits left, µs until the window ends} refused   {2} foreign data
+local capacity, window, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+-- Redis keeps a key through the whole last millisecond of its TTL; so this one is gone a window after the millisecond in which it began.
+local life = math.max(window - 1, 1)
+local used = redis.call('GET', KEYS[1])
+if not used then
+  if wanted > 0 then
+    redis.call('SET', KEYS[1], ARGV[3], 'PX', life)
+  end
+  return {1, capacity - wanted, 0}
+end
+-- Nothing but what INCR counts on, and what Lua can compute with.
+if not (used == '0' or string.match(used, '^%-?[1-9]%d*$')) or math.abs(used) >= 9007199254740992 then
+  return {2}
+end
+local rest = redis.call('PTTL', KEYS[1])
+if rest < 0 then
+  -- Left by a process that died between INCR and EXPIRE. Its window begins now, or it would never end.
+  redis.call('PEXPIRE', KEYS[1], life)
+  rest = life
+end
+-- Others count what they refuse, too.
+local left = math.max(capacity - used, 0)
+if wanted > left then
+  local wait = (rest + 1) * 1000 - redis.call('TIME')[2] % 1000
+  return {0, left, math.min(wait, math.max(rest, window) * 1000)}
+end
+if wanted > 0 then
+  redis.call('INCRBY', KEYS[1], ARGV[3])
+end
+return {1, left - wanted, 0}

@@ -1,0 +1,110 @@
+//! What cannot work is said by the first call, and sends nothing.
+
+use std::time::Duration;
+
+use distlock::{Client, Error, RateLimiter};
+
+use super::{LONG, SOON, everywhere, get, ms, open, run};
+use crate::support::{Proxy, Server};
+
+fn errors(limiter: &RateLimiter) -> [Error; 3] {
+    [limiter.check().unwrap_err(), limiter.check_n(0).unwrap_err(), limiter.acquire(SOON).unwrap_err()]
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_by_the_first_call() {
+    everywhere(|client| {
+        let long = "x".repeat(1025);
+        for (name, count, window) in [
+            ("", 3, LONG),
+            (&long, 3, LONG),
+            ("ip", 0, LONG),
+            ("ip", u64::MAX, LONG),
+            ("ip", 1_000_000_000_000_001, LONG),
+            ("ip", 3, Duration::ZERO),
+            ("ip", 3, Duration::from_micros(999)),
+            ("ip", 3, Duration::MAX),
+            ("ip", 3, Duration::from_secs(1 << 32)),
+        ] {
+            let limiter = client.rate_limiter(name, count, window);
+            for error in errors(&limiter).into_iter().chain(errors(&limiter.smooth())) {
+                assert!(error.is_invalid_input(), "{count} in {window:?}: {error}");
+                assert_eq!(error.lock_name(), Some(name));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_can_never_fit_is_an_error_and_takes_nothing() {
+    everywhere(|client| {
+        for limiter in super::both(client, 3, LONG) {
+            for n in [4, 1 << 53, u64::MAX] {
+                assert!(limiter.check_n(n).unwrap_err().is_invalid_input());
+            }
+            assert!(limiter.check_n(3).unwrap().allowed);
+            assert!(!limiter.check_n(3).unwrap().allowed, "not yet is no error");
+        }
+    });
+}
+
+#[test]
+fn nothing_is_sent_for_what_cannot_work() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    errors(&client.rate_limiter("ip", 0, LONG));
+    client.rate_limiter("ip", 3, LONG).check_n(4).unwrap_err();
+    assert_eq!(proxy.accepted(), 0);
+}
+
+#[test]
+fn a_part_of_a_millisecond_makes_a_window_longer() {
+    for limiter in super::both(&super::in_memory().0, 1, Duration::from_micros(1001)) {
+        assert!(limiter.check().unwrap().allowed);
+        assert_eq!(limiter.check().unwrap().retry_after, ms(2));
+    }
+}
+
+#[test]
+fn foreign_data_is_reported_and_left_alone() {
+    let server = Server::start();
+    for limiter in super::both(&open(&server), 3, LONG) {
+        run(&server, &["RPUSH", limiter.key(), "element"]);
+        for error in errors(&limiter) {
+            assert!(error.is_wrong_type(), "{error}");
+            assert_eq!(error.lock_name(), Some("both"));
+        }
+        let kind: String = redis::cmd("TYPE").arg(limiter.key()).query(&mut server.connection()).unwrap();
+        assert_eq!(kind, "list");
+        // A token, a deadline and a fraction; what INCR or Lua could not count on; and the other form's state.
+        let foreign =
+            ["d9b2d63d-a233-4123-847a-7090be1f8a1c", "", " 1", "1.5", "0x10", "007", "-0", "9223372036854775807", "nan 12", "-1 12", "1 x"];
+        for value in foreign {
+            run(&server, &["SET", limiter.key(), value]);
+            for error in errors(&limiter) {
+                assert!(error.is_wrong_type(), "{value:?}: {error}");
+            }
+            assert_eq!(get(&server, limiter.key()).as_deref(), Some(value));
+        }
+    }
+}
+
+#[test]
+fn the_two_forms_never_misread_each_other() {
+    everywhere(|client| {
+        let smooth = client.rate_limiter("x", 3, LONG).smooth();
+        let fixed = client.rate_limiter("{x}:smooth", 3, LONG);
+        assert_eq!(fixed.key(), smooth.key());
+        assert!(smooth.check().unwrap().allowed);
+        assert!(fixed.check().unwrap_err().is_wrong_type());
+        assert_eq!(smooth.check_n(0).unwrap().remaining, 2);
+    });
+}
+
+#[test]
+fn debug_shows_what_was_asked_for() {
+    let client = Client::open("memory://").unwrap();
+    let text = format!("{:?}", client.rate_limiter("ip", 3, LONG).smooth());
+    assert!(text.contains("\"ip\"") && text.contains("Smooth") && text.contains("60s"), "{text}");
+}
