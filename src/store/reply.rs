@@ -65,10 +65,39 @@ pub(super) fn connecting(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return refused(code, error.detail().unwrap_or_default());
     }
-    if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        return StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    #[cfg(feature = "tls")]
+    if let Some(problem) = certificate_problem(error) {
+        return StoreError::not_sent(ErrorKind::Unavailable, problem).permanent();
     }
     StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached").because(Words::failed(error))
+}
+
+/// What is wrong with the server's certificate, if that is why the connection failed. Waiting does not mend it.
+#[cfg(feature = "tls")]
+fn certificate_problem(error: &RedisError) -> Option<&'static str> {
+    use rustls::CertificateError as Problem;
+    let io = std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?;
+    let rustls::Error::InvalidCertificate(problem) = io.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
+    // Not in rustls's words: they quote the host.
+    Some(match problem {
+        Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
+        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => "the server's certificate is for another host",
+        Problem::UnknownIssuer => "the server's certificate is from an authority that is not trusted",
+        _ => "the server's certificate is not valid",
+    })
+}
+
+/// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can serve nobody.
+pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
+    let Err(error) = value(reply) else { return Ok(()) };
+    if error.kind == ErrorKind::Unavailable {
+        return Err(error);
+    }
+    let denied = StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    Err(match error.source {
+        Some(source) => denied.because(source),
+        None => denied,
+    })
 }
 
 /// A command that was sent had no reply that could be understood.
