@@ -24,6 +24,9 @@ pub(super) struct Connector {
     client: redis::Client,
     login: Arc<RedisConnectionInfo>,
     most_under_way: usize,
+    /// redis-rs shakes hands with the first bytes that are sent: those are ours, so that this is a part of connecting, too.
+    #[cfg(feature = "tls")]
+    tls: bool,
     clock: Clock,
     timeout: Duration,
     under_way: Arc<AtomicUsize>,
@@ -45,6 +48,8 @@ impl Connector {
             .set_linger_time(Duration::ZERO)
             .set_user_timeout(idle)
             .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
+        #[cfg(feature = "tls")]
+        let tls = matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. });
         let login = Arc::new(info.redis_settings().clone());
         // The library's name would cost two more replies at each connect, and each reply has a timeout of its own.
         let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -52,7 +57,7 @@ impl Connector {
         let refused = |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
         #[cfg(feature = "tls")]
         let client = {
-            if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            if tls {
                 // Whoever comes first chooses for the process; the program may have.
                 let _ = rustls::crypto::ring::default_provider().install_default();
             }
@@ -65,7 +70,16 @@ impl Connector {
         #[cfg(not(feature = "tls"))]
         let client = redis::Client::open(info).map_err(refused)?;
         let most_under_way = MOST_STUCK + connections as usize;
-        Ok(Self { client, login, most_under_way, clock, timeout, under_way: Arc::default() })
+        Ok(Self {
+            client,
+            login,
+            most_under_way,
+            #[cfg(feature = "tls")]
+            tls,
+            clock,
+            timeout,
+            under_way: Arc::default(),
+        })
     }
 
     /// Opens one by `deadline`, or by the connect timeout if that is sooner. A `probe` has the server answer something, too: the kernel
@@ -82,6 +96,8 @@ impl Connector {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
+        #[cfg(feature = "tls")]
+        let probe = probe || self.tls;
         let (client, login) = (self.client.clone(), Arc::clone(&self.login));
         let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);

@@ -260,7 +260,8 @@ impl Node {
                 // Closed here and now; and those that were opened before it are not trusted either.
                 drop(connection);
                 let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
-                if fresh {
+                if fresh && !error.is_timeout() {
+                    // Connecting works and using it does not: without a pause that would go on as fast as the network.
                     self.gate.shut();
                 } else {
                     self.gate.doubt();

@@ -1,5 +1,7 @@
 //! Replies: what the server's words and failures mean.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use redis::{RedisError, Value};
@@ -17,7 +19,7 @@ impl std::fmt::Display for Words {
     }
 }
 
-impl std::error::Error for Words {}
+impl Error for Words {}
 
 impl Words {
     /// What the server said. "unknown command" quotes its arguments, and one of them is a token.
@@ -29,11 +31,13 @@ impl Words {
 
     /// What failed: the system's words, or redis-rs's category; never its details, which may quote what was sent.
     fn failed(error: &RedisError) -> Self {
-        // redis-rs keeps what it was given behind an `Arc`.
-        let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
-        let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-        Self(io.map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
+        Self(io_error(error).map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
     }
+}
+
+/// The system's error behind redis-rs's. Its source is the `Arc` around it.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
 
 /// An error reply. The server refused the command before it carried anything out.
@@ -76,13 +80,12 @@ pub(super) fn connecting(error: &RedisError) -> StoreError {
 #[cfg(feature = "tls")]
 fn certificate_problem(error: &RedisError) -> Option<&'static str> {
     use rustls::CertificateError as Problem;
-    let io = std::error::Error::source(error)?.downcast_ref::<std::io::Error>()?;
-    let rustls::Error::InvalidCertificate(problem) = io.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
+    let rustls::Error::InvalidCertificate(problem) = io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
     // Not in rustls's words: they quote the host.
     Some(match problem {
         Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
         Problem::NotValidForName | Problem::NotValidForNameContext { .. } => "the server's certificate is for another host",
-        Problem::UnknownIssuer => "the server's certificate is from an authority that is not trusted",
+        Problem::UnknownIssuer | Problem::BadSignature => "the server's certificate is from an authority that is not trusted",
         _ => "the server's certificate is not valid",
     })
 }
