@@ -35,7 +35,7 @@ pub fn warm_up(client: &Client, connections: usize) {
         let barrier = Barrier::new(connections);
         std::thread::scope(|scope| {
             let users: Vec<_> = (0..connections).map(|_| scope.spawn(|| ping_together(client, &barrier))).collect();
-            users.into_iter().map(|user| user.join().unwrap()).fold(true, |all, one| all && one)
+            users.into_iter().filter_map(|user| user.join().unwrap().then_some(())).count() == connections
         })
     });
 }
