@@ -8,6 +8,8 @@ use crate::base::locked;
 
 /// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen soon.
 const PAUSE: Duration = Duration::from_millis(75);
+/// How many connections are opened at the same time to a node that is up: so many may be opened in vain when it goes down.
+const AT_ONCE: u32 = 4;
 
 static GATES: Mutex<Vec<(String, Weak<Gate>)>> = Mutex::new(Vec::new());
 
@@ -21,7 +23,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 enum State {
     /// The node answered last time: whoever needs a connection opens one.
-    Open,
+    Open { opening: u32 },
     /// Nobody has asked yet, or a connection has failed. Without this state every connection of every pool would be opened in vain at the moment
     /// at which a node goes down, and that alone is more than a node may be asked in a second.
     Unknown { probing: bool },
@@ -62,7 +64,10 @@ impl Gate {
         let mut state = locked(&self.state);
         loop {
             match &mut *state {
-                State::Open => return Some(Pass { gate: self, probe: false }),
+                State::Open { opening } if *opening < AT_ONCE => {
+                    *opening += 1;
+                    return Some(Pass { gate: self, probe: false });
+                }
                 State::Unknown { probing: probing @ false } => {
                     *probing = true;
                     return Some(Pass { gate: self, probe: true });
@@ -72,7 +77,7 @@ impl Gate {
                     return Some(Pass { gate: self, probe: true });
                 }
                 State::Shut { .. } => return None,
-                State::Unknown { .. } => {
+                State::Open { .. } | State::Unknown { .. } => {
                     let left = wait.saturating_sub(entered.elapsed());
                     if left.is_zero() {
                         return None;
@@ -86,7 +91,7 @@ impl Gate {
     /// A connection that was in use failed: perhaps only that one. The next to connect finds out.
     pub(super) fn doubt(&self) {
         let mut state = locked(&self.state);
-        if matches!(*state, State::Open) {
+        if matches!(*state, State::Open { .. }) {
             *state = State::Unknown { probing: false };
         }
     }
@@ -95,8 +100,9 @@ impl Gate {
     pub(super) fn shut(&self) {
         let mut state = locked(&self.state);
         // Whoever is finding out at this moment knows better.
-        if matches!(*state, State::Open | State::Unknown { probing: false }) {
+        if matches!(*state, State::Open { .. } | State::Unknown { probing: false }) {
             *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+            self.changed.notify_all();
         }
     }
 }
@@ -110,19 +116,30 @@ impl Pass<'_> {
     /// The node answered.
     pub(super) fn opened(mut self) {
         if std::mem::take(&mut self.probe) {
-            *locked(&self.gate.state) = State::Open;
-            self.gate.changed.notify_all();
+            *locked(&self.gate.state) = State::Open { opening: 1 };
+        }
+    }
+
+    /// No answer. Also one of many tells: the gate may have been open since before the node went down.
+    pub(super) fn failed(self) {
+        if !self.probe {
+            self.gate.shut();
         }
     }
 }
 
 impl Drop for Pass<'_> {
-    /// No answer.
+    /// It answered, or not, or nobody knows.
     fn drop(&mut self) {
+        let mut state = locked(&self.gate.state);
         if self.probe {
-            *locked(&self.gate.state) = State::Shut { next: Instant::now() + PAUSE, probing: false };
-            self.gate.changed.notify_all();
+            *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+        } else if let State::Open { opening } = &mut *state {
+            // One that entered before the node went down and came back is not counted any more.
+            *opening = opening.saturating_sub(1);
         }
+        drop(state);
+        self.gate.changed.notify_all();
     }
 }
 
@@ -141,7 +158,6 @@ mod tests {
     #[test]
     fn one_thread_probes_while_the_others_fail_fast() {
         let gate = open();
-        assert!(gate.enter(NO_WAIT).is_some() && gate.enter(NO_WAIT).is_some());
         gate.shut();
         assert!(gate.enter(NO_WAIT).is_none());
         std::thread::sleep(PAUSE);
@@ -153,6 +169,25 @@ mod tests {
         let probe = gate.enter(NO_WAIT).expect("the next probe");
         probe.opened();
         assert!(gate.enter(NO_WAIT).is_some());
+    }
+
+    #[test]
+    fn few_are_let_through_at_a_time() {
+        let gate = open();
+        let mut opening: Vec<_> = (0..AT_ONCE).map(|_| gate.enter(NO_WAIT).expect("open")).collect();
+        assert!(gate.enter(NO_WAIT).is_none());
+        opening.pop().expect("some").opened();
+        assert!(gate.enter(NO_WAIT).is_some());
+    }
+
+    #[test]
+    fn one_failure_through_an_open_gate_shuts_it() {
+        let gate = open();
+        let (one, other) = (gate.enter(NO_WAIT).expect("open"), gate.enter(NO_WAIT).expect("open"));
+        one.failed();
+        assert!(gate.enter(NO_WAIT).is_none());
+        other.opened();
+        assert!(gate.enter(NO_WAIT).is_none(), "one that was let through before says nothing about now");
     }
 
     #[test]

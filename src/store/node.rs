@@ -277,7 +277,7 @@ impl Node {
         let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
         let opened = self.connector.open(deadline, pass.is_probe());
         match &opened {
-            Err(error) if !error.permanent => drop(pass),
+            Err(error) if !error.permanent => pass.failed(),
             _ => pass.opened(),
         }
         opened

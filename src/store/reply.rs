@@ -57,6 +57,8 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
         // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
         _ if details.contains("OOM command not allowed") && code != "OOM" => return refused("OOM", details),
+        // Before anybody has logged in, a long command is refused even before it is read.
+        _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
         _ if details.contains("max number of clients") => (ErrorKind::Unavailable, "the server has too many clients", false),
         _ => (ErrorKind::Server, "the server refused the command", true),
     };

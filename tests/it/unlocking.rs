@@ -7,8 +7,8 @@ use crate::helpers::{SOON, delete, error, get, keys, ms, put};
 use crate::support::{Fault, Rule, Server, eventually, within};
 
 fn is_release(command: &[Vec<u8>]) -> bool {
-    // The key, and one argument: the token. Other scripts have more.
-    command.len() >= 5 && command[2] == b"1" && command[3] == b"x"
+    // The first script after the lock was acquired that is about it; renewal's comes seconds later.
+    command[0].starts_with(b"EVAL") && command.get(3).is_some_and(|key| key == b"x")
 }
 
 #[test]
