@@ -301,8 +301,8 @@ impl RedisLock {
         }
         // Before the release is sent, so that no extend of ours follows it (R8).
         background.renewal.remove(lease);
-        let deadline = background.command_deadline();
-        let mut unanswered = false;
+        let mut deadline = background.command_deadline();
+        let (mut unanswered, mut repeated) = (false, false);
         loop {
             match self.store.release(&lease.key, &lease.token, deadline) {
                 Ok(Gone::Released) => break,
@@ -314,7 +314,14 @@ impl RedisLock {
                 }
                 Err(error) => {
                     unanswered |= error.may_have_run;
-                    if error.permanent || background.clock.now() >= deadline {
+                    let timed_out = background.clock.now() >= deadline;
+                    if timed_out && unanswered && !repeated && lease.is_valid() {
+                        // An idle connection may have died without a word, or one reply got lost: the next connection tells.
+                        repeated = true;
+                        deadline = background.command_deadline();
+                        continue;
+                    }
+                    if error.permanent || timed_out {
                         lease.settle_as_released();
                         background.cleaner.withdraw(lease.withdrawal());
                         return Err(self.unknown("nobody knows whether the lock was released", error));

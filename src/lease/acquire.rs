@@ -45,6 +45,14 @@ impl Patience<'_> {
         Ok(())
     }
 
+    /// Until when an attempt may wait for its answer: one command timeout, and no longer than that after the caller's own deadline (R13). A thread whose local
+    /// turn comes late has less.
+    fn attempt_deadline(&self, background: &Background) -> Instant {
+        let whole = background.command_deadline();
+        let latest = self.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
+        latest.map_or(whole, |latest| whole.min(latest))
+    }
+
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.once || self.deadline.is_some_and(|deadline| now >= deadline)
     }
@@ -263,7 +271,8 @@ impl Acquisition {
         self.attempts += 1;
         let place = self.place(patience);
         let contended = self.attempts > 1 || contention.is_known();
-        let answer = self.store.try_acquire(&self.ask(place.as_ref().map(|place| place as &dyn Place), contended));
+        let deadline = patience.attempt_deadline(&self.background);
+        let answer = self.store.try_acquire(&Ask { deadline, ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended) });
         match answer {
             Ok(Answer::Granted { asked_at, fence }) => {
                 if self.attempts == 1 {

@@ -8,8 +8,9 @@ use crate::base::options::Retry;
 const WOKEN: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1500));
 /// One that nobody wakes has to poll.
 const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(80));
-/// While the server does not answer. Together with the node's gate it bounds how late its return is seen.
-const OUTAGE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(150));
+/// While the server does not answer. Together with the node's gate it bounds how late its return is seen: a little longer than the gate's pause, or a lone
+/// waiter would find the gate shut after every second of its own probes.
+const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
 /// Between two signs of life of a waiter in a condition, which is told when there is anything new.
 const IN_CONDITION: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(6));

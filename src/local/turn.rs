@@ -126,7 +126,8 @@ impl Turn {
         let _closing = background.closing.rings(bell);
         let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(bell));
         let started = clock.now();
-        let mut next_attempt = started;
+        // `None`: so far away that it never comes (R18).
+        let mut next_attempt = Some(started);
         let mut exhausted = false;
         let mut over_since = None;
         loop {
@@ -140,9 +141,9 @@ impl Turn {
             patience.check(background)?;
             let now = clock.now();
             let standing = self.standing();
-            while attempts.are_limited() && next_attempt <= now && !exhausted {
+            while let Some(due) = next_attempt.filter(|due| attempts.are_limited() && *due <= now && !exhausted) {
                 exhausted = !attempts.use_one();
-                next_attempt += backoff::pause(options.retry, false, options.lease);
+                next_attempt = due.checked_add(backoff::pause(options.retry, false, options.lease));
             }
             if exhausted || patience.is_over(now) {
                 match standing {
@@ -164,19 +165,22 @@ impl Turn {
             }
             let mut until = patience.deadline;
             let mut sooner = |instant: Instant| until = Some(until.map_or(instant, |until| until.min(instant)));
-            if attempts.are_limited() {
-                sooner(next_attempt);
+            if let Some(due) = next_attempt.filter(|_| attempts.are_limited()) {
+                sooner(due);
             }
             if patience.deadline.is_none() {
-                if let Standing::Silent(since) = standing {
-                    let give_up = since.max(started) + limits.max_outage;
+                if let Standing::Silent(since) = standing
+                    && let Some(give_up) = since.max(started).checked_add(limits.max_outage)
+                {
                     if now >= give_up {
                         return Err(silent());
                     }
                     sooner(give_up);
                 }
                 // Whoever is before us may fall silent without anybody ringing.
-                sooner(now + (limits.max_outage / 4).max(LOOK_AGAIN));
+                if let Some(look) = now.checked_add((limits.max_outage / 4).max(LOOK_AGAIN)) {
+                    sooner(look);
+                }
             }
             bell.wait(clock, until);
         }

@@ -7,19 +7,26 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{Connection, ConnectionInfo};
+use redis::{Connection, ConnectionInfo, RedisConnectionInfo};
 
 use super::reply;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::store::StoreError;
 
-/// How many attempts may be stuck at once, for instance in a name server that does not answer, before further ones fail at once.
+/// How many attempts may be stuck at once beside the connections that a client needs, for instance in a name server that does not answer,
+/// before further ones fail at once.
 const MOST_STUCK: usize = 32;
 
 /// Opens connections to one server.
 pub(super) struct Connector {
+    /// Without user, password and database: see [`log_in`].
     client: redis::Client,
+    login: Arc<RedisConnectionInfo>,
+    most_under_way: usize,
+    /// redis-rs shakes hands with the first bytes that are sent: those are ours, so that this is a part of connecting, too.
+    #[cfg(feature = "tls")]
+    tls: bool,
     clock: Clock,
     timeout: Duration,
     under_way: Arc<AtomicUsize>,
@@ -31,6 +38,7 @@ impl Connector {
         clock: Clock,
         timeout: Duration,
         idle: Duration,
+        connections: u32,
         #[cfg(feature = "tls")] root_certificates: Option<Vec<u8>>,
     ) -> Result<Self> {
         let settings = TcpSettings::default()
@@ -40,13 +48,16 @@ impl Connector {
             .set_linger_time(Duration::ZERO)
             .set_user_timeout(idle)
             .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
+        #[cfg(feature = "tls")]
+        let tls = matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. });
+        let login = Arc::new(info.redis_settings().clone());
         // The library's name would cost two more replies at each connect, and each reply has a timeout of its own.
-        let redis = info.redis_settings().clone().set_skip_set_lib_name();
+        let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info.set_tcp_settings(settings).set_redis_settings(redis);
         let refused = |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
         #[cfg(feature = "tls")]
         let client = {
-            if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            if tls {
                 // Whoever comes first chooses for the process; the program may have.
                 let _ = rustls::crypto::ring::default_provider().install_default();
             }
@@ -58,37 +69,85 @@ impl Connector {
         };
         #[cfg(not(feature = "tls"))]
         let client = redis::Client::open(info).map_err(refused)?;
-        Ok(Self { client, clock, timeout, under_way: Arc::default() })
+        let most_under_way = MOST_STUCK + connections as usize;
+        Ok(Self {
+            client,
+            login,
+            most_under_way,
+            #[cfg(feature = "tls")]
+            tls,
+            clock,
+            timeout,
+            under_way: Arc::default(),
+        })
     }
 
-    /// Opens one by `deadline`, or by the connect timeout if that is sooner.
+    /// Opens one by `deadline`, or by the connect timeout if that is sooner. A `probe` has the server answer something, too: the kernel
+    /// of a server that stands still accepts connections all the same.
     ///
     /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the full timeout, each
     /// read too, and name resolution and unix sockets have none. A thread that comes too late closes what it opened.
-    pub(super) fn open(&self, deadline: Instant) -> Result<Connection, StoreError> {
+    pub(super) fn open(&self, deadline: Instant, probe: bool) -> Result<Connection, StoreError> {
         let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
         }
-        if self.under_way.load(Ordering::SeqCst) >= MOST_STUCK {
+        if self.under_way.load(Ordering::SeqCst) >= self.most_under_way {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
-        let client = self.client.clone();
+        #[cfg(feature = "tls")]
+        let probe = probe || self.tls;
+        let (client, login) = (self.client.clone(), Arc::clone(&self.login));
+        let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
-            let _ = done.send(client.get_connection_with_timeout(within));
+            let opened = client.get_connection_with_timeout(within).map_err(|error| reply::connecting(&error));
+            let _ = done.send(opened.and_then(|connection| log_in(connection, &login, probe, until)));
         });
         if let Err(error) = started {
             return Err(unreachable_node("no thread could be started to connect").because(error));
         }
         match opened.recv_timeout(within) {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(reply::connecting(&error)),
+            Ok(opened) => opened,
             Err(_) => Err(unreachable_node("the server could not be reached in time")),
         }
     }
+}
+
+/// Says who we are and which database we want, and may ask for a sign of life.
+///
+/// redis-rs would do the first two, and says of every error that the password is wrong: also of the one by which a server that has too many clients turns us away.
+fn log_in(mut connection: Connection, login: &RedisConnectionInfo, probe: bool, until: Instant) -> Result<Connection, StoreError> {
+    let mut ask = |command: &redis::Cmd| {
+        // Zero would mean no limit.
+        let left = Some(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+        connection.set_read_timeout(left)?;
+        connection.set_write_timeout(left)?;
+        connection.send_packed_command(&command.get_packed_command())?;
+        connection.recv_response()
+    };
+    if let Some(password) = login.password() {
+        let mut auth = redis::cmd("AUTH");
+        if let Some(user) = login.username() {
+            auth.arg(user);
+        }
+        reply::logged_in(ask(auth.arg(password)).map_err(|error| reply::connecting(&error))?)?;
+    }
+    if login.db() != 0 {
+        reply::value(ask(redis::cmd("SELECT").arg(login.db())).map_err(|error| reply::connecting(&error))?)?;
+    }
+    if probe {
+        let reply = ask(&redis::cmd("PING")).map_err(|error| reply::connecting(&error))?;
+        // A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life; what it means will come up with the next command.
+        if let Err(error) = reply::value(reply)
+            && error.kind == ErrorKind::Unavailable
+        {
+            return Err(error);
+        }
+    }
+    Ok(connection)
 }
 
 fn unreachable_node(message: &'static str) -> StoreError {

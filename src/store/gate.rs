@@ -1,29 +1,43 @@
-//! The gate of a node: while the node is down, one thread at a time tries to reach it, and the others fail fast (R14).
+//! The gate of a node: while nobody knows whether the node is up, one thread finds out and the others wait for it; while
+//! it is down, one thread at a time tries to reach it and the others fail fast (R14).
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::locked;
 
 /// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen soon.
 const PAUSE: Duration = Duration::from_millis(75);
+/// How many connections are opened at the same time to a node that is up: so many may be opened in vain when it goes down.
+const AT_ONCE: u32 = 4;
 
 static GATES: Mutex<Vec<(String, Weak<Gate>)>> = Mutex::new(Vec::new());
 
 /// One per address and process, however many clients there are.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// `None`: open.
-    shut: Mutex<Option<Shut>>,
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Shut {
-    next: Instant,
-    probing: bool,
+enum State {
+    /// The node answered last time: whoever needs a connection opens one.
+    Open { opening: u32 },
+    /// Nobody has asked yet, or a connection has failed. Without this state every connection of every pool would be opened in vain at the moment
+    /// at which a node goes down, and that alone is more than a node may be asked in a second.
+    Unknown { probing: bool },
+    /// The last attempt failed.
+    Shut { next: Instant, probing: bool },
 }
 
-/// Leave to open a connection; says at its end whether the node answered.
+impl Default for State {
+    fn default() -> Self {
+        Self::Unknown { probing: false }
+    }
+}
+
+/// Leave to open a connection; to be told whether the node answered.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     gate: &'a Gate,
@@ -44,42 +58,88 @@ impl Gate {
         gate
     }
 
-    /// Leave to connect; `None`: the node is down, and another thread is trying or has just tried.
-    pub(super) fn enter(&self, now: Instant) -> Option<Pass<'_>> {
-        match &mut *locked(&self.shut) {
-            None => Some(Pass { gate: self, probe: false }),
-            Some(shut) if !shut.probing && now >= shut.next => {
-                shut.probing = true;
-                Some(Pass { gate: self, probe: true })
+    /// Leave to connect. `None`: the node is down, and another thread is trying or has just tried; or nobody knew within `wait`.
+    pub(super) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
+        let entered = Instant::now();
+        let mut state = locked(&self.state);
+        loop {
+            match &mut *state {
+                State::Open { opening } if *opening < AT_ONCE => {
+                    *opening += 1;
+                    return Some(Pass { gate: self, probe: false });
+                }
+                State::Unknown { probing: probing @ false } => {
+                    *probing = true;
+                    return Some(Pass { gate: self, probe: true });
+                }
+                State::Shut { next, probing: probing @ false } if Instant::now() >= *next => {
+                    *probing = true;
+                    return Some(Pass { gate: self, probe: true });
+                }
+                State::Shut { .. } => return None,
+                State::Open { .. } | State::Unknown { .. } => {
+                    let left = wait.saturating_sub(entered.elapsed());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
             }
-            Some(_) => None,
         }
     }
 
-    /// The node did not answer.
+    /// A connection that was in use failed: perhaps only that one. The next to connect finds out.
+    pub(super) fn doubt(&self) {
+        let mut state = locked(&self.state);
+        if matches!(*state, State::Open { .. }) {
+            *state = State::Unknown { probing: false };
+        }
+    }
+
+    /// A new connection failed at its first use.
     pub(super) fn shut(&self) {
-        let next = Instant::now() + PAUSE;
-        let mut shut = locked(&self.shut);
-        let probing = shut.as_ref().is_some_and(|shut| shut.probing);
-        *shut = Some(Shut { next, probing });
+        let mut state = locked(&self.state);
+        // Whoever is finding out at this moment knows better.
+        if matches!(*state, State::Open { .. } | State::Unknown { probing: false }) {
+            *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+            self.changed.notify_all();
+        }
     }
 }
 
 impl Pass<'_> {
+    /// Whether the connection has to prove that the node answers.
+    pub(super) fn is_probe(&self) -> bool {
+        self.probe
+    }
+
     /// The node answered.
-    pub(super) fn answered(&self) {
-        *locked(&self.gate.shut) = None;
+    pub(super) fn opened(mut self) {
+        if std::mem::take(&mut self.probe) {
+            *locked(&self.gate.state) = State::Open { opening: 1 };
+        }
+    }
+
+    /// No answer. Also one of many tells: the gate may have been open since before the node went down.
+    pub(super) fn failed(self) {
+        if !self.probe {
+            self.gate.shut();
+        }
     }
 }
 
 impl Drop for Pass<'_> {
-    /// Without an answer the gate stays as it is, and the next may try.
+    /// It answered, or not, or nobody knows.
     fn drop(&mut self) {
-        if self.probe
-            && let Some(shut) = &mut *locked(&self.gate.shut)
-        {
-            *shut = Shut { next: Instant::now() + PAUSE, probing: false };
+        let mut state = locked(&self.gate.state);
+        if self.probe {
+            *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+        } else if let State::Open { opening } = &mut *state {
+            // One that entered before the node went down and came back is not counted any more.
+            *opening = opening.saturating_sub(1);
         }
+        drop(state);
+        self.gate.changed.notify_all();
     }
 }
 
@@ -87,21 +147,66 @@ impl Drop for Pass<'_> {
 mod tests {
     use super::*;
 
+    const NO_WAIT: Duration = Duration::ZERO;
+
+    fn open() -> Gate {
+        let gate = Gate::default();
+        gate.enter(NO_WAIT).expect("the first").opened();
+        gate
+    }
+
     #[test]
     fn one_thread_probes_while_the_others_fail_fast() {
-        let gate = Gate::default();
-        let now = Instant::now();
-        assert!(gate.enter(now).is_some() && gate.enter(now).is_some());
+        let gate = open();
         gate.shut();
-        assert!(gate.enter(now).is_none());
-        let later = Instant::now() + PAUSE;
-        let probe = gate.enter(later).expect("its time has come");
-        assert!(gate.enter(later).is_none());
+        assert!(gate.enter(NO_WAIT).is_none());
+        std::thread::sleep(PAUSE);
+        let probe = gate.enter(NO_WAIT).expect("its time has come");
+        assert!(probe.is_probe() && gate.enter(NO_WAIT).is_none());
         drop(probe);
-        assert!(gate.enter(later).is_none(), "a failed probe has a pause after it");
-        let probe = gate.enter(Instant::now() + PAUSE).expect("the next probe");
-        probe.answered();
-        assert!(gate.enter(Instant::now()).is_some());
+        assert!(gate.enter(NO_WAIT).is_none(), "a failed probe has a pause after it");
+        std::thread::sleep(PAUSE);
+        let probe = gate.enter(NO_WAIT).expect("the next probe");
+        probe.opened();
+        assert!(gate.enter(NO_WAIT).is_some());
+    }
+
+    #[test]
+    fn few_are_let_through_at_a_time() {
+        let gate = open();
+        let mut opening: Vec<_> = (0..AT_ONCE).map(|_| gate.enter(NO_WAIT).expect("open")).collect();
+        assert!(gate.enter(NO_WAIT).is_none());
+        opening.pop().expect("some").opened();
+        assert!(gate.enter(NO_WAIT).is_some());
+    }
+
+    #[test]
+    fn one_failure_through_an_open_gate_shuts_it() {
+        let gate = open();
+        let (one, other) = (gate.enter(NO_WAIT).expect("open"), gate.enter(NO_WAIT).expect("open"));
+        one.failed();
+        assert!(gate.enter(NO_WAIT).is_none());
+        other.opened();
+        assert!(gate.enter(NO_WAIT).is_none(), "one that was let through before says nothing about now");
+    }
+
+    #[test]
+    fn in_doubt_the_others_wait_for_the_one_that_finds_out() {
+        for answers in [true, false] {
+            let gate = open();
+            gate.doubt();
+            let probe = gate.enter(NO_WAIT).expect("the first to ask");
+            assert!(probe.is_probe() && gate.enter(NO_WAIT).is_none());
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.is_probe()));
+                if answers {
+                    probe.opened();
+                } else {
+                    drop(probe);
+                }
+                assert_eq!(waiting.join().expect("no panic"), answers);
+            });
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult,
 
 use super::Settings;
 use super::connect::Connector;
-use super::gate::{Gate, Pass};
+use super::gate::Gate;
 use super::pool::{Pool, Slot, closed_connection};
 use super::reply;
 use super::wire::{self, Part, Script, Wire};
@@ -56,6 +56,7 @@ impl Node {
             clock.clone(),
             settings.connect_timeout,
             settings.command_timeout,
+            settings.pool_size,
             #[cfg(feature = "tls")]
             settings.root_certificates,
         )?;
@@ -98,6 +99,7 @@ impl Node {
                 // It did not run, so this is no second try.
                 buffer.clear();
                 script.by_body(keys, parts, buffer);
+                wire.set_timeout(deadline.saturating_duration_since(self.clock.now()))?;
                 wire.send(buffer)?;
                 value = wire.receive()?;
             }
@@ -130,19 +132,21 @@ impl Node {
                 for (value, parts) in values.iter_mut().zip(&mut waiting).filter(|(value, _)| reply::unknown_script(value)) {
                     buffer.clear();
                     script.by_body(keys, parts, buffer);
+                    wire.set_timeout(deadline.saturating_duration_since(self.clock.now()))?;
                     wire.send(buffer)?;
                     *value = wire.receive()?;
                 }
                 Ok(())
             })
         });
-        let mut answers: Vec<_> = values.into_iter().map(reply::value).collect();
+        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
+        // What was read before a failure stands, each answer at the place of its question; a script that the server did not know has had none.
+        let heard = |value| if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) };
+        let mut answers: Vec<_> = values.into_iter().map(heard).collect();
         if let Err(error) = talked {
-            // What was read before the failure stands; the first without an answer has the error itself.
-            answers.retain(|answer| !matches!(answer, Err(error) if error.kind == ErrorKind::Server));
-            answers.push(Err(error));
-            answers.truncate(total);
-            let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
+            if answers.len() < total {
+                answers.push(Err(error));
+            }
             answers.resize_with(total, || Err(unknown()));
         }
         answers
@@ -151,9 +155,7 @@ impl Node {
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
     pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
         self.usable()?;
-        let pass = self.enter()?;
-        let connection = self.open(&pass, self.clock.now() + self.command_timeout)?;
-        pass.answered();
+        let connection = self.connect(self.clock.now() + self.command_timeout)?;
         let limited = connection.set_read_timeout(Some(timeout)).and_then(|()| connection.set_write_timeout(Some(timeout)));
         limited.map_err(|error| reply::connecting(&error))?;
         Ok(connection)
@@ -166,21 +168,29 @@ impl Node {
     }
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.command(&[Part::Text("PING")], deadline).map(drop)
+        again_if_stale(|| self.command(&[Part::Text("PING")], deadline)).map(drop)
     }
 
     /// Runs a caller's commands, and once more after a dropped connection.
     pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         let mut run = || {
-            self.pooled(deadline, &mut |wire, _, _| {
+            let mut value = None;
+            let talked = self.pooled(deadline, &mut |wire, _, _| {
                 let mut watched = Watched { connection: wire.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {
                     // The connection is done for, whatever the caller made of it.
-                    Some(failed) if result.is_err() => Err(failed),
-                    _ => Ok(result),
+                    Some(failed) => {
+                        value = result.ok();
+                        Err(failed)
+                    }
+                    None => Ok(result),
                 }
-            })
+            });
+            match value {
+                Some(value) => Ok(Ok(value)),
+                None => talked,
+            }
         };
         let result = match run() {
             Err(error) if error.dropped => run(),
@@ -213,18 +223,14 @@ impl Node {
             }
             Pool::Theirs(pool) => {
                 let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
-                self.talk_over(&mut connection, deadline, talk)
+                let result = self.talk_over(&mut connection, deadline, talk);
+                if result.as_ref().is_err_and(|error| error.dropped) {
+                    drop(connection);
+                    self.try_idle(pool, deadline);
+                }
+                result
             }
         }
-    }
-
-    fn enter(&self) -> Result<Pass<'_>, StoreError> {
-        self.gate.enter(Instant::now()).ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))
-    }
-
-    /// Opens a connection. A server that refuses our credentials has answered; it is not down.
-    fn open(&self, pass: &Pass<'_>, deadline: Instant) -> Result<Connection, StoreError> {
-        self.connector.open(deadline).inspect_err(|error| if error.permanent { pass.answered() } else { self.gate.shut() })
     }
 
     /// Talks over the connection of a slot, opened first if need be.
@@ -233,38 +239,48 @@ impl Node {
         if slot.generation != generation {
             slot.connection = None;
         }
-        let mut pass = None;
-        if slot.connection.is_none() {
-            let entered = self.enter()?;
-            slot.connection = Some(self.open(&entered, deadline)?);
-            slot.timeout = None;
-            slot.generation = generation;
-            pass = Some(entered);
-        }
-        let Some(connection) = &mut slot.connection else {
-            return Err(StoreError::not_sent(ErrorKind::Unavailable, "the connection is gone"));
+        // Taken out, and put back only if all went well: a connection in the middle of something stays out, also when a caller's code panics.
+        let (mut connection, fresh) = match slot.connection.take() {
+            Some(connection) => (connection, false),
+            None => {
+                slot.timeout = None;
+                slot.generation = generation;
+                (self.connect(deadline)?, true)
+            }
         };
-        let mut wire = Wire { connection, timeout: &mut slot.timeout };
+        let mut wire = Wire { connection: &mut connection, timeout: &mut slot.timeout };
         let asked_at = self.clock.now();
         let result = wire.set_timeout(deadline.saturating_duration_since(asked_at)).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
-                if let Some(pass) = pass {
-                    pass.answered();
-                }
+                slot.connection = Some(connection);
                 Ok(value)
             }
             Err(error) => {
                 // Closed here and now; and those that were opened before it are not trusted either.
-                slot.connection = None;
+                drop(connection);
                 let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
-                let fresh = pass.is_some();
-                if fresh || error.is_timeout() {
+                if fresh && !error.is_timeout() {
+                    // Connecting works and using it does not: without a pause that would go on as fast as the network.
                     self.gate.shut();
+                } else {
+                    self.gate.doubt();
                 }
                 Err(self.failed(&error, !fresh))
             }
         }
+    }
+
+    /// Opens a connection. A server that refuses our credentials has answered; it is not down.
+    fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
+        let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
+        let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
+        let opened = self.connector.open(deadline, pass.is_probe());
+        match &opened {
+            Err(error) if !error.permanent => pass.failed(),
+            _ => pass.opened(),
+        }
+        opened
     }
 
     /// Talks over a connection of the program's own pool.
@@ -274,11 +290,29 @@ impl Node {
         let mut wire = Wire { connection, timeout: &mut timeout };
         let result = wire.set_timeout(deadline.saturating_duration_since(asked_at)).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
         result.map_err(|error| {
-            if let Some(closed) = closed_connection() {
-                *connection = closed;
-            }
+            discard(connection);
             self.failed(&error, true)
         })
+    }
+
+    /// Tries the connections that lie idle in the program's own pool, and discards those that the server has closed: like the one that has just
+    /// failed they are from before whatever happened, and each would cost somebody another failure (R6).
+    fn try_idle(&self, pool: &r2d2::Pool<redis::Client>, deadline: Instant) {
+        let mut tried = Vec::new();
+        for _ in 0..pool.state().idle_connections {
+            let left = deadline.saturating_duration_since(self.clock.now());
+            let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
+            let answer = connection.set_read_timeout(Some(left)).and_then(|()| redis::cmd("PING").exec(&mut connection));
+            let silent = answer.as_ref().is_err_and(RedisError::is_timeout);
+            if answer.is_err_and(|error| error.is_io_error()) {
+                discard(&mut connection);
+            }
+            if silent {
+                return;
+            }
+            // Kept until all have been tried, or the pool would give out the same one again.
+            tried.push(connection);
+        }
     }
 
     fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
@@ -286,6 +320,21 @@ impl Node {
         failure.dropped = !error.is_timeout();
         failure.stale = was_idle && failure.dropped;
         failure
+    }
+}
+
+/// Has its pool discard a connection when it comes back.
+fn discard(connection: &mut Connection) {
+    if let Some(closed) = closed_connection() {
+        *connection = closed;
+    }
+}
+
+/// Asks once more, at once, where an idle connection turned out to be closed. For questions that may be carried out twice.
+pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    match ask() {
+        Err(error) if error.stale => ask(),
+        answer => answer,
     }
 }
 

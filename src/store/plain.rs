@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::inbox::Inbox;
-use super::node::Node;
+use super::node::{Node, again_if_stale};
 use super::reply;
 use super::wire::{Part, Script};
 use crate::base::bell::Bell;
@@ -181,7 +181,7 @@ impl LeaseStore for Plain {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let answer = self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline);
+        let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
         or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)
     }
 
@@ -262,7 +262,7 @@ impl LeaseStore for Plain {
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
-        let reply = self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline)?;
+        let reply = again_if_stale(|| self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline))?;
         match reply::list(reply.value)?.as_slice() {
             [] => Ok(None),
             [token, Value::Int(remaining)] => Ok(Some(Holder { token: reply::text(token)?, remaining: left(*remaining) })),

@@ -1,5 +1,7 @@
 //! Replies: what the server's words and failures mean.
 
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 
 use redis::{RedisError, Value};
@@ -17,7 +19,7 @@ impl std::fmt::Display for Words {
     }
 }
 
-impl std::error::Error for Words {}
+impl Error for Words {}
 
 impl Words {
     /// What the server said. "unknown command" quotes its arguments, and one of them is a token.
@@ -29,11 +31,13 @@ impl Words {
 
     /// What failed: the system's words, or redis-rs's category; never its details, which may quote what was sent.
     fn failed(error: &RedisError) -> Self {
-        // redis-rs keeps what it was given behind an `Arc`.
-        let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>());
-        let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-        Self(io.map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
+        Self(io_error(error).map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
     }
+}
+
+/// The system's error behind redis-rs's. Its source is the `Arc` around it.
+fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
 
 /// An error reply. The server refused the command before it carried anything out.
@@ -53,6 +57,8 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
         // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
         _ if details.contains("OOM command not allowed") && code != "OOM" => return refused("OOM", details),
+        // Before anybody has logged in, a long command is refused even before it is read.
+        _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
         _ if details.contains("max number of clients") => (ErrorKind::Unavailable, "the server has too many clients", false),
         _ => (ErrorKind::Server, "the server refused the command", true),
     };
@@ -65,10 +71,38 @@ pub(super) fn connecting(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return refused(code, error.detail().unwrap_or_default());
     }
-    if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        return StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    #[cfg(feature = "tls")]
+    if let Some(problem) = certificate_problem(error) {
+        return StoreError::not_sent(ErrorKind::Unavailable, problem).permanent();
     }
     StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached").because(Words::failed(error))
+}
+
+/// What is wrong with the server's certificate, if that is why the connection failed. Waiting does not mend it.
+#[cfg(feature = "tls")]
+fn certificate_problem(error: &RedisError) -> Option<&'static str> {
+    use rustls::CertificateError as Problem;
+    let rustls::Error::InvalidCertificate(problem) = io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
+    // Not in rustls's words: they quote the host.
+    Some(match problem {
+        Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
+        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => "the server's certificate is for another host",
+        Problem::UnknownIssuer | Problem::BadSignature => "the server's certificate is from an authority that is not trusted",
+        _ => "the server's certificate is not valid",
+    })
+}
+
+/// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can serve nobody.
+pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
+    let Err(error) = value(reply) else { return Ok(()) };
+    if error.kind == ErrorKind::Unavailable {
+        return Err(error);
+    }
+    let denied = StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    Err(match error.source {
+        Some(source) => denied.because(source),
+        None => denied,
+    })
 }
 
 /// A command that was sent had no reply that could be understood.

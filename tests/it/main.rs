@@ -8,3 +8,18 @@ mod rate_limiter;
 #[allow(dead_code)]
 mod support;
 mod support_works;
+
+mod faults;
+#[allow(dead_code)]
+mod helpers;
+#[allow(dead_code)]
+mod logs;
+
+mod execute;
+mod outage;
+mod secrets;
+mod tls;
+mod typed_errors;
+mod unanswered;
+mod unlocking;
+mod validity;

@@ -1,0 +1,275 @@
+//! What the behaviour tests share: clients, threads that hold, and a store that counts what is asked of it.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
+
+use crate::support::{Server, eventually};
+
+/// Far longer than anything takes that works.
+pub const SOON: Duration = Duration::from_secs(10);
+
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// A client of this server.
+pub fn client(server: &Server) -> Client {
+    Client::open(&server.url()).unwrap()
+}
+
+/// A client of a store in memory that nobody else uses.
+pub fn memory() -> Client {
+    Client::open("memory://").unwrap()
+}
+
+/// Leases of this length, polled for: no test waits for a wake-up that a store may or may not have.
+pub fn lease(length: Duration) -> LockOptions {
+    LockOptions::new().lease(length)
+}
+
+/// The value under a key of the server.
+pub fn get(server: &Server, key: &str) -> Option<String> {
+    redis::cmd("GET").arg(key).query(&mut server.connection()).unwrap()
+}
+
+/// Puts a value under a key of the server, for that long.
+pub fn put(server: &Server, key: &str, value: &str, length: Duration) {
+    let mut set = redis::cmd("SET");
+    let length = u64::try_from(length.as_millis()).unwrap();
+    set.arg(key).arg(value).arg("PX").arg(length).exec(&mut server.connection()).unwrap();
+}
+
+pub fn delete(server: &Server, key: &str) {
+    redis::cmd("DEL").arg(key).exec(&mut server.connection()).unwrap();
+}
+
+/// How long a key of the server lasts, in ms: -2 without the key, -1 without an end.
+pub fn pttl(server: &Server, key: &str) -> i64 {
+    redis::cmd("PTTL").arg(key).query(&mut server.connection()).unwrap()
+}
+
+/// Every key of the server, sorted.
+pub fn keys(server: &Server) -> Vec<String> {
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    keys.sort();
+    keys
+}
+
+/// Runs `work` on a thread of its own and gives its value back.
+pub fn on_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
+/// A thread that holds a lock until it is told to unlock it.
+pub struct Elsewhere {
+    unlock: Sender<()>,
+    thread: JoinHandle<distlock::Result<()>>,
+}
+
+impl Elsewhere {
+    /// Returns once the other thread holds it.
+    pub fn holds(lock: &RedisLock) -> Elsewhere {
+        let (unlock, told) = mpsc::channel::<()>();
+        let (locked, holds) = mpsc::channel();
+        let lock = lock.clone();
+        let thread = thread::spawn(move || {
+            locked.send(lock.lock()).unwrap();
+            // Disconnected: the test is over, one way or the other.
+            let _ = told.recv();
+            lock.unlock()
+        });
+        holds.recv().unwrap().unwrap();
+        Elsewhere { unlock, thread }
+    }
+
+    /// Has it unlocked, and returns what came of that.
+    pub fn unlock(self) -> distlock::Result<()> {
+        drop(self.unlock);
+        self.thread.join().unwrap()
+    }
+}
+
+/// A thread that is doing something, and its result in the end.
+pub struct Underway<T> {
+    result: Receiver<T>,
+    thread: JoinHandle<()>,
+}
+
+impl<T: Send + 'static> Underway<T> {
+    pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Underway<T> {
+        let (done, result) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let _ = done.send(work());
+        });
+        Underway { result, thread }
+    }
+
+    /// Starts `work`, and returns once one thread more waits for its local turn at this lock.
+    #[track_caller]
+    pub fn behind(client: &Client, name: &str, work: impl FnOnce() -> T + Send + 'static) -> Underway<T> {
+        let before = client.waiting(name);
+        let underway = Underway::start(work);
+        eventually(SOON, || client.waiting(name) > before);
+        underway
+    }
+
+    /// Its result, which must come soon.
+    #[track_caller]
+    pub fn result(self) -> T {
+        let Ok(result) = self.result.recv_timeout(SOON) else {
+            assert!(self.thread.is_finished(), "still not done after {SOON:?}");
+            panic!("the thread has panicked");
+        };
+        self.thread.join().unwrap();
+        result
+    }
+
+    /// Whether it has come to its end.
+    pub fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+/// Unwraps what must have failed.
+#[track_caller]
+pub fn error<T>(result: Result<T, Error>) -> Error {
+    match result {
+        Ok(_) => panic!("this should have failed"),
+        Err(error) => error,
+    }
+}
+
+/// Whether a thread of this client that is none of ours finds the lock free; gives it back if so.
+pub fn is_free(lock: &RedisLock) -> bool {
+    on_another_thread(|| lock.try_lock(Duration::ZERO).unwrap() && lock.unlock().is_ok())
+}
+
+/// What a client asked of its store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Acquire { token: String, attempt: u64 },
+    Extend { keys: Vec<String>, thread: Option<String> },
+    EndIn,
+    Release,
+    Withdraw,
+}
+
+/// A store that notes what is asked of it, and does in a call what the test wants.
+pub struct Watched {
+    inner: Arc<dyn LeaseStore>,
+    notes: Arc<Notes>,
+}
+
+type Hook = Box<dyn Fn(&Asked) + Send + Sync>;
+
+/// What a [`Watched`] store has seen.
+#[derive(Default)]
+pub struct Notes {
+    asked: Mutex<Vec<(Instant, ThreadId, Asked)>>,
+    /// Called before a call goes on to the store, and after it came back.
+    before: Mutex<Option<Arc<Hook>>>,
+    after: Mutex<Option<Arc<Hook>>>,
+}
+
+impl Notes {
+    /// Puts a watched store behind the clients of this builder.
+    pub fn of(builder: ClientBuilder) -> (Client, Arc<Notes>) {
+        let notes = Arc::new(Notes::default());
+        let for_store = Arc::clone(&notes);
+        let client = builder.wrap(move |inner| Arc::new(Watched { inner, notes: Arc::clone(&for_store) })).build().unwrap();
+        (client, notes)
+    }
+
+    /// Has `hook` called before each call goes on to the store.
+    pub fn before(&self, hook: impl Fn(&Asked) + Send + Sync + 'static) {
+        *self.before.lock().unwrap() = Some(Arc::new(Box::new(hook)));
+    }
+
+    /// Has `hook` called after each call came back from the store.
+    pub fn after(&self, hook: impl Fn(&Asked) + Send + Sync + 'static) {
+        *self.after.lock().unwrap() = Some(Arc::new(Box::new(hook)));
+    }
+
+    /// What was asked so far, when, and on which thread.
+    pub fn asked(&self) -> Vec<(Instant, ThreadId, Asked)> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The attempts so far.
+    pub fn attempts(&self) -> usize {
+        self.count(|asked| matches!(asked, Asked::Acquire { .. }))
+    }
+
+    /// The calls that extend so far, however many leases each has.
+    pub fn extends(&self) -> usize {
+        self.count(|asked| matches!(asked, Asked::Extend { .. }))
+    }
+
+    pub fn count(&self, wanted: impl Fn(&Asked) -> bool) -> usize {
+        self.asked().iter().filter(|(_, _, asked)| wanted(asked)).count()
+    }
+
+    fn around<R>(&self, asked: Asked, call: impl FnOnce() -> R) -> R {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), thread::current().id(), asked.clone()));
+        let before = self.before.lock().unwrap().clone();
+        if let Some(hook) = before {
+            hook(&asked);
+        }
+        let result = call();
+        let after = self.after.lock().unwrap().clone();
+        if let Some(hook) = after {
+            hook(&asked);
+        }
+        result
+    }
+}
+
+impl LeaseStore for Watched {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let asked = Asked::Acquire { token: ask.token.as_str().to_owned(), attempt: ask.attempt };
+        self.notes.around(asked, || self.inner.try_acquire(ask))
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        let keys = leases.iter().map(|lease| lease.key.as_str().to_owned()).collect();
+        let asked = Asked::Extend { keys, thread: thread::current().name().map(str::to_owned) };
+        self.notes.around(asked, || self.inner.extend(leases, deadline))
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+        self.notes.around(Asked::EndIn, || self.inner.end_in(lease, end, deadline))
+    }
+
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.notes.around(Asked::Release, || self.inner.release(key, token, deadline))
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.notes.around(Asked::Withdraw, || self.inner.withdraw(key, token, deadline))
+    }
+
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.inner.listen(key, token, bell)
+    }
+
+    fn queues(&self) -> bool {
+        self.inner.queues()
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        self.inner.inspect(key, deadline)
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.force_release(key, deadline)
+    }
+
+    fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        self.inner.supports(options)
+    }
+}

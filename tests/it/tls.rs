@@ -1,0 +1,178 @@
+//! `rediss://`, unix sockets, and what else a URL can say.
+
+use std::time::Duration;
+
+use distlock::{Client, Error, Lock};
+
+use crate::faults::{PATIENCE, impatient};
+use crate::helpers::{SOON, error, get, ms};
+use crate::support::tls::{Certificate, Certificates};
+use crate::support::{Mode, Proxy, Server, within};
+
+/// A server with a certificate of its own authority.
+fn with(choose: impl Fn(&Certificates) -> Certificate) -> (Server, Certificates) {
+    let certificates = Certificates::new();
+    let chosen = choose(&certificates);
+    let server = Server::builder().tls(&chosen.cert, &chosen.key, certificates.ca()).start();
+    (server, certificates)
+}
+
+fn works(client: &Client, server: &Server) {
+    let lock = client.lock("x");
+    assert!(lock.try_lock(SOON).unwrap());
+    assert!(get(server, "x").is_some());
+    lock.extend(ms(20_000)).unwrap();
+    lock.unlock().unwrap();
+    assert_eq!(get(server, "x"), None);
+}
+
+#[test]
+fn lock_works_over_tls_with_a_private_authority() {
+    let (server, certificates) = with(Certificates::good);
+    for host in ["localhost", "127.0.0.1"] {
+        let client = Client::builder(&server.tls_url(host)).root_certificates(certificates.ca_pem()).build().unwrap();
+        works(&client, &server);
+    }
+}
+
+/// Fails at once and says why, whatever the call: waiting does not mend a certificate.
+#[track_caller]
+fn refused(server: &Server, certificates: &Certificates, why: &str) {
+    let client = Client::builder(&server.tls_url("localhost")).root_certificates(certificates.ca_pem()).build().unwrap();
+    let lock = client.lock("x");
+    let errors: Vec<Error> =
+        within(..SOON, || vec![error(client.ping()), error(lock.try_lock(SOON * 2)), error(lock.lock()), error(lock.inspect().map(drop))]);
+    for error in errors {
+        assert!(error.is_unavailable() && error.to_string().contains(why), "{error:?}");
+    }
+    assert_eq!(get(server, "x"), None);
+}
+
+#[test]
+fn expired_certificate_is_refused_at_once() {
+    let (server, certificates) = with(Certificates::expired);
+    refused(&server, &certificates, "has expired");
+}
+
+#[test]
+fn certificate_of_another_host_is_refused_at_once() {
+    let (server, certificates) = with(Certificates::wrong_name);
+    refused(&server, &certificates, "for another host");
+}
+
+#[test]
+fn certificate_of_another_authority_is_refused_at_once() {
+    let (server, _) = with(Certificates::good);
+    refused(&server, &Certificates::new(), "authority");
+}
+
+#[test]
+fn certificates_that_are_none_are_invalid_input() {
+    for pem in ["-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\n!\n"] {
+        let built = Client::builder("rediss://localhost:1/").root_certificates(pem).build();
+        let error = error(built);
+        assert!(error.is_invalid_input(), "{error:?}");
+    }
+}
+
+#[test]
+fn tls_spoken_to_a_server_that_does_not_speak_it_ends_within_its_deadline() {
+    let server = Server::start();
+    let url = format!("rediss://localhost:{}/", server.port());
+    let client = impatient(&url).root_certificates(Certificates::new().ca_pem()).build().unwrap();
+    let error = within(..SOON, || error(client.lock("x").try_lock(Duration::ZERO)));
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+#[test]
+fn plain_text_spoken_to_a_tls_port_ends_within_its_deadline() {
+    let (server, _) = with(Certificates::good);
+    let url = server.tls_url("localhost").replace("rediss:", "redis:");
+    let client = impatient(&url).build().unwrap();
+    let error = within(..SOON, || error(client.lock("x").try_lock(Duration::ZERO)));
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+#[test]
+fn silent_handshake_ends_within_its_deadline() {
+    let (server, certificates) = with(Certificates::good);
+    let proxy = Proxy::start(server.port());
+    proxy.set_mode(Mode::Silent);
+    let url = format!("rediss://localhost:{}/", proxy.port());
+    let client = impatient(&url).root_certificates(certificates.ca_pem()).build().unwrap();
+    let lock = client.lock("x");
+    let error = within(PATIENCE / 2..PATIENCE + ms(2000), || error(lock.try_lock(Duration::ZERO)));
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+#[test]
+fn tls_connection_that_freezes_ends_within_its_deadline_and_recovers() {
+    let (server, certificates) = with(Certificates::good);
+    let client = impatient(&server.tls_url("localhost")).root_certificates(certificates.ca_pem()).build().unwrap();
+    let lock = client.lock("x");
+    works(&client, &server);
+    server.stop_process();
+    let error = within(PATIENCE / 2..PATIENCE + ms(2000), || error(lock.try_lock(Duration::ZERO)));
+    assert!(error.is_unavailable(), "{error:?}");
+    server.cont();
+    assert!(lock.try_lock(SOON).unwrap());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn lock_works_over_a_unix_socket() {
+    for server in [Server::builder().unix_socket().start(), Server::builder().unix_socket().password("secret").start()] {
+        let client = Client::open(&server.unix_url()).unwrap();
+        works(&client, &server);
+        server.restart();
+        works(&client, &server);
+    }
+}
+
+#[test]
+fn unix_socket_that_is_not_there_is_unavailable() {
+    let server = Server::start();
+    let client = impatient(&format!("redis+unix://{}/none.sock", server.dir().display())).build().unwrap();
+    let lock = client.lock("x");
+    let error = within(..SOON, || error(lock.try_lock(ms(200))));
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+#[test]
+fn frozen_server_behind_a_unix_socket_ends_within_its_deadline() {
+    let server = Server::builder().unix_socket().start();
+    let client = impatient(&server.unix_url()).build().unwrap();
+    let lock = client.lock("x");
+    server.stop_process();
+    let error = within(PATIENCE / 2..PATIENCE + ms(2000), || error(lock.try_lock(Duration::ZERO)));
+    assert!(error.is_unavailable(), "{error:?}");
+    server.cont();
+    assert!(lock.try_lock(SOON).unwrap());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn url_names_user_password_and_database() {
+    let server = Server::start();
+    let mut admin = server.connection();
+    let rules = ["SETUSER", "worker", "on", ">topsecret", "~*", "&*", "+@all"];
+    redis::cmd("ACL").arg(&rules).exec(&mut admin).unwrap();
+    let url = format!("{}5", server.url_with("worker", "topsecret"));
+    let client = Client::open(&url).unwrap();
+    let lock = client.lock("x");
+    lock.lock().unwrap();
+    assert_eq!(get(&server, "x"), None, "not in database 0");
+    redis::cmd("SELECT").arg(5).exec(&mut admin).unwrap();
+    assert!(redis::cmd("EXISTS").arg("x").query::<bool>(&mut admin).unwrap());
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut admin).unwrap();
+    assert!(clients.contains("user=worker"));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn database_that_is_not_there_is_an_error_at_once() {
+    let server = Server::start();
+    let client = Client::open(&format!("{}99", server.url())).unwrap();
+    let error = within(..SOON, || error(client.lock("x").try_lock(SOON * 6)));
+    assert!(error.is_server(), "{error:?}");
+}

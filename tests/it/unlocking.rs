@@ -1,0 +1,155 @@
+//! Unlocking has three outcomes, each told apart: released, lost before, unknown (R10, R12).
+
+use distlock::{Client, Lock, LockOptions, Renewal};
+
+use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
+use crate::helpers::{SOON, delete, error, get, keys, ms, put};
+use crate::support::{Fault, Rule, Server, eventually, within};
+
+fn is_release(command: &[Vec<u8>]) -> bool {
+    // The first script after the lock was acquired that is about it; renewal's comes seconds later.
+    command[0].starts_with(b"EVAL") && command.get(3).is_some_and(|key| key == b"x")
+}
+
+#[test]
+fn release_whose_reply_was_lost_with_its_connection_is_released() {
+    let (server, proxy) = through_proxy();
+    for resets in [false, true] {
+        proxy.set_resets(resets);
+        for fault in [Fault::CutBefore, Fault::CutAfter] {
+            let client = Client::open(&proxy.url()).unwrap();
+            let lock = client.lock("x");
+            lock.lock().unwrap();
+            let cut = proxy.add(Rule::any(fault).when(is_release).next(1));
+            lock.unlock().unwrap();
+            cut.wait_fired(SOON);
+            assert!(!lock.is_held() && keys(&server).is_empty());
+            proxy.clear_rules();
+        }
+    }
+}
+
+#[test]
+fn release_whose_reply_was_swallowed_is_repeated_and_released() {
+    let (server, proxy) = through_proxy();
+    let lock = impatient(&proxy.url()).build().unwrap().lock("x");
+    lock.lock().unwrap();
+    let lost = proxy.add(Rule::any(Fault::SwallowReply).when(is_release).next(1));
+    lock.unlock().unwrap();
+    lost.wait_fired(SOON);
+    assert!(keys(&server).is_empty());
+    assert!(lock.unlock().unwrap_err().is_not_held());
+}
+
+#[test]
+fn release_of_a_silent_server_is_unknown_and_done_in_the_background() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("x");
+    lock.lock().unwrap();
+    proxy.freeze();
+    let error = within(PATIENCE..PATIENCE * 2 + ms(3000), || error(lock.unlock()));
+    assert!(error.is_unknown() && !error.is_lost() && !error.is_not_held(), "{error:?}");
+    assert_eq!(error.lock_name(), Some("x"));
+    assert!(!lock.is_held(), "the hold is taken back whatever came of it");
+    assert_eq!(keys(&server), ["x"]);
+    proxy.thaw();
+    // Long before the lease of 30 s runs out.
+    nothing_is_left(&server);
+    assert!(lock.try_lock(SOON).unwrap());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn release_without_a_server_is_unknown() {
+    let server = Server::start();
+    let client = impatient(&server.url()).build().unwrap();
+    let lock = client.lock("x");
+    lock.lock().unwrap();
+    server.kill();
+    let error = within(..SOON, || error(lock.unlock()));
+    assert!(error.is_unknown(), "{error:?}");
+    assert!(error.to_string().contains("\"x\""));
+}
+
+#[test]
+fn unlock_after_the_lease_ran_out_is_lost() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let lock = client.lock_with("x", LockOptions::new().lease(ms(100)).renewal(Renewal::Never)).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || keys(&server).is_empty());
+    assert!(error(lock.unlock()).is_lost());
+    assert!(error(lock.unlock()).is_not_held());
+}
+
+#[test]
+fn unlock_of_a_lock_that_was_deleted_is_lost() {
+    let server = Server::start();
+    let lock = Client::open(&server.url()).unwrap().lock("x");
+    lock.lock().unwrap();
+    delete(&server, "x");
+    assert!(error(lock.unlock()).is_lost());
+    assert!(error(lock.unlock()).is_not_held());
+}
+
+#[test]
+fn unlock_never_deletes_anothers_lock() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    for fault in [None, Some(Fault::CutBefore), Some(Fault::CutAfter), Some(Fault::SwallowReply)] {
+        let lock = client.lock("x");
+        lock.lock().unwrap();
+        put(&server, "x", "another", SOON * 6);
+        let repeats = fault.is_some();
+        if let Some(fault) = fault {
+            let _ = proxy.add(Rule::any(fault).when(is_release).next(1));
+        }
+        let outcome = lock.unlock();
+        // A repeated release that hears "not ours" while the lease was valid cannot know better; the first one does.
+        assert!(repeats || error(outcome).is_lost());
+        std::thread::sleep(ms(100));
+        assert_eq!(get(&server, "x").as_deref(), Some("another"));
+        proxy.clear_rules();
+        delete(&server, "x");
+    }
+}
+
+#[test]
+fn late_copy_of_a_release_leaves_the_next_holder_alone() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("x");
+    lock.lock().unwrap();
+    let late = proxy.add(Rule::any(Fault::HoldRequest).when(is_release).next(1));
+    lock.unlock().unwrap();
+    let held = late.wait_held(SOON);
+    lock.lock().unwrap();
+    let token = get(&server, "x");
+    held.release();
+    eventually(SOON, || proxy.open() <= 2);
+    std::thread::sleep(ms(50));
+    assert_eq!(get(&server, "x"), token);
+    assert!(lock.is_valid());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn dropped_guard_is_released_in_the_background_after_an_outage() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("x");
+    let guard = lock.guard().unwrap();
+    proxy.freeze();
+    within(..SOON, || drop(guard));
+    proxy.thaw();
+    nothing_is_left(&server);
+}
+
+#[test]
+fn unlock_without_a_hold_sends_nothing() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    assert!(error(client.lock("x").unlock()).is_not_held());
+    assert_eq!((proxy.accepted(), proxy.requests()), (0, 0));
+}
