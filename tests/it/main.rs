@@ -23,3 +23,4 @@ mod typed_errors;
 mod unanswered;
 mod unlocking;
 mod validity;
+mod contract;
