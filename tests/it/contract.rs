@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, End, Extend, Gone, Key, LeaseStore, Token};
+use distlock::testing::{Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Rung, Token};
 use distlock::{Client, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{Elsewhere, SOON, error, is_free, ms, on_another_thread};
@@ -302,6 +302,102 @@ fn a_repeated_attempt_reserves_fences_that_grow(place: &Place) {
     assert!(place.fence(&a, &mine, 4) >= first + 4, "nobody knows whether the first block was used");
 }
 
+/// A waiter in the store's queue.
+struct Waiter {
+    token: Token,
+    bell: Arc<Bell>,
+    listening: Listening,
+}
+
+impl Waiter {
+    /// Listens and is refused; its place names this attempt.
+    fn queue(place: &Place, key: &Key, attempt: u64) -> Waiter {
+        let (token, bell) = (token(), Bell::new());
+        let listening = place.store.listen(key, &token, &bell).expect("a store that queues can wake");
+        let waiter = Waiter { token, bell, listening };
+        let answer = place.store.try_acquire(&Ask {
+            key,
+            token: &waiter.token,
+            attempt,
+            lease: LEASE,
+            fences: 0,
+            place: Some(&waiter),
+            contended: true,
+            may_be_mine: true,
+            deadline: deadline(),
+        });
+        assert!(matches!(answer.unwrap(), Answer::Refused { .. }));
+        waiter
+    }
+
+    fn heard(&self, within: Duration) -> Rung {
+        self.bell.wait(&Clock::default(), Some(Instant::now() + within))
+    }
+}
+
+impl InQueue for Waiter {
+    fn address(&self) -> Option<&str> {
+        Some(&self.listening.address)
+    }
+
+    fn alive_for(&self) -> Duration {
+        LEASE
+    }
+
+    fn first_lease(&self) -> Duration {
+        ms(3000)
+    }
+}
+
+/// Whether the store has a queue; one that has none says so in both ways.
+fn queues(place: &Place) -> bool {
+    let listens = place.store.listen(&key("a"), &token(), &Bell::new()).is_some();
+    assert_eq!(place.store.queues(), listens);
+    listens
+}
+
+fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) {
+    if !queues(place) {
+        return;
+    }
+    let (a, holder) = (key("a"), token());
+    place.ask(&a, &holder, LEASE);
+    let (first, second) = (Waiter::queue(place, &a, 7), Waiter::queue(place, &a, 2));
+    assert_eq!(place.release(&a, &holder), Gone::Released);
+    // Named by the attempt that was refused, and for a short lease at first.
+    assert_eq!(first.heard(SOON), Rung::Grant(Grant { attempt: 7, fence: None }));
+    assert_eq!(place.holder(&a).as_deref(), Some(first.token.as_str()));
+    assert!(place.remaining(&a).unwrap() <= ms(3000));
+    assert!(!place.is_granted(&a, &token()), "nobody overtakes");
+    assert_eq!(second.heard(ms(20)), Rung::Silent);
+    assert_eq!(place.release(&a, &first.token), Gone::Released);
+    assert_eq!(second.heard(SOON), Rung::Grant(Grant { attempt: 2, fence: None }));
+    assert_eq!(place.holder(&a).as_deref(), Some(second.token.as_str()));
+    assert_eq!(place.release(&a, &second.token), Gone::Released);
+    assert_eq!(place.holder(&a), None);
+}
+
+fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &Place) {
+    if !queues(place) {
+        return;
+    }
+    let (a, holder) = (key("a"), token());
+    place.ask(&a, &holder, LEASE);
+    let withdrawn = Waiter::queue(place, &a, 1);
+    drop(Waiter::queue(place, &a, 1));
+    let last = Waiter::queue(place, &a, 1);
+    assert_eq!(place.withdraw(&a, &withdrawn.token), Gone::NotOurs);
+    // However it is freed.
+    assert!(place.store.force_release(&a, deadline()).unwrap());
+    assert!(matches!(last.heard(SOON), Rung::Grant(_)));
+    assert_eq!(place.holder(&a).as_deref(), Some(last.token.as_str()));
+    assert_eq!(withdrawn.heard(ms(20)), Rung::Silent);
+    // One that was served and does not want it any more passes it on.
+    let next = Waiter::queue(place, &a, 3);
+    assert_eq!(place.withdraw(&a, &last.token), Gone::Released);
+    assert!(matches!(next.heard(SOON), Rung::Grant(Grant { attempt: 3, .. })));
+}
+
 fn lock_holds_until_it_is_unlocked_as_often(place: &Place) {
     let lock = place.client.lock("a");
     lock.lock().unwrap();
@@ -457,6 +553,8 @@ macro_rules! over_every_store {
                 force_release_frees_it_whoever_has_it
                 fences_grow_with_every_token
                 a_repeated_attempt_reserves_fences_that_grow
+                a_release_hands_the_lock_to_the_first_in_the_queue
+                a_waiter_that_withdrew_or_does_not_listen_is_passed_over
                 lock_holds_until_it_is_unlocked_as_often
                 two_clients_exclude_each_other
                 a_waiting_client_gets_the_lock_when_it_is_released

@@ -24,3 +24,4 @@ mod unanswered;
 mod unlocking;
 mod validity;
 mod contract;
+mod layers;

@@ -1,0 +1,306 @@
+//! The layers: who may use whom, and what every file looks like. The checker itself is tested on small texts at the end.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LONGEST_FILE: usize = 400;
+
+/// What each layer, and each file at the top, may name after `crate::`. Arrows point down.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("base", &["base"]),
+    ("lease", &["base", "lease"]),
+    ("local", &["base", "lease", "local"]),
+    ("store", &["base", "lease", "store"]),
+    ("lock", &["base"]),
+    ("guard", &["base", "lock", "redis_lock"]),
+    ("redis_lock", &["base", "lease", "local", "lock", "guard"]),
+    ("rate_limiter", &["base", "lease", "local", "lock"]),
+    ("client", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "rate_limiter"]),
+    // Module lines and re-exports: everything; documentation: nothing.
+    ("lib", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "rate_limiter", "client", "guide"]),
+    ("guide", &[]),
+];
+
+/// The only two lines outside `src/store` that name redis and r2d2: a pool that the program has, and its own commands.
+const CLIENTS_SIGNATURES: [&str; 2] = [
+    "pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {",
+    "pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {",
+];
+
+/// What is wrong with a file, in words.
+fn problems(path: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !text.starts_with("//!") {
+        problems.push("does not begin with a module doc".to_owned());
+    }
+    if text.lines().count() > LONGEST_FILE {
+        problems.push(format!("has more than {LONGEST_FILE} lines"));
+    }
+    let layer = path.split('/').next().unwrap().trim_end_matches(".rs");
+    let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == layer) else {
+        problems.push("belongs to no layer: say in MAY_USE what it may use".to_owned());
+        return problems;
+    };
+    let code = without_comments_and_strings(text);
+    for used in used_modules(path, &code) {
+        if !allowed.contains(&used.as_str()) {
+            problems.push(format!("{layer} must not use {used}"));
+        }
+    }
+    if layer != "store" {
+        for line in code.lines().map(str::trim).filter(|line| names_redis(line)) {
+            if layer != "client" || !CLIENTS_SIGNATURES.contains(&line) {
+                problems.push(format!("names redis or r2d2: {line}"));
+            }
+        }
+    }
+    problems
+}
+
+/// The first names after `crate::`, also where `super::` leads out of the file's own module up to the top.
+fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
+    let own = Path::new(path).with_extension("");
+    let own: Vec<&str> = own.iter().map(|part| part.to_str().unwrap()).filter(|part| *part != "mod" && *part != "lib").collect();
+    let words = words(code);
+    let mut used = BTreeSet::new();
+    // Where each inline module ends, by its depth in braces.
+    let (mut depth, mut inline) = (0_usize, Vec::new());
+    let mut at = 0;
+    while at < words.len() {
+        match words[at] {
+            "{" => {
+                depth += 1;
+                if at >= 2 && words[at - 2] == "mod" {
+                    inline.push(depth);
+                }
+            }
+            "}" => {
+                if inline.last() == Some(&depth) {
+                    inline.pop();
+                }
+                depth = depth.saturating_sub(1);
+            }
+            // `pub(super)` and `pub(in crate::x)` name no more than their own branch; only paths count.
+            "crate" | "super" if words.get(at + 1) == Some(&"::") => {
+                let mut levels = own.len() + inline.len();
+                if words[at] == "crate" {
+                    levels = 0;
+                    at += 2;
+                } else {
+                    while words.get(at) == Some(&"super") && words.get(at + 1) == Some(&"::") {
+                        levels = levels.saturating_sub(1);
+                        at += 2;
+                    }
+                }
+                // Anything deeper is the file's own branch.
+                if levels == 0 {
+                    used.extend(first_names(&words[at..]));
+                }
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    used
+}
+
+/// The name at the beginning of a path, or each one of a group in braces.
+fn first_names(words: &[&str]) -> Vec<String> {
+    if words.first() != Some(&"{") {
+        return words.first().map(|name| (*name).to_owned()).into_iter().collect();
+    }
+    let (mut depth, mut names, mut first) = (0, Vec::new(), true);
+    for word in words {
+        match *word {
+            "{" => depth += 1,
+            "}" if depth == 1 => break,
+            "}" => depth -= 1,
+            "," if depth == 1 => first = true,
+            name if depth == 1 && first => {
+                names.push(name.to_owned());
+                first = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn names_redis(code: &str) -> bool {
+    let words = words(code);
+    words.iter().enumerate().any(|(at, word)| {
+        let named = ["redis", "r2d2"].contains(word);
+        let path_goes_on = words.get(at + 1) == Some(&"::");
+        let imported = at > 0 && ["use", "crate", "as", "{", ","].contains(&words[at - 1]) && words.contains(&"use");
+        named && (path_goes_on || imported)
+    })
+}
+
+/// Names, `::`, and every other sign by itself.
+fn words(code: &str) -> Vec<&str> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let mut words = Vec::new();
+    let mut rest = code.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = if is_name(first) {
+            rest.find(|c| !is_name(c)).unwrap_or(rest.len())
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        words.push(&rest[..length]);
+        rest = rest[length..].trim_start();
+    }
+    words
+}
+
+/// The text with every comment, string and character taken out; its lines stay.
+fn without_comments_and_strings(text: &str) -> String {
+    let mut code = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if rest.starts_with("r\"") || rest.starts_with("r#\"") {
+            let end = if rest.starts_with("r#") { "\"#" } else { "\"" };
+            rest[3..].find(end).map_or(rest.len(), |at| 3 + at + end.len())
+        } else if c == '"' {
+            1 + end_of_literal(&rest[1..], '"')
+        } else if c == '\'' && is_character(rest) {
+            1 + end_of_literal(&rest[1..], '\'')
+        } else {
+            0
+        };
+        if skipped == 0 {
+            code.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            code.extend(rest[..skipped].chars().filter(|c| *c == '\n'));
+            code.push(' ');
+            rest = &rest[skipped..];
+        }
+    }
+    code
+}
+
+/// Whether a quote begins a character, as opposed to a lifetime.
+fn is_character(text: &str) -> bool {
+    let mut after = text.chars().skip(1);
+    after.next() == Some('\\') || after.next() == Some('\'')
+}
+
+fn end_of_literal(text: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn source_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(source_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+#[test]
+fn every_file_keeps_to_its_layer() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = source_files(&root);
+    assert!(files.len() > 20, "only {} files in {}", files.len(), root.display());
+    let mut found = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&file).unwrap();
+        found.extend(problems(&path, &text).into_iter().map(|problem| format!("src/{path} {problem}")));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_client_still_has_the_two_signatures_that_it_is_allowed() {
+    let client = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/client.rs")).unwrap();
+    for signature in CLIENTS_SIGNATURES {
+        assert!(client.lines().any(|line| line.trim() == signature), "an exception that nobody needs: {signature}");
+    }
+}
+
+#[track_caller]
+fn assert_found(path: &str, code: &str, problem: &str) {
+    let found = problems(path, &format!("//! A doc.\n{code}\n"));
+    assert!(found.iter().any(|found| found.contains(problem)), "{code:?} in {path}: {found:?}");
+}
+
+#[track_caller]
+fn assert_clean(path: &str, code: &str) {
+    assert_eq!(problems(path, &format!("//! A doc.\n{code}\n")), [""; 0], "{code:?} in {path}");
+}
+
+#[test]
+fn a_planted_use_of_a_higher_layer_is_found() {
+    assert_found("base/bell.rs", "use crate::lease::Lease;", "base must not use lease");
+    assert_found("lease/renewal.rs", "use crate::{base::clock::Clock, store::{Node, Pool}};", "lease must not use store");
+    assert_found("lease/renewal.rs", "fn f() { crate::local::f() }", "lease must not use local");
+    assert_found("local/turn.rs", "use crate::redis_lock::RedisLock;", "local must not use redis_lock");
+    assert_found("store/plain.rs", "use crate::local::turn::Turn;", "store must not use local");
+    assert_found("redis_lock.rs", "use crate::store::Backend;", "redis_lock must not use store");
+    assert_found("lock.rs", "use crate::lease::Lease;", "lock must not use lease");
+    // By the names that the crate re-exports, too: they come from everywhere.
+    assert_found("lease/mod.rs", "use crate::Error;", "lease must not use Error");
+}
+
+#[test]
+fn a_planted_use_by_super_is_found() {
+    assert_found("lease/mod.rs", "use super::store::Node;", "lease must not use store");
+    assert_found("lease/token.rs", "use super::super::local::Names;", "lease must not use local");
+    assert_found("store/mod.rs", "mod tests { use super::super::client::Client; }", "store must not use client");
+    assert_found("lock.rs", "fn f() { super::client::f() }", "lock must not use client");
+    assert_clean("lease/token.rs", "use super::store::LeaseStore;\nmod tests { use super::super::key::Key; use super::*; }");
+    assert_clean("store/mod.rs", "pub(super) struct S;\nmod tests { fn f() { { super::g() } } }");
+    assert_clean("client.rs", "mod testing { use super::Client; use crate::base::error::Result; }");
+}
+
+#[test]
+fn a_planted_redis_is_found() {
+    assert_found("lease/mod.rs", "use redis::Value;", "names redis");
+    assert_found("base/error.rs", "use redis;", "names redis");
+    assert_found("local/mod.rs", "use {std::fmt, r2d2 as pool};", "names redis");
+    assert_found("redis_lock.rs", "fn f(value: ::redis::Value) {}", "names redis");
+    assert_found("client.rs", "fn f(pool: r2d2::Pool<Slots>) {}", "names redis");
+    assert_clean("store/node.rs", "use redis::Value;");
+    assert_clean("client.rs", CLIENTS_SIGNATURES[1]);
+    assert_clean("lib.rs", "mod redis_lock;\npub use redis_lock::RedisLock;");
+}
+
+#[test]
+fn comments_and_strings_are_no_uses() {
+    assert_clean("base/error.rs", "/// See [`x`](crate::Interrupt) and redis::Value.\n/* crate::lease::x\n redis::y */");
+    assert_clean("base/error.rs", "const X: &str = \"\\\"crate::lease redis::Value // \"; // crate::local::x");
+    assert_clean("base/error.rs", "const X: &str = r#\"a \"crate::lease::x\" b\"#; const C: char = '\"'; fn f<'a>(x: &'a str) {}");
+    assert_found("base/error.rs", "const C: char = '\"'; use crate::lease::Lease; const D: char = '\\'';", "base must not use lease");
+}
+
+#[test]
+fn a_file_that_is_too_long_or_has_no_doc_or_no_place_is_found() {
+    assert_found("base/error.rs", &"\n".repeat(LONGEST_FILE), "more than 400 lines");
+    assert!(problems("base/error.rs", "// A comment.\n")[0].contains("module doc"));
+    assert_found("elsewhere/new.rs", "", "belongs to no layer");
+    assert_found("new.rs", "", "belongs to no layer");
+}
