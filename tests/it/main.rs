@@ -24,4 +24,6 @@ mod unanswered;
 mod unlocking;
 mod validity;
 mod contract;
+mod holds;
 mod layers;
+mod lock;
