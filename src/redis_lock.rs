@@ -259,13 +259,9 @@ impl RedisLock {
                 }
                 self.hold(ticket, &lease).map(|()| true)
             }
-            Ok(None) => {
+            ended => {
                 ticket.pass_place(acquisition);
-                Ok(false)
-            }
-            Err(error) => {
-                ticket.pass_place(acquisition);
-                Err(error)
+                ended.map(|_| false)
             }
         }
     }
@@ -286,9 +282,10 @@ impl RedisLock {
             fence: lease.held_fence(),
         };
         holds::enter(hold).or_else(|hold| {
-            // The thread is ending, and nobody would ever take this hold back.
-            self.release(&hold)?;
-            Err(Error::unsupported("a thread that is ending cannot lock"))
+            // The thread is ending, and nobody would ever take this hold back, nor give up its turn.
+            let released = self.release(&hold);
+            self.shared.turn.leave(hold.ticket);
+            released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))
         })
     }
 
