@@ -72,7 +72,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
     pub fn ping(&self) -> Result<()> {
-        self.open.check_open()?;
+        self.open.background.check_open()?;
         self.open.backend.ping(self.open.background.command_deadline()).map_err(|error| error.into_error())
     }
 
@@ -128,7 +128,7 @@ impl Client {
     /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`, `Denied`, `WrongType`: what the server said.
     /// `Unsupported` on `memory://`, which knows no commands.
     pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {
-        self.open.check_open()?;
+        self.open.background.check_open()?;
         self.open.backend.execute(self.open.background.command_deadline(), &mut work).map_err(|error| error.into_error())
     }
 
@@ -145,13 +145,6 @@ impl Client {
 }
 
 impl Open {
-    fn check_open(&self) -> Result<()> {
-        if self.background.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-        }
-        Ok(())
-    }
-
     fn close(&self, timeout: Duration) -> Result<()> {
         let background = &self.background;
         if background.closing.is_interrupted() {

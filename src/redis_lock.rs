@@ -176,7 +176,7 @@ impl RedisLock {
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
     pub fn inspect(&self) -> Result<Option<Holder>> {
-        self.shared.check_name()?;
+        self.check_usable()?;
         self.store.inspect(&self.shared.key, self.background().command_deadline()).map_err(|error| self.failed(error))
     }
 
@@ -187,7 +187,7 @@ impl RedisLock {
     /// # Errors
     /// `Unknown`: no answer; the lock may still be held on the server. `Denied`, `WrongType`, `Server`: nothing was changed.
     pub fn force_unlock(&self) -> Result<bool> {
-        self.shared.check_name()?;
+        self.check_usable()?;
         self.store.force_release(&self.shared.key, self.background().command_deadline()).map_err(|error| {
             if error.may_have_run { self.unknown("nobody knows whether the lock was released by force", error) } else { self.failed(error) }
         })
@@ -208,6 +208,11 @@ impl RedisLock {
     /// ```
     pub fn on_lost(&self, callback: impl Fn(&Lost) + Send + Sync + 'static) {
         self.shared.on_lost(Arc::new(callback));
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        self.shared.check_name()?;
+        self.background().check_open().map_err(|error| self.named(error))
     }
 
     fn background(&self) -> &Arc<Background> {

@@ -36,9 +36,7 @@ pub(crate) struct Patience<'a> {
 impl Patience<'_> {
     /// Ends the wait of an interrupted caller, or of a closed client.
     pub(crate) fn check(&self, background: &Background) -> Result<()> {
-        if background.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-        }
+        background.check_open()?;
         if self.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
         }

@@ -66,6 +66,14 @@ impl Background {
             .map_err(|error| Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases").because(error))
     }
 
+    /// An error once the client is being closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closing.is_interrupted() {
+            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn command_deadline(&self) -> Instant {
         self.clock.now() + self.limits.command_timeout
     }

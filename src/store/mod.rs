@@ -151,7 +151,11 @@ impl Backend {
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         match self {
-            Self::Server { node, inbox, .. } => inbox.close(node, deadline),
+            Self::Server { node, inbox, .. } => {
+                let in_time = inbox.close(node, deadline);
+                node.close();
+                in_time
+            }
             Self::Memory { .. } => true,
         }
     }

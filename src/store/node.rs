@@ -9,7 +9,7 @@ use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult,
 use super::Settings;
 use super::connect::Connector;
 use super::gate::Gate;
-use super::pool::{Pool, Slot, closed_connection};
+use super::pool::{OwnPool, Pool, Slot, closed_connection};
 use super::reply;
 use super::wire::{self, Part, Script, Wire};
 use crate::base::clock::Clock;
@@ -48,7 +48,7 @@ impl Node {
     pub(super) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(pool),
-            None => Pool::new(settings.pool_size, settings.command_timeout)?,
+            None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
         let gate = Gate::at(info.addr().to_string());
         let connector = Connector::new(
@@ -202,6 +202,16 @@ impl Node {
         })
     }
 
+    /// Closes the connections that nobody uses, and ends the pool's thread. A program's own pool is left to the program.
+    ///
+    /// Without it they would last as long as anything that still names the client, such as a hold that its thread never took back.
+    pub(crate) fn close(&self) {
+        if let Pool::Own(pool) = &self.pool {
+            pool.close();
+        }
+        locked(&self.renewing).connection = None;
+    }
+
     fn usable(&self) -> Result<(), StoreError> {
         if self.is_forked() {
             let message = "the client belongs to the process that this one was forked from: make a new one";
@@ -216,10 +226,8 @@ impl Node {
         let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
         match &self.pool {
             Pool::Own(pool) => {
-                // One that is idle is had without a look at the clock.
-                let slot = pool.try_get().map_or_else(|| pool.get_timeout(wait()), Ok);
-                let mut slot = slot.map_err(|_| exhausted())?;
-                self.talk(&mut slot, deadline, talk)
+                let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
+                self.talk(checked_out.slot(), deadline, talk)
             }
             Pool::Theirs(pool) => {
                 let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;

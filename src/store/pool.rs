@@ -5,13 +5,12 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use r2d2::PooledConnection;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::ScheduledThreadPool;
-
-use crate::base::error::{Error, ErrorKind, Result};
 
 /// A place for one connection.
 #[derive(Default)]
@@ -47,26 +46,94 @@ impl r2d2::ManageConnection for Slots {
 }
 
 pub(super) enum Pool {
-    Own(r2d2::Pool<Slots>),
+    Own(OwnPool),
     /// The program's.
     Theirs(r2d2::Pool<redis::Client>),
 }
 
-impl Pool {
-    pub(super) fn new(size: u32, timeout: Duration) -> Result<Self> {
-        let failed = |error| Error::new(ErrorKind::Unavailable, "the pool could not be started").because(error);
-        let thread = ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool").build();
+/// The client's own pool. Its thread starts with the first check-out.
+pub(super) struct OwnPool {
+    size: u32,
+    timeout: Duration,
+    state: RwLock<State>,
+}
+
+enum State {
+    New,
+    Open(r2d2::Pool<Slots>),
+    Closed,
+}
+
+/// A slot that was checked out.
+pub(super) enum CheckedOut {
+    Pooled(PooledConnection<Slots>),
+    /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it back.
+    Alone(Slot),
+}
+
+impl CheckedOut {
+    pub(super) fn slot(&mut self) -> &mut Slot {
+        match self {
+            Self::Pooled(slot) => slot,
+            Self::Alone(slot) => slot,
+        }
+    }
+}
+
+impl OwnPool {
+    pub(super) fn new(size: u32, timeout: Duration) -> Self {
+        Self { size, timeout, state: RwLock::new(State::New) }
+    }
+
+    /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be started.
+    pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
+        let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::New => None,
+            State::Open(pool) => match pool.try_get() {
+                // One that is idle is had without a look at the clock.
+                Some(slot) => return Some(CheckedOut::Pooled(slot)),
+                None => Some(pool.clone()),
+            },
+            State::Closed => return Some(CheckedOut::Alone(Slot::default())),
+        };
+        let pool = match known {
+            Some(pool) => pool,
+            None => {
+                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                match &*state {
+                    State::New => {
+                        let pool = self.start()?;
+                        *state = State::Open(pool.clone());
+                        pool
+                    }
+                    State::Open(pool) => pool.clone(),
+                    State::Closed => return Some(CheckedOut::Alone(Slot::default())),
+                }
+            }
+        };
+        pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
+    }
+
+    fn start(&self) -> Option<r2d2::Pool<Slots>> {
+        // It panics where the system has no thread left.
+        let thread = || ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool").build();
+        let thread = std::panic::catch_unwind(thread).ok()?;
         let pool = r2d2::Pool::builder()
-            .max_size(size)
+            .max_size(self.size)
             .test_on_check_out(false)
             // Idle connections are told by use; no thread needs to look at them.
             .idle_timeout(None)
             .max_lifetime(None)
-            .connection_timeout(timeout)
+            .connection_timeout(self.timeout)
             .thread_pool(Arc::new(thread))
-            .build(Slots)
-            .map_err(failed)?;
-        Ok(Self::Own(pool))
+            .build(Slots);
+        pool.inspect_err(|error| log::warn!("the pool could not be started: {error}")).ok()
+    }
+
+    /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
+    pub(super) fn close(&self) {
+        let was = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), State::Closed);
+        drop(was);
     }
 }
 
