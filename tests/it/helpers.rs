@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, StoreError, Token};
 use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
 
 use crate::support::{Server, eventually};
@@ -259,6 +259,22 @@ impl LeaseStore for Watched {
 
     fn queues(&self) -> bool {
         self.inner.queues()
+    }
+
+    fn has_conditions(&self) -> bool {
+        self.inner.has_conditions()
+    }
+
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+        self.inner.wait_in(ask, condition, release, leave)
+    }
+
+    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
+        self.inner.leave_condition(key, token, condition, deadline)
+    }
+
+    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        self.inner.notify(key, token, condition, most, deadline)
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
