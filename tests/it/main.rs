@@ -29,3 +29,4 @@ mod holds;
 mod interrupts;
 mod layers;
 mod lock;
+mod loss;
