@@ -1,0 +1,257 @@
+//! Errors: every kind can be met, is told apart, says what it is about, and gives nothing away.
+
+use std::collections::HashSet;
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock::{Client, Error, ErrorKind, Layout, Lock, LockOptions, Retry};
+
+use crate::helpers::{Asked, Notes, SOON, client, delete, error, lease, memory, ms, put};
+use crate::logs;
+use crate::support::fake::{self, FakeServer, Reply};
+use crate::support::{Proxy, Server, eventually};
+
+type Predicate = fn(&Error) -> bool;
+
+const KINDS: [(ErrorKind, Predicate); 12] = [
+    (ErrorKind::NotHeld, Error::is_not_held),
+    (ErrorKind::Lost, Error::is_lost),
+    (ErrorKind::Unknown, Error::is_unknown),
+    (ErrorKind::Interrupted, Error::is_interrupted),
+    (ErrorKind::Exhausted, Error::is_exhausted),
+    (ErrorKind::Unavailable, Error::is_unavailable),
+    (ErrorKind::Denied, Error::is_denied),
+    (ErrorKind::WrongType, Error::is_wrong_type),
+    (ErrorKind::InvalidInput, Error::is_invalid_input),
+    (ErrorKind::Conflict, Error::is_conflict),
+    (ErrorKind::Unsupported, Error::is_unsupported),
+    (ErrorKind::Server, Error::is_server),
+];
+
+/// The error is of this kind and no other, names its lock, and has a cause or none.
+#[track_caller]
+fn assert_is(error: &Error, kind: ErrorKind, lock_name: Option<&str>, has_source: bool) {
+    assert_eq!(error.kind(), kind, "{error:?}");
+    for (other, predicate) in KINDS {
+        assert_eq!(predicate(error), other == kind, "{error:?} and {other:?}");
+    }
+    assert_eq!(error.lock_name(), lock_name, "{error:?}");
+    assert_eq!(error.source().is_some(), has_source, "{error:?}");
+    let text = error.to_string();
+    assert!(!text.is_empty() && text.len() < 300, "{text}");
+    if let Some(name) = lock_name {
+        assert!(text.contains(name), "{text}");
+    }
+    assert!(format!("{error:?}").contains(&format!("{kind:?}")));
+}
+
+#[test]
+fn every_kind_has_a_predicate_of_its_own() {
+    let kinds: HashSet<_> = KINDS.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds.len(), KINDS.len());
+}
+
+#[test]
+fn not_held_lost_conflict_and_invalid_input_name_the_lock() {
+    let client = memory();
+    let lock = client.lock("job");
+    assert_is(&error(lock.unlock()), ErrorKind::NotHeld, Some("job"), false);
+    assert_is(&error(lock.extend(SOON)), ErrorKind::NotHeld, Some("job"), false);
+    assert_is(&error(lock.extend(Duration::ZERO)), ErrorKind::InvalidInput, Some("job"), false);
+    lock.lock().unwrap();
+    let other = client.lock_with("job", LockOptions::new().fenced()).unwrap();
+    assert_is(&error(other.lock()), ErrorKind::Conflict, Some("job"), false);
+    assert!(lock.force_unlock().unwrap());
+    assert_is(&error(lock.unlock()), ErrorKind::Lost, Some("job"), false);
+    // A name that is refused is not repeated.
+    assert_is(&error(client.lock("").lock()), ErrorKind::InvalidInput, None, false);
+    assert_is(&error(client.lock_with("job", lease(ms(1)))), ErrorKind::InvalidInput, None, false);
+    assert_is(&error(Client::open("redis//nonsense")), ErrorKind::InvalidInput, None, false);
+}
+
+#[test]
+fn unsupported_says_what_a_store_cannot_do() {
+    let client = memory();
+    assert_is(&error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))), ErrorKind::Unsupported, None, false);
+    assert_is(&error(client.lock_with("job", LockOptions::new().layout(Layout::Redisson))), ErrorKind::Unsupported, None, false);
+    let fenced = LockOptions::new().layout(Layout::Timestamp).fenced();
+    assert_is(&error(client.lock_with("job", fenced)), ErrorKind::Unsupported, None, false);
+}
+
+#[test]
+fn interrupted_and_exhausted_name_the_lock() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON);
+    let client = client(&server);
+    let interrupt = distlock::Interrupt::new();
+    interrupt.interrupt();
+    assert_is(&error(client.lock("job").lock_interruptibly(&interrupt)), ErrorKind::Interrupted, Some("job"), false);
+    let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(5)).attempts(2))).unwrap();
+    assert_is(&error(lock.lock()), ErrorKind::Exhausted, Some("job"), false);
+}
+
+#[test]
+fn unavailable_and_unknown_come_with_their_cause() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::builder(&proxy.url()).command_timeout(ms(150)).max_outage(ms(100)).build().unwrap();
+    let lock = client.lock("job");
+    lock.lock().unwrap();
+    proxy.freeze();
+    assert_is(&error(lock.extend(SOON * 6)), ErrorKind::Unknown, Some("job"), true);
+    let unlocked = error(lock.unlock());
+    assert_is(&unlocked, ErrorKind::Unknown, Some("job"), true);
+    assert!(!lock.is_held());
+    assert!(unlocked.source().unwrap().downcast_ref::<Error>().unwrap().is_unavailable());
+    let failed = error(lock.try_lock(ms(50)));
+    assert_eq!((failed.kind(), failed.lock_name()), (ErrorKind::Unavailable, Some("job")));
+    let failed = error(lock.lock());
+    assert_eq!((failed.kind(), failed.lock_name()), (ErrorKind::Unavailable, Some("job")));
+    assert_eq!(error(client.ping()).kind(), ErrorKind::Unavailable);
+    assert!(error(lock.is_locked()).is_unavailable() && error(lock.inspect()).is_unavailable());
+    proxy.thaw();
+    // What the unlock left is removed in the background.
+    eventually(SOON, || !lock.is_locked().unwrap_or(true));
+}
+
+#[test]
+fn wrong_credentials_are_denied_at_once() {
+    let server = Server::builder().password("correcthorse").start();
+    let url = server.url_with("", "batterystaple");
+    for (client, lock_name) in [(Client::open(&url).unwrap(), "job"), (Client::open(&url.replace(":batterystaple@", "")).unwrap(), "job")] {
+        let lock = client.lock(lock_name);
+        for failed in [lock.lock(), lock.try_lock(SOON).map(drop), lock.try_lock(Duration::ZERO).map(drop), lock.force_unlock().map(drop)] {
+            assert_is(&error(failed), ErrorKind::Denied, Some("job"), error_has_source(&client));
+        }
+        assert!(error(client.ping()).is_denied());
+    }
+}
+
+/// Whether the server's words come with a refusal: those to AUTH are left to redis-rs, which keeps them to itself.
+fn error_has_source(client: &Client) -> bool {
+    error(client.ping()).source().is_some()
+}
+
+#[test]
+fn a_missing_permission_is_denied() {
+    let server = Server::start();
+    redis::cmd("ACL").arg(&["SETUSER", "worker", "on", ">secret1", "~allowed:*", "&*", "+@all"]).exec(&mut server.connection()).unwrap();
+    let client = Client::open(&server.url_with("worker", "secret1")).unwrap();
+    client.lock("allowed:job").with(|_| ()).unwrap();
+    let lock = client.lock("elsewhere");
+    assert_is(&error(lock.lock()), ErrorKind::Denied, Some("elsewhere"), true);
+    assert_is(&error(lock.try_lock(SOON)), ErrorKind::Denied, Some("elsewhere"), true);
+}
+
+#[test]
+fn foreign_data_is_a_wrong_type_and_left_alone() {
+    let server = Server::start();
+    redis::cmd("HSET").arg("job").arg("field").arg("1").exec(&mut server.connection()).unwrap();
+    let lock = client(&server).lock("job");
+    for failed in [lock.lock(), lock.try_lock(Duration::ZERO).map(drop), lock.try_lock(SOON).map(drop)] {
+        // Found by looking, not by an error of the server's.
+        assert_is(&error(failed), ErrorKind::WrongType, Some("job"), false);
+    }
+    for failed in [lock.is_locked().map(drop), lock.inspect().map(drop), lock.force_unlock().map(drop)] {
+        assert_is(&error(failed), ErrorKind::WrongType, Some("job"), true);
+    }
+    let field: String = redis::cmd("HGET").arg("job").arg("field").query(&mut server.connection()).unwrap();
+    assert_eq!(field, "1");
+}
+
+#[test]
+fn what_nothing_else_covers_is_a_server_error_with_its_words() {
+    let server = FakeServer::start(|_, command| {
+        if fake::is(command, "SET") { Reply::error("MISCONF Redis is configured to save RDB snapshots") } else { Reply::usual(command) }
+    });
+    let lock = Client::open(&server.url()).unwrap().lock("job");
+    let failed = error(lock.lock());
+    assert_is(&failed, ErrorKind::Server, Some("job"), true);
+    assert!(failed.source().unwrap().to_string().contains("MISCONF"));
+}
+
+/// Everything that a program may print of what it has.
+fn printed(client: &Client, options: &LockOptions) -> String {
+    let lock = client.lock_with("job", options.clone()).unwrap();
+    let guard = lock.guard().unwrap();
+    let holder = lock.inspect().unwrap().unwrap();
+    let other = client.lock_with("job", LockOptions::new().fenced()).unwrap();
+    let conflict = error(other.lock());
+    delete_by(client, "job");
+    let lost = error(guard.release());
+    format!("{client:?} {lock:?} {options:?} {holder:?} {conflict:?} {conflict} {lost:?} {lost} {:?}", distlock::Interrupt::new())
+}
+
+fn delete_by(client: &Client, key: &str) {
+    client.execute(|conn| redis::cmd("DEL").arg(key).exec(conn)).unwrap();
+}
+
+#[test]
+fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
+    logs::keep();
+    let server = Server::builder().password("correcthorse").start();
+    let builder = Client::builder(&server.url());
+    let built = format!("{builder:?}");
+    let (client, notes) = Notes::of(builder);
+    let owner = "a-value-of-my-own";
+    let mut text = printed(&client, &LockOptions::new()) + &printed(&client, &LockOptions::new().owner(owner)) + &built;
+    // Errors from the wire, with their causes, and whatever the background said meanwhile.
+    server.kill();
+    for failed in [client.lock("job").try_lock(ms(50)).map(drop), client.ping(), client.lock("job").force_unlock().map(drop)] {
+        let failed = error(failed);
+        text += &format!("{failed:?} {failed} {:?}", failed.source().map(ToString::to_string));
+    }
+    let wrong = Client::open(&server.url_with("worker", "batterystaple")).unwrap();
+    server.restart();
+    for failed in [wrong.ping(), wrong.lock("job").lock(), error_from(&format!("redis://user:swordfish@[::{}/", server.port()))] {
+        let failed = error(failed);
+        text += &format!("{failed:?} {failed} {:?}", failed.source().map(ToString::to_string));
+    }
+    text += &logs::everything();
+    let tokens: Vec<String> = notes
+        .asked()
+        .into_iter()
+        .filter_map(|(_, _, asked)| if let Asked::Acquire { token, .. } = asked { Some(token) } else { None })
+        .collect();
+    assert!(tokens.len() >= 2);
+    let secrets = ["correcthorse", "batterystaple", "swordfish", owner, "redis://"].map(str::to_owned);
+    for secret in tokens.iter().chain(&secrets) {
+        // The scheme alone, in a sentence that lists what is known, is no URL.
+        let text = text.replace("redis://, rediss://, redis+unix:// and memory:// are known", "");
+        assert!(!text.contains(secret.as_str()), "{secret} in {text}");
+    }
+}
+
+fn error_from(url: &str) -> distlock::Result<()> {
+    Client::open(url).map(drop)
+}
+
+#[test]
+fn errors_travel_and_convert_like_any_other() {
+    fn questions(lock: &dyn Lock) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        lock.unlock()?;
+        Ok(())
+    }
+    let lock = memory().lock("job");
+    let boxed = questions(&lock).unwrap_err();
+    assert!(boxed.downcast_ref::<Error>().unwrap().is_not_held());
+    let shared = Arc::new(error(lock.unlock()));
+    let elsewhere = Arc::clone(&shared);
+    assert!(std::thread::spawn(move || elsewhere.is_not_held()).join().unwrap());
+}
+
+#[test]
+fn an_unanswered_unlock_says_unknown_and_the_lock_goes_all_the_same() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();
+    let lock = client.lock("job");
+    lock.lock().unwrap();
+    proxy.freeze();
+    assert!(error(lock.unlock()).is_unknown());
+    assert!(error(lock.unlock()).is_not_held());
+    proxy.thaw();
+    eventually(SOON, || crate::helpers::get(&server, "job").is_none());
+    delete(&server, "job");
+}

@@ -1,0 +1,184 @@
+//! Fences: they grow for ever, whatever happens to holders, clients, and the counter on the server.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, Lock, LockOptions, LostReason, RedisLock};
+
+use crate::helpers::{Underway, client, delete, error, keys, lease, memory, ms};
+use crate::support::{Server, eventually};
+
+fn fenced(client: &Client) -> RedisLock {
+    client.lock_with("job", LockOptions::new().fenced()).unwrap()
+}
+
+/// Locks and unlocks, and gives the hold's fence.
+fn next(lock: &RedisLock) -> u64 {
+    let guard = lock.guard().unwrap();
+    let fence = guard.fence();
+    assert_eq!(fence, lock.fence());
+    guard.release().unwrap();
+    fence.unwrap()
+}
+
+#[test]
+fn every_hold_has_a_greater_fence_than_the_one_before() {
+    for open in [memory_twice(), server_twice()] {
+        let (_server, [mine, theirs]) = open;
+        let locks = [fenced(&mine), fenced(&theirs)];
+        let mut last = 0;
+        for round in 0..20 {
+            let fence = next(&locks[round % 2]);
+            assert!(fence > last, "{fence} after {last}");
+            last = fence;
+        }
+        assert!(last < 1 << 53);
+    }
+}
+
+fn memory_twice() -> (Option<Server>, [Client; 2]) {
+    (None, [(); 2].map(|()| Client::open("memory://fences").unwrap()))
+}
+
+fn server_twice() -> (Option<Server>, [Client; 2]) {
+    let server = Server::start();
+    let clients = [client(&server), client(&server)];
+    (Some(server), clients)
+}
+
+#[test]
+fn a_hold_keeps_its_fence_however_often_it_is_locked_again() {
+    let lock = fenced(&memory());
+    assert_eq!(lock.fence(), None);
+    let guard = lock.guard().unwrap();
+    let again = lock.guard().unwrap();
+    assert!(guard.fence().is_some() && guard.fence() == again.fence() && lock.fence() == guard.fence());
+    lock.extend(ms(5_000)).unwrap();
+    drop(again);
+    assert_eq!(lock.fence(), guard.fence());
+    assert_eq!(thread::scope(|scope| scope.spawn(|| lock.fence()).join().unwrap()), None);
+    drop(guard);
+    assert_eq!(lock.fence(), None);
+}
+
+#[test]
+fn a_lock_that_is_not_fenced_has_none() {
+    let server = Server::start();
+    let guard = client(&server).lock("job").guard().unwrap();
+    assert_eq!((guard.fence(), guard.lock().fence()), (None, None));
+    assert_eq!(keys(&server), ["job"]);
+}
+
+#[test]
+fn a_hand_off_to_another_thread_has_a_greater_fence() {
+    let server = Server::start();
+    let client = client(&server);
+    for hand_offs in [0, 1, 3, 16] {
+        let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(hand_offs)).unwrap();
+        let (tell, told) = mpsc::channel();
+        let guard = lock.guard().unwrap();
+        tell.send(guard.fence().unwrap()).unwrap();
+        let waiters: Vec<_> = (0..8)
+            .map(|_| {
+                let (lock, tell) = (lock.clone(), tell.clone());
+                Underway::behind(&client, "job", move || {
+                    let guard = lock.guard().unwrap();
+                    tell.send(guard.fence().unwrap()).unwrap();
+                    guard.release().unwrap();
+                })
+            })
+            .collect();
+        guard.release().unwrap();
+        waiters.into_iter().for_each(Underway::result);
+        let fences: Vec<_> = told.try_iter().collect();
+        assert!(fences.len() == 9 && fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+        assert!(next(&lock) > fences[8]);
+    }
+}
+
+#[test]
+fn holders_of_several_processes_see_fences_grow_in_the_order_of_their_holds() {
+    let (_server, clients) = server_twice();
+    let seen = std::sync::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for client in &clients {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let lock = fenced(client);
+                    for _ in 0..15 {
+                        let guard = lock.guard().unwrap();
+                        seen.lock().unwrap().push(guard.fence().unwrap());
+                        guard.release().unwrap();
+                    }
+                });
+            }
+        }
+    });
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.len() == 90 && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+}
+
+#[test]
+fn a_lost_counter_never_makes_a_fence_smaller() {
+    let server = Server::start();
+    let lock = fenced(&client(&server));
+    let mut last = next(&lock);
+    let losses: [fn(&Server); 4] = [
+        |server| delete(server, "{job}:fence"),
+        |server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap(),
+        Server::restart,
+        // Somebody's nonsense under the counter's key.
+        |server| redis::cmd("SET").arg("{job}:fence").arg("nonsense").exec(&mut server.connection()).unwrap(),
+    ];
+    for lose in losses {
+        assert_eq!(keys(&server), ["{job}:fence"]);
+        lose(&server);
+        let fence = next(&lock);
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+#[test]
+fn a_counter_ahead_of_the_servers_clock_still_grows() {
+    let server = Server::start();
+    let lock = fenced(&client(&server));
+    let ahead = next(&lock) + 3_600_000_000;
+    redis::cmd("SET").arg("{job}:fence").arg(ahead).exec(&mut server.connection()).unwrap();
+    let fence = next(&lock);
+    assert!(fence > ahead && fence < ahead + 1_000, "one block further: {fence} after {ahead}");
+    assert!(next(&lock) > fence);
+    // Nor does the counter lose digits on its way through the script.
+    let kept: u64 = redis::cmd("GET").arg("{job}:fence").query(&mut server.connection()).unwrap();
+    assert!(kept >= fence && kept < ahead + 10_000);
+}
+
+#[test]
+fn the_holder_after_a_loss_has_a_greater_fence_than_the_loser() {
+    let server = Server::start();
+    let (mine, theirs) = (client(&server), client(&server));
+    let options = lease(ms(300)).fenced();
+    let lock = mine.lock_with("job", options.clone()).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send((lost.fence(), lost.reason())).unwrap());
+    lock.lock().unwrap();
+    let old = lock.fence();
+    delete(&server, "job");
+    let new = theirs.lock_with("job", options).unwrap().guard().unwrap();
+    assert!(new.fence() > old);
+    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok((old, LostReason::Taken)));
+    eventually(Duration::from_secs(10), || !lock.is_valid());
+    assert!(error(lock.unlock()).is_lost());
+    new.release().unwrap();
+}
+
+#[test]
+fn locks_that_share_a_name_across_prefixes_have_fences_of_their_own() {
+    let server = Server::start();
+    for prefix in ["a:", "b:"] {
+        let client = Client::builder(&server.url()).key_prefix(prefix).build().unwrap();
+        next(&fenced(&client));
+    }
+    assert_eq!(keys(&server), ["{a:job}:fence", "{b:job}:fence"]);
+}

@@ -1,0 +1,392 @@
+//! Renewal: one thread that keeps every lease of a client alive for as long as it is held, and not a moment longer.
+
+use std::collections::HashSet;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Lock, LockOptions, RedisLock, Renewal};
+
+use crate::helpers::{Asked, Notes, SOON, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, in_own_process, thread_names};
+
+/// Looks at the lock again and again for that long: it must be valid all the time.
+#[track_caller]
+fn assert_valid_for(lock: &RedisLock, length: Duration) {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        assert!(lock.is_valid());
+        thread::sleep(ms(5));
+    }
+}
+
+#[test]
+fn leases_of_any_length_are_kept_for_as_long_as_they_are_held() {
+    let server = Server::start();
+    let client = client(&server);
+    let locks: Vec<_> =
+        [250, 400, 700, 30_000].iter().map(|length| client.lock_with(&format!("job-{length}"), lease(ms(*length))).unwrap()).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    let tokens: Vec<_> = locks.iter().map(|lock| get(&server, lock.key())).collect();
+    let until = Instant::now() + ms(1500);
+    while Instant::now() < until {
+        for (lock, token) in locks.iter().zip(&tokens) {
+            assert!(lock.is_valid() && get(&server, lock.key()) == *token, "{}", lock.name());
+        }
+        thread::sleep(ms(10));
+    }
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn one_thread_renews_all_leases_of_a_client() {
+    in_own_process("renewal::one_thread_renews_all_leases_of_a_client", || {
+        let server = Server::start();
+        let client = client(&server);
+        let locks: Vec<_> = (0..60).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(600))).unwrap()).collect();
+        locks.iter().for_each(|lock| lock.lock().unwrap());
+        thread::sleep(ms(900));
+        assert!(locks.iter().all(RedisLock::is_valid));
+        let names = thread_names();
+        let own: Vec<_> = names.iter().filter(|name| name.starts_with("distlock")).collect();
+        assert_eq!(own.iter().filter(|name| name.starts_with("distlock-renew")).count(), 1, "{own:?}");
+        assert!(own.len() <= 4, "{own:?}");
+        // Nor does each lease have a connection: the pool's, and renewal's own.
+        assert!(server.client_count() <= 3, "{}", server.client_count());
+        locks.iter().for_each(|lock| lock.unlock().unwrap());
+    });
+}
+
+#[test]
+fn renewal_never_creates_a_key() {
+    let server = Server::start();
+    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    delete(&server, "job");
+    let until = Instant::now() + ms(500);
+    while Instant::now() < until {
+        assert_eq!(get(&server, "job"), None);
+        thread::sleep(ms(2));
+    }
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn renewal_never_touches_anothers_key() {
+    let server = Server::start();
+    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    put(&server, "job", "somebody", ms(5_000));
+    let mut least = pttl(&server, "job");
+    let until = Instant::now() + ms(400);
+    while Instant::now() < until {
+        let now = pttl(&server, "job");
+        assert!(now <= least, "its end was moved");
+        least = now;
+        thread::sleep(ms(5));
+    }
+    assert_eq!(get(&server, "job").as_deref(), Some("somebody"));
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn renewal_never_shortens() {
+    let server = Server::start();
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    lock.extend(ms(60_000)).unwrap();
+    let before = notes.extends();
+    eventually(SOON, || notes.extends() > before + 2);
+    assert!(pttl(&server, "job") > 40_000 && lock.remaining().unwrap() > ms(40_000));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn no_extend_follows_an_unlock() {
+    let server = Server::start();
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(250))).unwrap();
+    for _ in 0..3 {
+        let before = notes.extends();
+        lock.lock().unwrap();
+        eventually(SOON, || notes.extends() > before);
+        lock.unlock().unwrap();
+        assert_eq!(client.remembered().1, 0, "nothing to look after any more");
+        // One may have been under way.
+        thread::sleep(ms(20));
+        let (extends, scripts) = (notes.extends(), server.command_count("evalsha"));
+        thread::sleep(ms(200));
+        assert_eq!((notes.extends(), server.command_count("evalsha")), (extends, scripts));
+    }
+    // The same for one that a loss ended.
+    lock.lock().unwrap();
+    delete(&server, "job");
+    eventually(SOON, || !lock.is_valid() && client.remembered().1 == 0);
+    let scripts = server.command_count("evalsha");
+    thread::sleep(ms(200));
+    assert_eq!(server.command_count("evalsha"), scripts);
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn an_extend_is_taken_out_before_the_release_is_sent() {
+    let client;
+    let notes;
+    (client, notes) = Notes::of(Client::builder("memory://"));
+    let lock = client.lock("job");
+    lock.lock().unwrap();
+    let seen = Arc::new(Mutex::new(None));
+    let (at_release, probe) = (Arc::clone(&seen), client.clone());
+    notes.before(move |asked| {
+        if *asked == Asked::Release {
+            *at_release.lock().unwrap() = Some(probe.remembered().1);
+        }
+    });
+    lock.unlock().unwrap();
+    assert_eq!(*seen.lock().unwrap(), Some(0));
+    // The client's own store must not keep the client.
+    notes.before(|_| {});
+}
+
+#[test]
+fn a_lease_is_looked_after_before_lock_returns() {
+    let client = memory();
+    let lock = client.lock("job");
+    for _ in 0..100 {
+        lock.lock().unwrap();
+        assert_eq!(client.remembered().1, 1);
+        lock.unlock().unwrap();
+    }
+}
+
+#[test]
+fn an_exhausted_pool_does_not_delay_renewal() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).pool_size(1).build().unwrap();
+    let lock = client.lock_with("job", lease(ms(400))).unwrap();
+    lock.lock().unwrap();
+    thread::scope(|scope| {
+        // It has the only connection for more than two leases.
+        let blocked =
+            scope.spawn(|| client.execute(|conn| redis::cmd("BLPOP").arg("nothing").arg("1").query::<Option<(String, String)>>(conn)));
+        assert_valid_for(&lock, ms(900));
+        assert_eq!(blocked.join().unwrap().unwrap(), None);
+    });
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
+    const LEASES: usize = 10_000;
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let options = lease(ms(9_000));
+    let locks: Vec<_> = (0..LEASES).map(|i| client.lock_with(&format!("job-{i}"), options.clone()).unwrap()).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    assert_eq!(client.remembered(), (LEASES, LEASES));
+    let extended = || -> usize {
+        let asked = notes.asked();
+        asked.iter().map(|(_, _, asked)| if let Asked::Extend { keys, .. } = asked { keys.len() } else { 0 }).sum()
+    };
+    assert_eq!(extended(), 0);
+    // Each third of the lease; together more than a whole lease.
+    for round in 1..=4 {
+        clock.advance(ms(3_500));
+        eventually(SOON * 3, || extended() >= round * LEASES);
+    }
+    assert!(locks.iter().all(RedisLock::is_valid));
+    assert_eq!(extended(), 4 * LEASES, "each lease once in each round");
+    assert!(notes.extends() <= 4 * LEASES / 100, "{} calls are no bulk", notes.extends());
+    let threads: HashSet<_> =
+        notes.asked().into_iter().filter_map(|(_, thread, asked)| matches!(asked, Asked::Extend { .. }).then_some(thread)).collect();
+    assert_eq!(threads.len(), 1);
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+    drop(locks);
+    assert_eq!(client.remembered(), (0, 0));
+}
+
+#[test]
+fn a_lost_lease_does_not_disturb_the_others() {
+    let server = Server::start();
+    let client = client(&server);
+    let locks: Vec<_> = (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(500))).unwrap()).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    for (i, lock) in locks.iter().enumerate() {
+        match i % 10 {
+            0 => delete(&server, lock.key()),
+            3 => put(&server, lock.key(), "somebody", SOON),
+            6 => {
+                delete(&server, lock.key());
+                redis::cmd("RPUSH").arg(lock.key()).arg("x").exec(&mut server.connection()).unwrap();
+            }
+            _ => {}
+        }
+    }
+    thread::sleep(ms(1000));
+    for (i, lock) in locks.iter().enumerate() {
+        let lost = [0, 3, 6].contains(&(i % 10));
+        assert_eq!(lock.is_valid(), !lost, "{}", lock.name());
+        assert_eq!(lock.unlock().is_err(), lost);
+    }
+}
+
+#[test]
+fn a_script_flush_costs_no_lease() {
+    let server = Server::start();
+    let client = client(&server);
+    let locks: Vec<_> = (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(500))).unwrap()).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    for _ in 0..20 {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
+        thread::sleep(ms(50));
+        assert!(locks.iter().all(RedisLock::is_valid));
+    }
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn an_extend_without_an_answer_is_tried_again_and_nothing_is_lost() {
+    for fault in [Fault::SwallowReply, Fault::CutAfter, Fault::CutBefore, Fault::TruncateReply, Fault::GarbleReply] {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        let lock = Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(1200))).unwrap();
+        lock.lock().unwrap();
+        // From here on only renewal talks to the server.
+        let rule = proxy.add(Rule::on("EVALSHA", fault.clone()).next(1));
+        rule.wait_fired(SOON);
+        assert_valid_for(&lock, ms(1300));
+        assert_eq!(rule.fired(), 1);
+        lock.unlock().unwrap();
+    }
+}
+
+#[test]
+fn an_outage_shorter_than_the_lease_costs_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let lock = Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(1500))).unwrap();
+    lock.lock().unwrap();
+    for _ in 0..2 {
+        proxy.freeze();
+        assert_valid_for(&lock, ms(600));
+        proxy.thaw();
+        assert_valid_for(&lock, ms(600));
+    }
+    server.stop_process();
+    assert_valid_for(&lock, ms(500));
+    server.cont();
+    assert_valid_for(&lock, ms(1200));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_outage_longer_than_the_lease_ends_the_validity_on_time() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).build().unwrap();
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    let frozen_at = Instant::now();
+    proxy.freeze();
+    eventually(SOON, || !lock.is_valid());
+    assert!(frozen_at.elapsed() <= ms(900), "{:?}", frozen_at.elapsed());
+    assert_eq!(told.recv_timeout(SOON), Ok(distlock::LostReason::Expired));
+    assert!(error(lock.unlock()).is_lost());
+    proxy.thaw();
+    // And it is withdrawn, should an extend that was under way have made it whole again.
+    eventually(SOON, || get(&server, "job").is_none());
+    lock.with(|_| ()).unwrap();
+}
+
+/// Whether the lock's validity ends no later than the server's own end of it.
+#[track_caller]
+fn assert_within_the_servers_end(server: &Server, lock: &RedisLock) {
+    let asked_at = Instant::now();
+    let ours = asked_at + lock.remaining().unwrap();
+    let left = pttl(server, lock.key());
+    if !lock.is_valid() || left < 0 {
+        return;
+    }
+    let theirs = Instant::now() + ms(u64::try_from(left).unwrap());
+    assert!(ours <= theirs + ms(1), "ours ends {:?} after the server's", ours - theirs);
+}
+
+#[test]
+fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_end() {
+    let server = Server::start();
+    // The renewal has been carried out, and its answer is late: the shortening comes between.
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.after(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    hears.recv_timeout(SOON).unwrap();
+    assert!(pttl(&server, "job") > 1_500);
+    lock.extend(ms(700)).unwrap();
+    assert!(lock.remaining().unwrap() < ms(700));
+    drop(go_on);
+    let until = Instant::now() + ms(150);
+    while Instant::now() < until {
+        assert!(lock.remaining().unwrap() < ms(700) || pttl(&server, "job") > 700, "the late answer was believed");
+        assert_within_the_servers_end(&server, &lock);
+    }
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn moving_the_end_back_and_forth_under_renewal_never_leaves_validity_beyond_the_servers_end() {
+    let server = Server::start();
+    let lock = client(&server).lock_with("job", lease(ms(400))).unwrap();
+    lock.lock().unwrap();
+    for round in 0..60_u64 {
+        lock.extend(ms([400, 2_000, 600, 350][round as usize % 4])).unwrap();
+        assert_within_the_servers_end(&server, &lock);
+        thread::sleep(ms(round % 7));
+        assert_within_the_servers_end(&server, &lock);
+    }
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn renewal_goes_on_while_the_holder_does_nothing_for_the_lock() {
+    let server = Server::start();
+    let client = client(&server);
+    // A hand-off to another thread keeps the lease, and its renewal, too.
+    let lock = client.lock_with("job", lease(ms(400))).unwrap();
+    thread::scope(|scope| {
+        lock.lock().unwrap();
+        let next = scope.spawn(|| {
+            lock.lock().unwrap();
+            assert_valid_for(&lock, ms(900));
+            lock.unlock().unwrap();
+        });
+        eventually(SOON, || client.waiting("job") == 1);
+        thread::sleep(ms(500));
+        lock.unlock().unwrap();
+        next.join().unwrap();
+    });
+    assert!(is_free(&lock));
+}
+
+#[test]
+fn leases_that_are_not_renewed_are_never_extended() {
+    let (client, notes) = Notes::of(Client::builder("memory://"));
+    let options = LockOptions::new().lease(ms(200)).renewal(Renewal::Never);
+    let lock = client.lock_with("job", options).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || client.remembered().1 == 0);
+    assert_eq!(notes.extends(), 0);
+    assert!(error(lock.unlock()).is_lost());
+}
