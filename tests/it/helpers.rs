@@ -1,5 +1,6 @@
 //! What the behaviour tests share: clients, threads that hold, and a store that counts what is asked of it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
@@ -171,6 +172,7 @@ type Hook = Box<dyn Fn(&Asked) + Send + Sync>;
 #[derive(Default)]
 pub struct Notes {
     asked: Mutex<Vec<(Instant, ThreadId, Asked)>>,
+    under_way: AtomicUsize,
     /// Called before a call goes on to the store, and after it came back.
     before: Mutex<Option<Arc<Hook>>>,
     after: Mutex<Option<Arc<Hook>>>,
@@ -210,17 +212,24 @@ impl Notes {
         self.count(|asked| matches!(asked, Asked::Extend { .. }))
     }
 
+    /// How many calls have not come back yet.
+    pub fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::SeqCst)
+    }
+
     pub fn count(&self, wanted: impl Fn(&Asked) -> bool) -> usize {
         self.asked().iter().filter(|(_, _, asked)| wanted(asked)).count()
     }
 
     fn around<R>(&self, asked: Asked, call: impl FnOnce() -> R) -> R {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), thread::current().id(), asked.clone()));
+        self.under_way.fetch_add(1, Ordering::SeqCst);
         let before = self.before.lock().unwrap().clone();
         if let Some(hook) = before {
             hook(&asked);
         }
         let result = call();
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
         let after = self.after.lock().unwrap().clone();
         if let Some(hook) = after {
             hook(&asked);

@@ -117,6 +117,7 @@ fn no_extend_follows_an_unlock() {
         assert_eq!(client.remembered().1, 0, "nothing to look after any more");
         // One may have been under way.
         thread::sleep(ms(20));
+        eventually(SOON, || notes.under_way() == 0);
         let (extends, scripts) = (notes.extends(), server.command_count("evalsha"));
         thread::sleep(ms(200));
         assert_eq!((notes.extends(), server.command_count("evalsha")), (extends, scripts));
