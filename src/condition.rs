@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
-use crate::lease::acquire::Patience;
+use crate::lease::patience::Patience;
 use crate::redis_lock::RedisLock;
 
 /// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by [`Lock::new_condition`](crate::Lock::new_condition).

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::acquire::{Acquisition, Patience, Waiting};
+use super::acquire::{Acquisition, Waiting};
+use super::patience::Patience;
 use super::store::{InCondition, Place};
 use super::token::Token;
 use super::{Lease, backoff};

@@ -6,6 +6,7 @@ pub(crate) mod cleaner;
 pub(crate) mod condition;
 pub(crate) mod key;
 pub(crate) mod notify;
+pub(crate) mod patience;
 pub(crate) mod renewal;
 pub(crate) mod store;
 pub(crate) mod token;

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::base::error::{Error, Result};
 use crate::base::locked;
-use crate::lease::acquire::Contention;
 use crate::lease::key::Key;
 use crate::lease::notify::{Keeper, Lost, OnLost};
+use crate::lease::patience::Contention;
 use crate::lease::{Background, Lease};
 use turn::Turn;
 

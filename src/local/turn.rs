@@ -9,7 +9,8 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::LockOptions;
-use crate::lease::acquire::{Acquisition, Attempts, Patience, Report};
+use crate::lease::acquire::Acquisition;
+use crate::lease::patience::{Attempts, Patience, Report};
 use crate::lease::{Background, Lease, backoff};
 
 /// What comes with the turn.

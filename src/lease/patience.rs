@@ -1,0 +1,99 @@
+//! How long, and how often, a caller is willing to ask; and what is known before it asks.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use super::Background;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::interrupt::Interrupt;
+use crate::base::options::LockOptions;
+
+/// How often a lock that was seen contended is asked for in the way that suits contention before that is forgotten.
+const REMEMBERED: u32 = 16;
+
+/// How long a caller is willing to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience<'a> {
+    /// One attempt only: `try_lock(ZERO)`.
+    pub(crate) once: bool,
+    /// A wait with an end, which is an answer (`Ok(None)`) and not an error. `None` with `timed`: cannot be reached.
+    pub(crate) deadline: Option<Instant>,
+    /// Whether running out of time or attempts is an answer: `try_lock`.
+    pub(crate) trying: bool,
+    pub(crate) interrupt: Option<&'a Interrupt>,
+}
+
+impl Patience<'_> {
+    /// Ends the wait of an interrupted caller, or of a closed client.
+    pub(crate) fn check(&self, background: &Background) -> Result<()> {
+        background.check_open()?;
+        if self.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
+        }
+        Ok(())
+    }
+
+    /// Until when an attempt may wait for its answer: one command timeout, and no longer than that after the caller's own deadline (R13). A thread whose local
+    /// turn comes late has less.
+    pub(super) fn attempt_deadline(&self, background: &Background) -> Instant {
+        let whole = background.command_deadline();
+        let latest = self.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
+        latest.map_or(whole, |latest| whole.min(latest))
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        self.once || self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+}
+
+/// The attempts that a caller still has.
+pub(crate) struct Attempts(Option<u32>);
+
+impl Attempts {
+    pub(crate) fn new(options: &LockOptions) -> Self {
+        Self(options.retry.and_then(|retry| retry.attempts))
+    }
+
+    /// As many as it takes.
+    pub(crate) fn unlimited() -> Self {
+        Self(None)
+    }
+
+    /// Uses one up. `false`: it was the last.
+    pub(crate) fn use_one(&mut self) -> bool {
+        if let Some(left) = &mut self.0 {
+            *left = left.saturating_sub(1);
+        }
+        self.0 != Some(0)
+    }
+
+    pub(crate) fn are_limited(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Whether a lock was just seen contended. Then the simple first attempt, which cannot queue, would be a round trip for nothing.
+#[derive(Default)]
+pub(crate) struct Contention(AtomicU32);
+
+impl Contention {
+    pub(super) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn seen(&self) {
+        self.0.store(REMEMBERED, Ordering::Relaxed);
+    }
+
+    /// Granted at the first attempt: a little is forgotten. Only the thread whose turn it is gets here.
+    pub(super) fn not_seen(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+}
+
+/// What an attempt came to, for the threads that wait for their local turn meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    Refused,
+    Unanswered,
+}
