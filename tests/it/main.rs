@@ -5,6 +5,7 @@ mod conditions;
 mod examples;
 mod queue;
 mod rate_limiter;
+mod permissions;
 #[allow(dead_code)]
 mod support;
 mod support_works;
