@@ -142,10 +142,12 @@
 //! | `NotHeld` | no | no |
 //! | `Lost` | it owes an `unlock` for each `lock`, and has nothing | no longer than the rest of one lease; another may hold it |
 //! | `Unknown` (of an unlock) | no | yes, until the background has removed it, or the lease ends |
-//! | `Unknown` (of an `extend`) | yes | yes |
+//! | `Unknown` (of an `extend`, or a notification) | yes | yes |
 //! | `Interrupted`, `Exhausted`, `Unavailable`, `Server` | no more than before | for a moment: what an unanswered attempt left is withdrawn in the background |
 //! | `Denied`, `WrongType`, `InvalidInput`, `Unsupported` | no more than before | no |
 //! | `Conflict` | yes, with other options | yes, as before |
+//!
+//! A wait in a condition gives the lock back first, so it has a table of its own: [`Condition`] says after which errors the lock is held.
 //!
 //! # Threads and reentrancy
 //!
@@ -227,6 +229,7 @@
 //! | `distlock-notify` | calls `on_lost`; from the first loss on |
 //! | `distlock-pool` | belongs to the connection pool |
 //! | `distlock-connect` | opens one connection, and ends |
+//! | `distlock-node-…` | Redlock only: one for each node |
 //!
 //! # What it logs
 //!
