@@ -184,9 +184,9 @@
 //!
 //! # Rate limiter
 //!
-//! It lets so many calls through in a window, counted for all processes together: in fixed windows, or smoothly with `smooth()`.
+//! A [`RateLimiter`] lets so many calls through in a window, counted for all processes together: in fixed windows, or [smoothly](RateLimiter::smooth).
 //!
-//! ```ignore
+//! ```
 //! # use distlock::Client;
 //! use std::time::Duration;
 //!

@@ -3,9 +3,9 @@
 
 mod conditions;
 mod examples;
+mod permissions;
 mod queue;
 mod rate_limiter;
-mod permissions;
 #[allow(dead_code)]
 mod support;
 mod support_works;

@@ -1,4 +1,4 @@
-//! The permissions that the guide gives to a user are enough for everything that a lock does, and none of them is there for nothing.
+//! The permissions that the guide gives to a user are enough for everything that a lock or a rate limiter does, and none of them is there for nothing.
 
 use std::sync::mpsc;
 use std::thread;
@@ -19,17 +19,20 @@ fn rule(user: &str) -> Vec<&'static str> {
     rules[0].split("```").next().unwrap().split_whitespace().skip(2).collect()
 }
 
-/// What such a user comes to who does all there is to do with locks: how it ended, and how often it was refused something.
-fn outcome(rule: &[&str], layout: Layout) -> (Result<()>, usize) {
+/// All there is to do with locks, or with limiters, by a user of this URL.
+type Everything<'a> = &'a (dyn Fn(&Server, &str) -> Result<()> + Sync);
+
+/// What a user with these permissions comes to: how it ended, and how often something was refused.
+fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
     let server = Server::start();
     let mut operator = server.connection();
     let () = redis::cmd("ACL").arg("SETUSER").arg(rule).query(&mut operator).unwrap();
-    let ended = everything(&server, &server.url_with(rule[0], "password"), layout);
+    let ended = everything(&server, &server.url_with(rule[0], "password"));
     let refused: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut operator).unwrap();
     (ended, refused.len())
 }
 
-fn everything(server: &Server, url: &str, layout: Layout) -> Result<()> {
+fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
     let (ours, theirs) = (Client::open(url)?, Client::open(url)?);
     ours.ping()?;
     for fenced in [false, true] {
@@ -90,9 +93,9 @@ fn notified(lock: &RedisLock, other: &RedisLock) -> Result<()> {
     })
 }
 
-fn suffices_and_is_the_smallest(user: &str, layout: Layout) {
+fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
     let rule = rule(user);
-    let (ended, refused) = outcome(&rule, layout);
+    let (ended, refused) = outcome(&rule, everything);
     ended.unwrap();
     assert_eq!(refused, 0, "the server refused something to {user}, see ACL LOG");
     let granted: Vec<&str> = rule.iter().filter(|word| word.starts_with(['+', '~', '&'])).copied().collect();
@@ -101,7 +104,7 @@ fn suffices_and_is_the_smallest(user: &str, layout: Layout) {
             for without in some {
                 let less: Vec<&str> = rule.iter().filter(|word| word != &without).copied().collect();
                 scope.spawn(move || {
-                    let (ended, refused) = outcome(&less, layout);
+                    let (ended, refused) = outcome(&less, everything);
                     assert!(ended.is_err() || refused > 0, "{user} needs no {without}");
                 });
             }
@@ -111,5 +114,21 @@ fn suffices_and_is_the_smallest(user: &str, layout: Layout) {
 
 #[test]
 fn the_guides_permissions_for_plain_locks_suffice_and_are_the_smallest() {
-    suffices_and_is_the_smallest("plain", Layout::Plain);
+    suffice_and_are_the_smallest("plain", &|server, url| with_locks(server, url, Layout::Plain));
+}
+
+#[test]
+fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
+    suffice_and_are_the_smallest("limiter", &|server, url| {
+        let client = Client::open(url)?;
+        let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(5));
+        for limiter in [limiter("ip:1"), limiter("ip:1").smooth()] {
+            let refused =
+                (0..5).map(|_| limiter.check()).collect::<Result<Vec<_>>>()?.into_iter().filter(|decision| !decision.allowed).count();
+            assert_eq!(refused, 2);
+        }
+        // Left by a process that died between INCR and EXPIRE.
+        let () = redis::cmd("SET").arg("ip:2").arg(1).query(&mut server.connection()).unwrap();
+        limiter("ip:2").check().map(drop)
+    });
 }
