@@ -121,6 +121,7 @@ fn the_guides_permissions_for_plain_locks_suffice_and_are_the_smallest() {
 fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
     suffice_and_are_the_smallest("limiter", &|server, url| {
         let client = Client::open(url)?;
+        client.ping()?;
         let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(5));
         for limiter in [limiter("ip:1"), limiter("ip:1").smooth()] {
             let refused =
