@@ -3,6 +3,7 @@
 
 mod conditions;
 mod examples;
+mod permissions;
 mod queue;
 mod rate_limiter;
 #[allow(dead_code)]

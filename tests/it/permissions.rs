@@ -1,0 +1,135 @@
+//! The permissions that the guide gives to a user are enough for everything that a lock or a rate limiter does, and none of them is there for nothing.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Result};
+
+use crate::support::Server;
+
+const GUIDE: &str = include_str!("../../src/guide/security.md");
+const NAME: &str = "orders:42";
+
+/// The words of the guide's rule for this user, from its name on.
+fn rule(user: &str) -> Vec<&'static str> {
+    let start = format!("ACL SETUSER {user} ");
+    let rules: Vec<&str> = GUIDE.split("```text\n").filter(|block| block.starts_with(&start)).collect();
+    assert_eq!(rules.len(), 1, "the guide has one rule for {user}");
+    rules[0].split("```").next().unwrap().split_whitespace().skip(2).collect()
+}
+
+/// All there is to do with locks, or with limiters, by a user of this URL.
+type Everything<'a> = &'a (dyn Fn(&Server, &str) -> Result<()> + Sync);
+
+/// What a user with these permissions comes to: how it ended, and how often something was refused.
+fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
+    let server = Server::start();
+    let mut operator = server.connection();
+    let () = redis::cmd("ACL").arg("SETUSER").arg(rule).query(&mut operator).unwrap();
+    let ended = everything(&server, &server.url_with(rule[0], "password"));
+    let refused: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut operator).unwrap();
+    (ended, refused.len())
+}
+
+fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
+    let (ours, theirs) = (Client::open(url)?, Client::open(url)?);
+    ours.ping()?;
+    for fenced in [false, true] {
+        if fenced && layout == Layout::Timestamp {
+            continue;
+        }
+        let options = LockOptions::new().layout(layout).lease(Duration::from_secs(1));
+        let options = if fenced { options.fenced() } else { options };
+        let lock = ours.lock_with(NAME, options.clone())?;
+        let other = theirs.lock_with(NAME, options)?;
+        lock.lock()?;
+        lock.extend(Duration::from_secs(2))?;
+        lock.inspect()?;
+        other.try_lock(Duration::from_millis(20))?;
+        handed_over(server, &lock, &other)?;
+        lock.lock()?;
+        other.force_unlock()?;
+        assert!(lock.unlock().is_err(), "it was taken away");
+        if layout == Layout::Plain {
+            notified(&lock, &other)?;
+        }
+    }
+    theirs.close(Duration::from_secs(2))?;
+    ours.close(Duration::from_secs(2))
+}
+
+/// Another client waits, and is woken.
+fn handed_over(server: &Server, lock: &RedisLock, other: &RedisLock) -> Result<()> {
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.lock().and_then(|()| other.unlock()));
+        // Better handed over than found free; a user who may not listen never does.
+        let since = Instant::now();
+        while server.command_count("subscribe") == 0 && !waiter.is_finished() && since.elapsed() < Duration::from_millis(500) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        lock.unlock()?;
+        waiter.join().unwrap()
+    })
+}
+
+/// Another client waits in a condition, and is notified.
+fn notified(lock: &RedisLock, other: &RedisLock) -> Result<()> {
+    let (say, is_locked) = mpsc::channel();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(move || -> Result<()> {
+            let guard = other.guard()?;
+            let _ = say.send(());
+            other.new_condition("not-empty")?.wait_timeout(Duration::from_secs(1))?;
+            guard.release()
+        });
+        // Also when it failed: then its end of the channel is gone.
+        let _ = is_locked.recv();
+        // Free as soon as the other is in the condition: entering it releases.
+        let guard = lock.guard()?;
+        lock.new_condition("not-empty")?.notify_all()?;
+        guard.release()?;
+        waiter.join().unwrap()
+    })
+}
+
+fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
+    let rule = rule(user);
+    let (ended, refused) = outcome(&rule, everything);
+    ended.unwrap();
+    assert_eq!(refused, 0, "the server refused something to {user}, see ACL LOG");
+    let granted: Vec<&str> = rule.iter().filter(|word| word.starts_with(['+', '~', '&'])).copied().collect();
+    for some in granted.chunks(6) {
+        thread::scope(|scope| {
+            for without in some {
+                let less: Vec<&str> = rule.iter().filter(|word| word != &without).copied().collect();
+                scope.spawn(move || {
+                    let (ended, refused) = outcome(&less, everything);
+                    assert!(ended.is_err() || refused > 0, "{user} needs no {without}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn the_guides_permissions_for_plain_locks_suffice_and_are_the_smallest() {
+    suffice_and_are_the_smallest("plain", &|server, url| with_locks(server, url, Layout::Plain));
+}
+
+#[test]
+fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
+    suffice_and_are_the_smallest("limiter", &|server, url| {
+        let client = Client::open(url)?;
+        client.ping()?;
+        let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(5));
+        for limiter in [limiter("ip:1"), limiter("ip:1").smooth()] {
+            let refused =
+                (0..5).map(|_| limiter.check()).collect::<Result<Vec<_>>>()?.into_iter().filter(|decision| !decision.allowed).count();
+            assert_eq!(refused, 2);
+        }
+        // Left by a process that died between INCR and EXPIRE.
+        let () = redis::cmd("SET").arg("ip:2").arg(1).query(&mut server.connection()).unwrap();
+        limiter("ip:2").check().map(drop)
+    });
+}
