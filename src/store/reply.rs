@@ -56,6 +56,8 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
         "MOVED" | "ASK" | "CROSSSLOT" => (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true),
         // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
+        // Redis has no code either for what a script may not do.
+        _ if details.contains("The user executing the script") => return refused("NOPERM", details),
         _ if details.contains("OOM command not allowed") && code != "OOM" => return refused("OOM", details),
         // Before anybody has logged in, a long command is refused even before it is read.
         _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
