@@ -34,3 +34,5 @@ mod layers;
 mod lock;
 mod loss;
 mod renewal;
+mod redisson_layout;
+mod timestamp_layout;
