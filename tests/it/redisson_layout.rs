@@ -7,20 +7,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, Gone, Key, Token};
-use distlock::{Client, Error, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
+use distlock::{Client, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
 
+use crate::helpers::{SOON, error, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 mod java;
 mod waking;
 
 use java::{Java, Listener};
-
-const SOON: Duration = Duration::from_secs(10);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 fn options() -> LockOptions {
     LockOptions::new().layout(Layout::Redisson)
@@ -43,10 +38,6 @@ fn owner(server: &Server, key: &str) -> (String, String) {
     let hash = hash(server, key);
     assert_eq!(hash.len(), 1, "{hash:?}");
     hash.into_iter().next().unwrap()
-}
-
-fn error<T>(result: Result<T, Error>) -> Error {
-    result.err().expect("this should have failed")
 }
 
 fn free(server: &Server, key: &str) -> bool {

@@ -5,15 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use distlock::testing::{Answer, Ask, End, Extend, Gone, Key, Token};
-use distlock::{Client, Error, Layout, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, Layout, Lock, LockOptions, Renewal, Retry};
 
+use crate::helpers::{SOON, error, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
-
-const SOON: Duration = Duration::from_secs(10);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 fn options() -> LockOptions {
     LockOptions::new().layout(Layout::Timestamp)
@@ -25,10 +20,6 @@ fn client(url: &str) -> Client {
 
 fn ask<T: redis::FromRedisValue>(server: &Server, command: &[&str]) -> T {
     redis::cmd(command[0]).arg(&command[1..]).query(&mut server.connection()).unwrap()
-}
-
-fn error<T>(result: Result<T, Error>) -> Error {
-    result.err().expect("this should have failed")
 }
 
 fn now() -> u64 {
