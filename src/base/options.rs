@@ -23,16 +23,67 @@ pub enum Renewal {
     AtMost(u32),
 }
 
-/// How a lease is written in Redis.
+/// How a lease is written in Redis: which other programs take it for a lock of theirs.
+///
+/// Processes that share a lock must use the same layout. A key that another layout has written is foreign data here: the call fails with
+/// [`is_wrong_type`](Error::is_wrong_type), or, where both layouts write a string and nothing tells them apart, the lock looks held by another.
+/// Other layouts than `Plain` are for one server, neither for `memory://` nor for a quorum, and have no conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Layout {
     /// A string key that holds the token: `SET key token NX PX lease`. The default; what Jedis, redis-py and redsync write.
     #[default]
     Plain,
-    /// A hash with a count per owner, as Redisson's `RLock` writes it.
+    /// A hash of one field, the owner `<uuid>:<number>`, as Redisson's `RLock` and `RFencedLock` write it.
+    ///
+    /// Shared with Java: `redisson.getLock(name)` excludes us, is excluded, wakes our waiters by its release and is woken by ours. The key is the client's
+    /// prefix and the name; on the Java side a `NameMapper` gives the same.
+    ///
+    /// - **Owner.** Both parts are fresh for every acquisition, unlike Redisson's, where each hold of a thread looks like the one before. Holds are counted in
+    ///   this process: the count in Redis is always 1. An [`owner`](LockOptions::owner) is written as it is given.
+    /// - **Waiting.** There is no queue on the server: whoever asks first after a release has the lock, as among Redisson's clients. One waiter per lock and
+    ///   client is woken by the message; without a message (the holder's process died, the subscription was lost) it asks again when the lease in the way has run
+    ///   out, and at least every 1.5 s. With [`Queue::None`] or an `owner` nobody is woken here, and the lock is polled.
+    /// - **Local hand-offs.** They publish nothing. Where Java must not wait behind a run of our threads, set [`local_hand_offs(0)`](LockOptions::local_hand_offs).
+    /// - **Fences** come from `RFencedLock`'s own counter `redisson_lock_token:{name}`, and grow in common with Java's tokens. Ours never lag behind the
+    ///   server's clock in microseconds, so Java sees tokens of 16 digits from the first of ours on. The counter has no time to live, because Redisson's
+    ///   has none: if it ended, Java would begin at 1 again and be refused by every resource that had seen more. So one small key stays per fenced lock
+    ///   name. If the counter is lost, our next fence is larger all the same, while Java's tokens begin at 1 until then.
+    /// - **Not promised.** What Redisson does not promise: a Java thread whose unlock is sent late may free its own next hold; nothing waits for replicas.
+    ///
+    /// Acquire, extend and release are one round trip each. A contended wait costs up to three more: it subscribes, asks once again when the subscription
+    /// stands, and asks when it is woken.
+    ///
+    /// A user with an ACL needs: commands `EVAL`, `EVALSHA`, `HLEN`, `HGETALL`, `HSET`, `HEXISTS`, `PEXPIRE`, `PTTL`, `DEL`, `PUBLISH`, `SUBSCRIBE`,
+    /// `UNSUBSCRIBE`, `PING`, with fences also `INCRBY` and `TIME`; keys: the lock's, with fences also `redisson_lock_token:*`; channels:
+    /// `redisson_lock__channel:*` and `distlock:inbox:*`. Without `SUBSCRIBE` or the channels to hear, waiters ask every 1.5 s at the latest.
     Redisson,
-    /// A string key that holds the deadline in epoch milliseconds, taken over with `GETSET`: the oldest form, with the oldest hazards.
+    /// A string key that holds the deadline in epoch milliseconds, taken over with `GETSET` once it has passed: the oldest form, with the oldest hazards.
+    ///
+    /// For fleets in which such code still runs: `SETNX key deadline`; if that fails, `GET`; if the deadline has passed, `GETSET` and compare what it gave
+    /// back with what was read; release by `DEL`, only inside the own deadline. Our side asks and takes over in one script, by the server's clock. Move to
+    /// [`Plain`](Layout::Plain) when the last such client is gone.
+    ///
+    /// Against old clients the promise of this crate does **not** hold in full:
+    ///
+    /// - **Clocks.** Old clients write and judge deadlines by their own clocks, we by the server's, so all of them must agree. An old client whose clock is
+    ///   ahead takes over while we still hold; from one whose clock is behind we take over while it still works. What is forgiven is what a lease's validity here
+    ///   is shorter than the lease: 1 % and 2 ms.
+    /// - **False loss.** An old client that read a passed deadline and is overtaken by us overwrites our deadline with its own `GETSET` all the same. It
+    ///   then knows that it lost, but our lease is gone: reported as lost at the next extend or `unlock`, and the lock is nobody's until that deadline
+    ///   has passed. If its lease is shorter than ours, others may take over before we know: use the same lease on both sides, and renewal.
+    /// - **Strangers.** A `DEL` of an old client is not compared with anything: one that was overtaken without knowing deletes our lease.
+    ///
+    /// Among this crate's own processes all rules hold: a companion key `{name}:owner` says which token wrote the deadline, so a late or repeated command
+    /// of one lease never touches another's, even with equal deadlines. Both keys end with the deadline, by Redis itself: an old client then finds no key and has
+    /// it by `SETNX`, where a passed deadline left behind would have invited several of them to the race above. Old code that cannot take a nil from its `GET` fails
+    /// here as it does after every release.
+    ///
+    /// No wake-ups and no queue: waiters poll. Neither [`fenced`](LockOptions::fenced) nor [`owner`](LockOptions::owner). A string that is not a number of at
+    /// least 13 digits is foreign data. [`inspect`](crate::RedisLock::inspect) gives the deadline itself for the token of an old client. Acquire, extend and
+    /// release are one round trip each.
+    ///
+    /// A user with an ACL needs: commands `EVAL`, `EVALSHA`, `GET`, `SET`, `DEL`, `TIME`; keys: the lock's and its companion's; no channel.
     Timestamp,
 }
 

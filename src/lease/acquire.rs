@@ -60,7 +60,7 @@ impl Acquisition {
     ) -> Result<Self> {
         let token = match &options.owner {
             Some(owner) => Token::new(Arc::clone(owner)),
-            None => background.tokens.fresh()?,
+            None => background.tokens.fresh_for(options.layout)?,
         };
         Ok(Self {
             background: Arc::clone(background),
@@ -168,7 +168,9 @@ impl Acquisition {
     /// From here on the lease answers for what was left behind.
     pub(super) fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
         self.left_behind = false;
-        if let Some(listening) = self.listening.take().flatten() {
+        if let Some(listening) = self.listening.take().flatten()
+            && listening.queues
+        {
             lease.go_on_listening(listening);
         }
         lease
@@ -216,7 +218,7 @@ impl Acquisition {
 
     pub(super) fn refused_at(&mut self, asked_at: Instant) {
         self.refusal = Some((self.attempts, asked_at));
-        self.left_behind |= self.listening.get().is_some();
+        self.left_behind |= self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
     }
 
     pub(super) fn no_answer(&mut self, error: StoreError) -> StoreError {

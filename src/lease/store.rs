@@ -140,6 +140,9 @@ impl fmt::Debug for Holder {
 pub struct Listening {
     /// Where the store sends them.
     pub address: Arc<str>,
+    /// Whether a place in the store's queue goes with it. Then a wake-up may be a grant, also a late one: the place has to be withdrawn in the end,
+    /// and who is granted the lease goes on listening. Otherwise every wake-up is a hint.
+    pub queues: bool,
     /// Ends the listening when dropped.
     pub until_dropped: Box<dyn Any + Send + Sync>,
 }
@@ -186,7 +189,7 @@ pub trait LeaseStore: Send + Sync {
     /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this store cannot wake anybody, the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
 
-    /// Whether waiters are woken here, so that a refused attempt may leave a place behind.
+    /// Whether waiters are woken here, so that a refused attempt listens, and may leave a place behind.
     fn queues(&self) -> bool;
 
     /// Whether locks here have conditions: the three calls below.

@@ -1,12 +1,14 @@
 //! Tokens: who owns a lease (R3).
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use uuid::Builder;
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
+use crate::base::options::Layout;
 
 /// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text never reaches a log or a `Debug` (R19).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -41,9 +43,22 @@ const BUFFERED: usize = 32;
 #[derive(Default)]
 pub(crate) struct Tokens {
     buffer: Mutex<Vec<[u8; 16]>>,
+    /// How many have been drawn in Redisson's form.
+    numbered: AtomicU64,
 }
 
 impl Tokens {
+    /// A fresh token in the form that locks of this layout show. Redisson's owners are `uuid:thread`; both parts of ours are fresh (R3), because
+    /// what Redisson does, one UUID per client and one number per thread, makes one hold of a thread look like the next.
+    pub(crate) fn fresh_for(&self, layout: Layout) -> Result<Token> {
+        let token = self.fresh()?;
+        if layout != Layout::Redisson {
+            return Ok(token);
+        }
+        let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Token::new(format!("{}:{number}", token.as_str())))
+    }
+
     /// A fresh random token: a UUID of version 4.
     pub(crate) fn fresh(&self) -> Result<Token> {
         let mut buffer = locked(&self.buffer);

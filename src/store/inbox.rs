@@ -1,7 +1,8 @@
 //! The inbox: wake-ups, over one subscription per client.
 //!
 //! Opened at the first contended wait, opened again after a loss. Everything that it brings is checked by the waiter that it is
-//! for; losing all of it costs a waiter at most one pause (R15).
+//! for; losing all of it costs a waiter at most one pause (R15). Hand-offs of our own queues come through the client's own channel; the same subscription
+//! also hears the channels of other libraries, for as long as somebody waits there.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, bounded};
 use redis::{Msg, PubSub, RedisResult};
 
+use super::channels::Channels;
 use super::node::Node;
 use crate::base::bell::{Bell, Grant};
 use crate::base::locked;
@@ -20,7 +22,8 @@ use crate::lease::key::Key;
 use crate::lease::store::Listening;
 use crate::lease::token::Token;
 
-/// How long the reader sleeps in a read before it looks around. It is poked when there is anything new, so this is for lost pokes only.
+/// How long the reader sleeps in a read before it looks around. It is poked when there is anything new, so this is for lost pokes, and for
+/// channels that nobody waits at any more.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After this long without a word the server is asked for one: a subscription that was cut off silently looks like a quiet one.
 const QUIET: Duration = Duration::from_secs(5);
@@ -40,29 +43,54 @@ struct Ears {
     /// The channel that hand-offs to this client are published on.
     address: Arc<str>,
     waiting: Mutex<HashMap<Token, Weak<Bell>>>,
+    /// Whose releases other libraries publish.
+    channels: Mutex<Channels>,
     stray: Stray,
     stopped: AtomicBool,
 }
 
 impl Inbox {
     pub(super) fn new(id: &str, stray: Stray) -> Self {
-        let ears =
-            Ears { address: format!("distlock:inbox:{id}").into(), waiting: Mutex::default(), stray, stopped: AtomicBool::new(false) };
+        let ears = Ears {
+            address: format!("distlock:inbox:{id}").into(),
+            waiting: Mutex::default(),
+            channels: Mutex::default(),
+            stray,
+            stopped: AtomicBool::new(false),
+        };
         Self { ears: Arc::new(ears), thread: Mutex::default() }
     }
 
     /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters are passed over.
     pub(super) fn listen(&self, node: &Arc<Node>, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
-        if let Err(error) = self.start(node) {
-            log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
-            return None;
-        }
+        self.start(node)?;
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
         let ear = Ear { ears: Arc::clone(&self.ears), token: token.clone() };
-        Some(Listening { address: Arc::clone(&self.ears.address), until_dropped: Box::new(ear) })
+        Some(Listening { address: Arc::clone(&self.ears.address), queues: true, until_dropped: Box::new(ear) })
     }
 
-    fn start(&self, node: &Arc<Node>) -> io::Result<()> {
+    /// Has messages on `channel` ring `bell`, as hints, until the returned value is dropped. Does not wait for the subscription; `bell` is rung once it stands.
+    pub(super) fn listen_at(&self, node: &Arc<Node>, channel: Arc<str>, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.start(node)?;
+        locked(&self.ears.channels).join(&channel, token, bell);
+        let waiting = WaitingAt { ears: Arc::clone(&self.ears), channel: Arc::clone(&channel), token: token.clone() };
+        Some(Listening { address: channel, queues: false, until_dropped: Box::new(waiting) })
+    }
+
+    /// Has the reader subscribe at once to what was just asked for, instead of within a second.
+    pub(super) fn hurry(&self, node: &Node, deadline: Instant) {
+        let poke = locked(&self.ears.channels).wants_a_poke();
+        if poke {
+            node.publish(&self.ears.address, "", deadline);
+        }
+    }
+
+    /// `None`: there is no thread to hear anything.
+    fn start(&self, node: &Arc<Node>) -> Option<()> {
+        self.try_start(node).inspect_err(|error| log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}")).ok()
+    }
+
+    fn try_start(&self, node: &Arc<Node>) -> io::Result<()> {
         let mut thread = locked(&self.thread);
         if thread.is_none() {
             let (ending, ended) = bounded::<()>(0);
@@ -99,6 +127,19 @@ impl Drop for Ear {
     }
 }
 
+/// One waiter at a channel; ends when dropped.
+struct WaitingAt {
+    ears: Arc<Ears>,
+    channel: Arc<str>,
+    token: Token,
+}
+
+impl Drop for WaitingAt {
+    fn drop(&mut self) {
+        locked(&self.ears.channels).leave(&self.channel, &self.token);
+    }
+}
+
 impl Ears {
     fn run(&self, node: &Weak<Node>) {
         while !self.stopped.load(Ordering::SeqCst) {
@@ -112,6 +153,7 @@ impl Ears {
                     if let Err(error) = self.read(&mut subscription) {
                         log::debug!("the subscription for wake-ups was lost: {}", error.category());
                     }
+                    locked(&self.channels).end();
                     // Leaving it is polite, and not worth waiting for.
                     let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
                 }
@@ -127,8 +169,15 @@ impl Ears {
         subscription.subscribe(&*self.address)?;
         // What was published while nobody listened is lost: everybody asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
+        locked(&self.channels).begin();
         let mut heard = Instant::now();
+        let mut looked = heard;
         while !self.stopped.load(Ordering::SeqCst) {
+            self.join(subscription)?;
+            if looked.elapsed() >= LOOK_AROUND {
+                self.leave(subscription)?;
+                looked = Instant::now();
+            }
             match subscription.get_message() {
                 Ok(message) => self.hear(&message),
                 Err(error) if error.is_timeout() && heard.elapsed() < QUIET => continue,
@@ -140,8 +189,28 @@ impl Ears {
         Ok(())
     }
 
-    /// A message names a hand-off: `attempt fence token key`. Anything else is ignored.
+    /// Subscribes to what somebody has begun to wait at. One channel per call: redis-rs takes one confirmation per call.
+    fn join(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        loop {
+            let next = locked(&self.channels).next_join();
+            let Some(name) = next else { return Ok(()) };
+            subscription.subscribe(&*name)?;
+            locked(&self.channels).joined(&name);
+        }
+    }
+
+    /// Unsubscribes from what nobody waits at any more.
+    fn leave(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        let idle = locked(&self.channels).take_idle();
+        idle.iter().try_for_each(|name| subscription.unsubscribe(&**name))
+    }
+
+    /// A message in our own channel names a hand-off: `attempt fence token key`; anything else there is ignored. In another library's
+    /// channel, whatever it says, it is a hint.
     fn hear(&self, message: &Msg) {
+        if message.get_channel_name() != &*self.address {
+            return locked(&self.channels).heard(message.get_channel_name());
+        }
         let Some((grant, token, key)) = std::str::from_utf8(message.get_payload_bytes()).ok().and_then(parse) else { return };
         let bell = locked(&self.waiting).get(&token).map(Weak::upgrade);
         match bell {

@@ -237,7 +237,7 @@ impl LeaseStore for Memory {
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         locked(&self.shelf).ears.insert(token.clone(), Arc::downgrade(bell));
         let ear = Ear { shelf: Arc::clone(&self.shelf), token: token.clone() };
-        Some(Listening { address: "memory".into(), until_dropped: Box::new(ear) })
+        Some(Listening { address: "memory".into(), queues: true, until_dropped: Box::new(ear) })
     }
 
     fn queues(&self) -> bool {

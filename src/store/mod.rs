@@ -1,5 +1,6 @@
 //! Where leases live. The only place that names redis and r2d2.
 
+mod channels;
 mod connect;
 mod gate;
 mod inbox;
@@ -9,7 +10,9 @@ mod memory_limit;
 mod node;
 mod plain;
 mod pool;
+mod redisson;
 mod reply;
+mod timestamp;
 mod wire;
 
 use std::fmt;
@@ -30,6 +33,8 @@ use limit::{LimitStore, Limits};
 use memory::Memory;
 use node::Node;
 use plain::Plain;
+use redisson::Redisson;
+use timestamp::Timestamp;
 
 /// How to reach the place that keeps leases.
 pub(crate) struct Settings {
@@ -70,7 +75,14 @@ impl Settings {
 /// Where one client's leases live.
 pub(crate) enum Backend {
     /// One Redis server.
-    Server { node: Arc<Node>, inbox: Arc<Inbox>, plain: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
+    Server {
+        node: Arc<Node>,
+        inbox: Arc<Inbox>,
+        plain: Arc<dyn LeaseStore>,
+        redisson: Arc<dyn LeaseStore>,
+        timestamp: Arc<dyn LeaseStore>,
+        limits: Arc<dyn LimitStore>,
+    },
     /// In this process.
     Memory { leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
 }
@@ -105,15 +117,20 @@ impl Backend {
             });
             Plain::new(Arc::clone(&node), Arc::new(Inbox::new(id.as_str(), stray)))
         });
+        let inbox = plain.inbox();
+        let redisson = Arc::new(Redisson::new(Arc::clone(&node), Arc::clone(&inbox)));
+        let timestamp = Arc::new(Timestamp::new(Arc::clone(&node)));
         let limits = Arc::new(Limits::new(Arc::clone(&node)));
-        Ok(Self::Server { inbox: plain.inbox(), plain, limits, node })
+        Ok(Self::Server { node, inbox, plain, redisson, timestamp, limits })
     }
 
     pub(crate) fn leases(&self, layout: Layout) -> Result<&Arc<dyn LeaseStore>> {
         match (self, layout) {
             (Self::Server { plain, .. }, Layout::Plain) => Ok(plain),
+            (Self::Server { redisson, .. }, Layout::Redisson) => Ok(redisson),
+            (Self::Server { timestamp, .. }, Layout::Timestamp) => Ok(timestamp),
             (Self::Memory { leases, .. }, Layout::Plain) => Ok(leases),
-            _ => Err(Error::unsupported("this store has only the plain layout")),
+            (Self::Memory { .. }, _) => Err(Error::unsupported("this store has only the plain layout")),
         }
     }
 
@@ -163,7 +180,12 @@ impl Backend {
     #[cfg(feature = "testing")]
     pub(crate) fn wrap(&mut self, wrap: &dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>) {
         match self {
-            Self::Server { plain: leases, .. } | Self::Memory { leases, .. } => *leases = wrap(Arc::clone(leases)),
+            Self::Server { plain, redisson, timestamp, .. } => {
+                for leases in [plain, redisson, timestamp] {
+                    *leases = wrap(Arc::clone(leases));
+                }
+            }
+            Self::Memory { leases, .. } => *leases = wrap(Arc::clone(leases)),
         }
     }
 }

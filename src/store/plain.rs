@@ -93,13 +93,7 @@ impl Plain {
                 self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?
             }
         };
-        let asked_at = reply.asked_at;
-        match reply::list(reply.value)?.as_slice() {
-            [Value::Int(1), fence] => Ok(Answer::Granted { asked_at, fence: fence_in(fence)? }),
-            [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining) }),
-            [Value::Int(2)] => Err(foreign()),
-            _ => Err(reply::nonsense()),
-        }
+        reply::answer(reply)
     }
 
     /// Releases, and on a withdrawal leaves the queue, too.
@@ -108,7 +102,7 @@ impl Plain {
         let token = Part::Text(token.as_str());
         let parts = [lock, fence, queue, waiters, token, Part::Number(1)];
         let answer = self.node.script(&self.release, 4, if leave { &parts } else { &parts[..5] }, deadline);
-        let released = or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)?;
+        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
@@ -126,37 +120,6 @@ impl Plain {
 fn keys(key: &Key) -> [Part<'_>; 4] {
     let stem = key.stem();
     [Part::Text(key.as_str()), Part::Joined(stem, "fence"), Part::Joined(stem, "queue"), Part::Joined(stem, "waiters")]
-}
-
-/// The rest of a lease, as `PTTL` says it.
-fn left(millis: i64) -> Option<Duration> {
-    u64::try_from(millis).ok().map(Duration::from_millis)
-}
-
-/// The last fence of a block; 0 stands for none.
-fn fence_in(value: &Value) -> Result<Option<u64>, StoreError> {
-    let fence = u64::try_from(reply::number(value)?).map_err(|_| reply::nonsense())?;
-    Ok((fence > 0).then_some(fence))
-}
-
-fn foreign() -> StoreError {
-    StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
-}
-
-/// A key of another type is certainly not our lease.
-fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
-    match result {
-        Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
-        result => result,
-    }
-}
-
-fn yes(value: &Value) -> Result<bool, StoreError> {
-    match value {
-        Value::Int(1) => Ok(true),
-        Value::Int(0) => Ok(false),
-        _ => Err(reply::nonsense()),
-    }
 }
 
 impl LeaseStore for Plain {
@@ -177,12 +140,12 @@ impl LeaseStore for Plain {
     fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
         let answers = self.node.script_in_bulk(&self.extend, 1, calls, deadline);
-        answers.into_iter().map(|answer| or_not_ours(answer.and_then(|value| yes(&value)), false)).collect()
+        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
-        or_not_ours(answer.and_then(|reply| yes(&reply.value)), false)
+        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
     fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
@@ -237,8 +200,8 @@ impl LeaseStore for Plain {
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
             [Value::Int(0)] => Ok(InCondition::Waiting { asked_at }),
-            [Value::Int(1), fence] => Ok(InCondition::Granted { asked_at, fence: fence_in(fence)? }),
-            [Value::Int(2), Value::Int(remaining)] => Ok(InCondition::Notified { asked_at, remaining: left(*remaining) }),
+            [Value::Int(1), fence] => Ok(InCondition::Granted { asked_at, fence: reply::fence_in(fence)? }),
+            [Value::Int(2), Value::Int(remaining)] => Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining) }),
             [Value::Int(3)] => Ok(InCondition::Gone),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
             _ => Err(reply::nonsense()),
@@ -263,17 +226,13 @@ impl LeaseStore for Plain {
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
         let reply = again_if_stale(|| self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline))?;
-        match reply::list(reply.value)?.as_slice() {
-            [] => Ok(None),
-            [token, Value::Int(remaining)] => Ok(Some(Holder { token: reply::text(token)?, remaining: left(*remaining) })),
-            _ => Err(reply::nonsense()),
-        }
+        reply::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
         let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
-        yes(&reply.value)
+        reply::yes(&reply.value)
     }
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {

@@ -3,11 +3,13 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{RedisError, Value};
 
+use super::node::Reply;
 use crate::base::error::ErrorKind;
-use crate::lease::store::StoreError;
+use crate::lease::store::{Answer, Holder, StoreError};
 
 /// A cause in words that may reach a log: no token, no password, no URL (R19).
 #[derive(Debug)]
@@ -163,4 +165,58 @@ pub(super) fn text(value: &Value) -> Result<String, StoreError> {
         Value::SimpleString(text) => Ok(text.clone()),
         _ => Err(nonsense()),
     }
+}
+
+/// The reply as yes or no; 2 says that the key holds foreign data.
+pub(super) fn yes(value: &Value) -> Result<bool, StoreError> {
+    match value {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        Value::Int(2) => Err(foreign()),
+        _ => Err(nonsense()),
+    }
+}
+
+/// What a script that acquires says: `{1, last fence or 0}`, `{0, rest of the lease}`, `{2}` for foreign data.
+pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
+    let asked_at = reply.asked_at;
+    match list(reply.value)?.as_slice() {
+        [Value::Int(1), fence] => Ok(Answer::Granted { asked_at, fence: fence_in(fence)? }),
+        [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining) }),
+        [Value::Int(2)] => Err(foreign()),
+        _ => Err(nonsense()),
+    }
+}
+
+/// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for foreign data.
+pub(super) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
+    match list(value)?.as_slice() {
+        [] => Ok(None),
+        [Value::Int(2)] => Err(foreign()),
+        [token, Value::Int(remaining)] => Ok(Some(Holder { token: text(token)?, remaining: left(*remaining) })),
+        _ => Err(nonsense()),
+    }
+}
+
+/// A key with foreign data is certainly not our lease.
+pub(super) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
+    match result {
+        Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
+        result => result,
+    }
+}
+
+fn foreign() -> StoreError {
+    StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
+}
+
+/// The last fence of a block; 0 stands for none.
+pub(super) fn fence_in(value: &Value) -> Result<Option<u64>, StoreError> {
+    let fence = u64::try_from(number(value)?).map_err(|_| nonsense())?;
+    Ok((fence > 0).then_some(fence))
+}
+
+/// The rest of a lease, as `PTTL` says it.
+pub(super) fn left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
 }

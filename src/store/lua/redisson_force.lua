@@ -1,0 +1,15 @@
+-- Releases a lock of Redisson's, whoever holds it, and tells whoever waits for it. Foreign data is left alone.
+--
+-- KEYS  1 the lock
+-- ARGV  1 the lock's channel
+-- Result  1 released   0 nobody held it   2 foreign data
+local held_by = holder()
+if held_by == false then
+  return 2
+end
+if not held_by then
+  return 0
+end
+redis.call('PUBLISH', ARGV[1], '0')
+redis.call('DEL', KEYS[1])
+return 1

@@ -1,0 +1,12 @@
+-- Releases a lock of Redisson's if it is ours, and tells whoever waits for it.
+--
+-- KEYS  1 the lock
+-- ARGV  1 owner   2 the lock's channel
+-- Result  1 released   0 not ours
+if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+-- Published first: a user who may not publish is refused before anything has changed.
+redis.call('PUBLISH', ARGV[2], '0')
+redis.call('DEL', KEYS[1])
+return 1

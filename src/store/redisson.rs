@@ -1,0 +1,145 @@
+//! Redisson's layout: a hash with one field, `<uuid>:<thread>`, and how often that thread holds the lock.
+//!
+//! Redisson's own clients take such a lock for one of theirs, and tell us of a release as they tell each other. Holds are counted in this process
+//! only, so the count here is always 1.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::inbox::Inbox;
+use super::node::{Node, again_if_stale};
+use super::reply;
+use super::wire::{Part, Script};
+use crate::base::bell::Bell;
+use crate::base::error::Error;
+use crate::base::options::LockOptions;
+use crate::lease::key::Key;
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::token::Token;
+
+/// Leases in Redisson's layout on one server.
+pub(super) struct Redisson {
+    node: Arc<Node>,
+    inbox: Arc<Inbox>,
+    acquire: Script,
+    release: Script,
+    extend: Script,
+    inspect: Script,
+    force: Script,
+}
+
+impl Redisson {
+    pub(super) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            node,
+            inbox,
+            acquire: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua"))),
+            release: Script::new(include_str!("lua/redisson_release.lua")),
+            extend: Script::new(include_str!("lua/redisson_extend.lua")),
+            inspect: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua"))),
+            force: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua"))),
+        }
+    }
+
+    fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
+        vec![
+            Part::Text(lease.key.as_str()),
+            Part::Text(lease.token.as_str()),
+            Part::millis(lease.lease),
+            Part::Number(u64::from(end == End::Exactly)),
+        ]
+    }
+}
+
+/// Where a release of this lock is published.
+fn channel(key: &Key) -> String {
+    beside("redisson_lock__channel", key)
+}
+
+/// A name that Redisson derives from a lock's: the braces put it into the lock's slot.
+fn beside(prefix: &str, key: &Key) -> String {
+    let key = key.as_str();
+    if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") }
+}
+
+impl LeaseStore for Redisson {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        // Named only where it is used, so that a user without fences needs no permission for it.
+        let counter = (ask.fences > 0).then(|| beside("redisson_lock_token", ask.key));
+        let mut parts = vec![Part::Text(ask.key.as_str())];
+        parts.extend(counter.as_deref().map(Part::Text));
+        let keys = parts.len();
+        parts.extend([
+            Part::Text(ask.token.as_str()),
+            Part::millis(ask.lease),
+            Part::Number(u64::from(ask.may_be_mine)),
+            Part::Number(u64::from(ask.fences)),
+        ]);
+        let answer = self.node.script(&self.acquire, keys, &parts, ask.deadline).and_then(reply::answer)?;
+        if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
+            && place.address().is_some()
+        {
+            // It has begun to listen just now, or before.
+            self.inbox.hurry(&self.node, ask.deadline);
+        }
+        Ok(answer)
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
+        let answers = self.node.script_in_bulk(&self.extend, 1, calls, deadline);
+        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+        let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
+        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
+    }
+
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        let channel = channel(key);
+        let parts = [Part::Text(key.as_str()), Part::Text(token.as_str()), Part::Text(&channel)];
+        let answer = self.node.script(&self.release, 1, &parts, deadline);
+        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
+        Ok(if released { Gone::Released } else { Gone::NotOurs })
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        // There is no queue to leave.
+        self.release(key, token, deadline)
+    }
+
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.inbox.listen_at(&self.node, channel(key).into(), token, bell)
+    }
+
+    fn queues(&self) -> bool {
+        true
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        let reply = again_if_stale(|| self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline))?;
+        reply::holder(reply.value)
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        let reply = self.node.script(&self.force, 1, &[Part::Text(key.as_str()), Part::Text(&channel(key))], deadline)?;
+        reply::yes(&reply.value)
+    }
+
+    fn supports(&self, _options: &LockOptions) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_a_lock_follow_redisson() {
+        assert_eq!(channel(&Key::new("orders".into())), "redisson_lock__channel:{orders}");
+        assert_eq!(channel(&Key::new("a{b}c".into())), "redisson_lock__channel:a{b}c");
+        assert_eq!(beside("redisson_lock_token", &Key::new("a{b".into())), "redisson_lock_token:a{b");
+    }
+}

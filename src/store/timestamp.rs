@@ -1,0 +1,114 @@
+//! The timestamp layout: a string key that holds the deadline in epoch milliseconds, the oldest form of all.
+//!
+//! A deadline does not say whose it is. Ours go with a mark, a companion key that names the deadline and the token, so that a lost reply, a late release
+//! or a withdrawal is told apart from a later lease as in any other layout. Against an old client, which knows only the deadline, nothing helps.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::node::{Node, again_if_stale};
+use super::reply;
+use super::wire::{Part, Script};
+use crate::base::bell::Bell;
+use crate::base::error::Error;
+use crate::base::options::LockOptions;
+use crate::lease::key::Key;
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::token::Token;
+
+/// Leases in the timestamp layout on one server.
+pub(super) struct Timestamp {
+    node: Arc<Node>,
+    acquire: Script,
+    release: Script,
+    extend: Script,
+    inspect: Script,
+    force: Script,
+}
+
+macro_rules! script {
+    ($file:literal) => {
+        Script::new(concat!(include_str!("lua/timestamp.lua"), include_str!($file)))
+    };
+}
+
+impl Timestamp {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            acquire: script!("lua/timestamp_acquire.lua"),
+            release: script!("lua/timestamp_release.lua"),
+            extend: script!("lua/timestamp_extend.lua"),
+            inspect: script!("lua/timestamp_inspect.lua"),
+            force: script!("lua/timestamp_force.lua"),
+        }
+    }
+
+    fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
+        let [lock, mark] = keys(lease.key);
+        vec![lock, mark, Part::Text(lease.token.as_str()), Part::millis(lease.lease), Part::Number(u64::from(end == End::Exactly))]
+    }
+}
+
+/// The lock and our mark, in one slot.
+fn keys(key: &Key) -> [Part<'_>; 2] {
+    [Part::Text(key.as_str()), Part::Joined(key.stem(), "owner")]
+}
+
+impl LeaseStore for Timestamp {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let [lock, mark] = keys(ask.key);
+        let mine = Part::Number(u64::from(ask.may_be_mine));
+        let parts = [lock, mark, Part::Text(ask.token.as_str()), Part::millis(ask.lease), mine];
+        self.node.script(&self.acquire, 2, &parts, ask.deadline).and_then(reply::answer)
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
+        let answers = self.node.script_in_bulk(&self.extend, 2, calls, deadline);
+        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+        let answer = again_if_stale(|| self.node.script(&self.extend, 2, &Self::extend_parts(lease, end), deadline));
+        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
+    }
+
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        let [lock, mark] = keys(key);
+        let answer = self.node.script(&self.release, 2, &[lock, mark, Part::Text(token.as_str())], deadline);
+        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
+        Ok(if released { Gone::Released } else { Gone::NotOurs })
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        // There is no queue to leave.
+        self.release(key, token, deadline)
+    }
+
+    fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
+        // Old clients tell nobody of a release.
+        None
+    }
+
+    fn queues(&self) -> bool {
+        false
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        let reply = again_if_stale(|| self.node.script(&self.inspect, 2, &keys(key), deadline))?;
+        reply::holder(reply.value)
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        let reply = self.node.script(&self.force, 2, &keys(key), deadline)?;
+        reply::yes(&reply.value)
+    }
+
+    fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        if options.fenced {
+            return Err(Error::unsupported("the timestamp layout has no fences: its old clients would not take one"));
+        }
+        Ok(())
+    }
+}
