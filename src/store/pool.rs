@@ -120,14 +120,17 @@ impl OwnPool {
         let thread = std::panic::catch_unwind(thread).ok()?;
         let pool = r2d2::Pool::builder()
             .max_size(self.size)
+            // Made when they are needed: a slot that was made later would lie on top of one that has a connection already.
+            .min_idle(Some(0))
             .test_on_check_out(false)
             // Idle connections are told by use; no thread needs to look at them.
             .idle_timeout(None)
             .max_lifetime(None)
             .connection_timeout(self.timeout)
             .thread_pool(Arc::new(thread))
-            .build(Slots);
-        pool.inspect_err(|error| log::warn!("the pool could not be started: {error}")).ok()
+            // The other way to build waits for every slot, and gives up where a busy machine is slower than a short command timeout.
+            .build_unchecked(Slots);
+        Some(pool)
     }
 
     /// Closes what is idle and ends the thread; what is checked out follows when it comes back.

@@ -1,36 +1,34 @@
 //! The integration tests: one binary, one module per behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod conditions;
-mod examples;
-mod permissions;
-mod queue;
-mod rate_limiter;
-#[allow(dead_code)]
-mod support;
-mod support_works;
-
-mod faults;
-#[allow(dead_code)]
-mod helpers;
-#[allow(dead_code)]
-mod logs;
-
 mod close;
+mod conditions;
 mod contract;
 mod errors;
+mod examples;
 mod execute;
+mod faults;
 mod fences;
 mod growth;
+#[allow(dead_code)]
+mod helpers;
 mod holds;
 mod interrupts;
 mod layers;
 mod lock;
+#[allow(dead_code)]
+mod logs;
 mod loss;
 mod outage;
+mod permissions;
+mod queue;
+mod rate_limiter;
 mod redisson_layout;
 mod renewal;
 mod secrets;
+#[allow(dead_code)]
+mod support;
+mod support_works;
 mod timestamp_layout;
 mod tls;
 mod typed_errors;

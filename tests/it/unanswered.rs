@@ -41,9 +41,9 @@ fn gone_soon(server: &Server) {
 
 #[test]
 fn attempt_whose_reply_was_swallowed_is_repeated_with_its_token() {
-    let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
     for (command, options) in [("SET", LockOptions::new()), ("EVALSHA", LockOptions::new().fenced())] {
+        let (server, proxy) = through_proxy();
+        let client = impatient(&proxy.url()).build().unwrap();
         let lock = client.lock_with("x", options).unwrap();
         let lost = proxy.add(Rule::on(command, Fault::SwallowReply).next(1));
         within(PATIENCE..SOON, || lock.lock().unwrap());
@@ -144,24 +144,28 @@ fn lock_survives_whatever_happens_to_an_attempt() {
         Fault::ReplaceReply(b":7\r\n".to_vec()),
         Fault::ReplaceReply(b"*2\r\n:1\r\n".to_vec()),
     ];
+    let mut number = 0;
     for resets in [false, true] {
         proxy.set_resets(resets);
         for options in [LockOptions::new(), LockOptions::new().fenced()] {
-            let lock = client.lock_with("x", options).unwrap();
-            // Also where its connection is an idle one.
-            for fault in faults.clone().into_iter().chain(faults.clone()) {
-                let hit = proxy.add(Rule::any(fault.clone()).when(|command| command[0] != b"PING").next(1));
+            for fault in &faults {
+                // A name of its own: the background goes on withdrawing the last one.
+                number += 1;
+                let name = format!("x{number}");
+                let lock = client.lock_with(&name, options.clone()).unwrap();
+                let about_it = name.clone().into_bytes();
+                let hit = proxy.add(Rule::any(fault.clone()).when(move |command| command.contains(&about_it)).next(1));
                 let outcome = lock.lock();
                 hit.wait_fired(SOON);
                 if let Err(error) = outcome {
                     // A reply without sense is a typed error, and what it may have left is withdrawn.
                     assert!(matches!(fault, Fault::ReplaceReply(_)) && error.is_server(), "{fault:?}: {error:?}");
-                    eventually(SOON, || get(&server, "x").is_none());
+                    eventually(SOON, || get(&server, &name).is_none());
                     continue;
                 }
-                assert!(lock.is_valid() && get(&server, "x").is_some(), "{fault:?}");
+                assert!(lock.is_valid() && get(&server, &name).is_some(), "{fault:?}");
                 lock.unlock().unwrap_or_else(|error| panic!("{fault:?}: {error:?}"));
-                assert_eq!(get(&server, "x"), None, "{fault:?}");
+                assert_eq!(get(&server, &name), None, "{fault:?}");
             }
         }
     }
@@ -169,11 +173,11 @@ fn lock_survives_whatever_happens_to_an_attempt() {
 
 #[test]
 fn cut_attempt_costs_no_pause_and_no_error() {
-    let (server, proxy) = through_proxy();
-    let client = Client::open(&proxy.url()).unwrap();
-    let lock = client.lock("x");
-    client.ping().unwrap();
     for fault in [Fault::CutBefore, Fault::CutAfter] {
+        let (server, proxy) = through_proxy();
+        let client = Client::open(&proxy.url()).unwrap();
+        let lock = client.lock("x");
+        client.ping().unwrap();
         let hit = proxy.add(Rule::on("SET", fault).next(1));
         assert!(lock.try_lock(Duration::ZERO).unwrap(), "one attempt, and at once another where its idle connection was closed");
         hit.wait_fired(SOON);
