@@ -158,7 +158,7 @@ fn a_counter_ahead_of_the_servers_clock_still_grows() {
 fn the_holder_after_a_loss_has_a_greater_fence_than_the_loser() {
     let server = Server::start();
     let (mine, theirs) = (client(&server), client(&server));
-    let options = lease(ms(300)).fenced();
+    let options = lease(ms(600)).fenced();
     let lock = mine.lock_with("job", options.clone()).unwrap();
     let (tell, told) = mpsc::channel();
     lock.on_lost(move |lost| tell.send((lost.fence(), lost.reason())).unwrap());

@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("condition", &["base", "lease", "redis_lock"]),
     ("guard", &["base", "lock", "redis_lock"]),
     ("redis_lock", &["base", "lease", "local", "lock", "guard", "condition"]),
-    ("rate_limiter", &["base", "lease", "local", "store", "lock"]),
+    ("rate_limiter", &["base", "lease", "local", "store"]),
     ("client", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "rate_limiter"]),
     // Module lines and re-exports: everything; documentation: nothing.
     ("lib", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "condition", "rate_limiter", "client", "guide"]),

@@ -448,8 +448,20 @@ fn attempts_end_the_wait_for_a_local_turn_too() {
     let client = memory();
     let holder = Elsewhere::holds(&client.lock("job"));
     let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(30)).attempts(3))).unwrap();
-    assert!(within(ms(55)..ms(3000), || error(lock.lock())).is_exhausted());
-    assert!(!within(ms(55)..ms(3000), || lock.try_lock(Duration::MAX).unwrap()));
+    for trying in [false, true] {
+        let start = Instant::now();
+        let waiter = {
+            let lock = lock.clone();
+            Underway::start(move || if trying { lock.try_lock(Duration::MAX) } else { lock.lock().map(|()| true) })
+        };
+        let ended = waiter.result();
+        assert!((ms(55)..ms(3000)).contains(&start.elapsed()));
+        if trying {
+            assert!(!ended.unwrap());
+        } else {
+            assert!(error(ended).is_exhausted());
+        }
+    }
     holder.unlock().unwrap();
     assert!(lock.try_lock(Duration::ZERO).unwrap());
     lock.unlock().unwrap();

@@ -53,13 +53,13 @@ fn has_told(reason: LostReason) -> Told {
 #[test]
 fn a_deleted_key_is_noticed_by_renewal() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600))).unwrap();
     let told = told_of(&lock);
     let guard = lock.guard().unwrap();
     lock.lock().unwrap();
     delete(&server, "job");
     // Before the lease would have run out: a third of it, and the time for a question.
-    within(..ms(280), || eventually(SOON, || !guard.is_valid()));
+    within(..ms(590), || eventually(SOON, || !guard.is_valid()));
     assert!(error(guard.ensure_valid()).is_lost());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_told_once(&told, &has_told(LostReason::Taken));
@@ -78,7 +78,7 @@ fn assert_told_nothing_more(told: &Receiver<Told>) {
 #[test]
 fn an_overwritten_key_is_noticed_and_left_alone() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600))).unwrap();
     let told = told_of(&lock);
     (0..3).for_each(|_| lock.lock().unwrap());
     put(&server, "job", "somebody", SOON);
@@ -91,7 +91,7 @@ fn an_overwritten_key_is_noticed_and_left_alone() {
 #[test]
 fn a_key_of_another_type_is_a_loss_and_is_left_alone() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600))).unwrap();
     let told = told_of(&lock);
     lock.lock().unwrap();
     delete(&server, "job");
@@ -135,7 +135,7 @@ fn a_lease_is_renewed_at_most_as_often_as_allowed() {
 #[test]
 fn force_unlock_is_noticed_by_the_holder() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600))).unwrap();
     let told = told_of(&lock);
     lock.lock().unwrap();
     assert!(client(&server).lock("job").force_unlock().unwrap());
@@ -174,7 +174,7 @@ fn a_loss_is_found_by_extend() {
 #[test]
 fn each_lost_lease_is_told_once_with_its_fence() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300)).fenced()).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600)).fenced()).unwrap();
     let told = told_of(&lock);
     let mut fences = Vec::new();
     for _ in 0..3 {
@@ -223,7 +223,7 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
     logs::keep();
     let server = Server::start();
     let client = client(&server);
-    let (bad, good) = (client.lock_with("loss-panicking", lease(ms(300))).unwrap(), client.lock_with("job", lease(ms(300))).unwrap());
+    let (bad, good) = (client.lock_with("loss-panicking", lease(ms(600))).unwrap(), client.lock_with("job", lease(ms(600))).unwrap());
     bad.on_lost(|_| panic!("planned"));
     let after_the_panic = told_of(&bad);
     let told = told_of(&good);
@@ -236,7 +236,7 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
     assert_eq!(logs::lines(Level::Error, &["loss-panicking", "panicked"]).len(), 2);
     // The threads behind it all live: a lease is renewed, and another loss is told.
     good.lock().unwrap();
-    thread::sleep(ms(500));
+    thread::sleep(ms(1000));
     assert!(good.is_valid());
     delete(&server, "job");
     assert_told_once(&told, &has_told(LostReason::Taken));
@@ -247,7 +247,7 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
 fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = ["slow", "job", "kept"].iter().map(|name| client.lock_with(name, lease(ms(300))).unwrap()).collect();
+    let locks: Vec<_> = ["slow", "job", "kept"].iter().map(|name| client.lock_with(name, lease(ms(600))).unwrap()).collect();
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let (began, begun) = mpsc::channel();
@@ -262,7 +262,7 @@ fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
     // It sleeps. Validity still ends in time, and what is well goes on.
     delete(&server, "job");
     within(..ms(1000), || eventually(SOON, || !locks[1].is_valid()));
-    thread::sleep(ms(500));
+    thread::sleep(ms(1000));
     assert!(locks[2].is_valid() && told.try_recv().is_err(), "callbacks run one after another");
     drop(go_on);
     assert_told_once(&told, &has_told(LostReason::Taken));
@@ -275,7 +275,7 @@ fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
 fn a_callback_may_use_the_lock_that_was_lost() {
     let server = Server::start();
     let client = client(&server);
-    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
     let (done, outcome) = mpsc::channel();
     let again = lock.clone();
     lock.on_lost(move |_| {
@@ -293,7 +293,7 @@ fn a_callback_may_use_the_lock_that_was_lost() {
 #[test]
 fn the_thread_can_lock_again_once_it_has_unlocked() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(300))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(600))).unwrap();
     lock.lock().unwrap();
     lock.lock().unwrap();
     delete(&server, "job");
@@ -309,7 +309,7 @@ fn the_thread_can_lock_again_once_it_has_unlocked() {
 fn local_threads_go_on_after_a_loss_before_the_loser_has_noticed() {
     let server = Server::start();
     let client = client(&server);
-    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
     lock.lock().unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -483,7 +483,7 @@ fn a_shortening_without_an_answer_counts_as_done() {
 fn a_loss_is_said_in_the_log_without_the_token() {
     logs::keep();
     let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()).lock_options(LockOptions::new().lease(ms(300))));
+    let (client, notes) = Notes::of(Client::builder(&server.url()).lock_options(LockOptions::new().lease(ms(600))));
     let lock = client.lock("loss-logged");
     lock.lock().unwrap();
     delete(&server, "loss-logged");

@@ -27,10 +27,10 @@ fn leases_of_any_length_are_kept_for_as_long_as_they_are_held() {
     let server = Server::start();
     let client = client(&server);
     let locks: Vec<_> =
-        [250, 400, 700, 30_000].iter().map(|length| client.lock_with(&format!("job-{length}"), lease(ms(*length))).unwrap()).collect();
+        [600, 900, 1_300, 30_000].iter().map(|length| client.lock_with(&format!("job-{length}"), lease(ms(*length))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     let tokens: Vec<_> = locks.iter().map(|lock| get(&server, lock.key())).collect();
-    let until = Instant::now() + ms(1500);
+    let until = Instant::now() + ms(1800);
     while Instant::now() < until {
         for (lock, token) in locks.iter().zip(&tokens) {
             assert!(lock.is_valid() && get(&server, lock.key()) == *token, "{}", lock.name());
@@ -45,9 +45,9 @@ fn one_thread_renews_all_leases_of_a_client() {
     in_own_process("renewal::one_thread_renews_all_leases_of_a_client", || {
         let server = Server::start();
         let client = client(&server);
-        let locks: Vec<_> = (0..60).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(600))).unwrap()).collect();
+        let locks: Vec<_> = (0..60).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(900))).unwrap()).collect();
         locks.iter().for_each(|lock| lock.lock().unwrap());
-        thread::sleep(ms(900));
+        thread::sleep(ms(1300));
         assert!(locks.iter().all(RedisLock::is_valid));
         let names = thread_names();
         let own: Vec<_> = names.iter().filter(|name| name.starts_with("distlock")).collect();
@@ -108,7 +108,7 @@ fn renewal_never_shortens() {
 fn no_extend_follows_an_unlock() {
     let server = Server::start();
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(250))).unwrap();
+    let lock = client.lock_with("job", lease(ms(400))).unwrap();
     for _ in 0..3 {
         let before = notes.extends();
         lock.lock().unwrap();
@@ -119,7 +119,7 @@ fn no_extend_follows_an_unlock() {
         thread::sleep(ms(20));
         eventually(SOON, || notes.under_way() == 0);
         let (extends, scripts) = (notes.extends(), server.command_count("evalsha"));
-        thread::sleep(ms(200));
+        thread::sleep(ms(250));
         assert_eq!((notes.extends(), server.command_count("evalsha")), (extends, scripts));
     }
     // The same for one that a loss ended.
@@ -167,7 +167,7 @@ fn a_lease_is_looked_after_before_lock_returns() {
 fn an_exhausted_pool_does_not_delay_renewal() {
     let server = Server::start();
     let client = Client::builder(&server.url()).pool_size(1).build().unwrap();
-    let lock = client.lock_with("job", lease(ms(400))).unwrap();
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
     lock.lock().unwrap();
     thread::scope(|scope| {
         // It has the only connection for more than two leases.
@@ -229,7 +229,7 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
 fn a_lost_lease_does_not_disturb_the_others() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(500))).unwrap()).collect();
+    let locks: Vec<_> = (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(700))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     for (i, lock) in locks.iter().enumerate() {
         match i % 10 {
@@ -242,7 +242,7 @@ fn a_lost_lease_does_not_disturb_the_others() {
             _ => {}
         }
     }
-    thread::sleep(ms(1000));
+    thread::sleep(ms(1200));
     for (i, lock) in locks.iter().enumerate() {
         let lost = [0, 3, 6].contains(&(i % 10));
         assert_eq!(lock.is_valid(), !lost, "{}", lock.name());
@@ -254,9 +254,9 @@ fn a_lost_lease_does_not_disturb_the_others() {
 fn a_script_flush_costs_no_lease() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(500))).unwrap()).collect();
+    let locks: Vec<_> = (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(700))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
-    for _ in 0..20 {
+    for _ in 0..24 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
         thread::sleep(ms(50));
         assert!(locks.iter().all(RedisLock::is_valid));
@@ -368,10 +368,10 @@ fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_en
 #[test]
 fn moving_the_end_back_and_forth_under_renewal_never_leaves_validity_beyond_the_servers_end() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(400))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(800))).unwrap();
     lock.lock().unwrap();
     for round in 0..60_u64 {
-        lock.extend(ms([400, 2_000, 600, 350][round as usize % 4])).unwrap();
+        lock.extend(ms([800, 2_500, 1_000, 700][round as usize % 4])).unwrap();
         assert_within_the_servers_end(&server, &lock);
         thread::sleep(ms(round % 7));
         assert_within_the_servers_end(&server, &lock);
@@ -384,12 +384,12 @@ fn renewal_goes_on_while_the_holder_does_nothing_for_the_lock() {
     let server = Server::start();
     let client = client(&server);
     // A hand-off to another thread keeps the lease, and its renewal, too.
-    let lock = client.lock_with("job", lease(ms(400))).unwrap();
+    let lock = client.lock_with("job", lease(ms(700))).unwrap();
     thread::scope(|scope| {
         lock.lock().unwrap();
         let next = scope.spawn(|| {
             lock.lock().unwrap();
-            assert_valid_for(&lock, ms(900));
+            assert_valid_for(&lock, ms(1000));
             lock.unlock().unwrap();
         });
         eventually(SOON, || client.waiting("job") == 1);
