@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
@@ -48,6 +48,8 @@ impl r2d2::ManageConnection for Slots {
 
 pub(super) enum Pool {
     Own(r2d2::Pool<Slots>),
+    /// A single connection, for one thread alone.
+    One(Mutex<Slot>),
     /// The program's.
     Theirs(r2d2::Pool<redis::Client>),
 }
