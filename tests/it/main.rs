@@ -17,6 +17,7 @@ mod logs;
 
 mod execute;
 mod outage;
+mod redlock;
 mod secrets;
 mod tls;
 mod typed_errors;

@@ -71,7 +71,7 @@ impl<T> Tally<T> {
                 }
                 None => {
                     may_have_run = true;
-                    causes.push((node, StoreError::not_sent(ErrorKind::Unavailable, "no answer in time").maybe_run()));
+                    causes.push((node, StoreError::not_sent(ErrorKind::Unavailable, "no answer so far").maybe_run()));
                 }
             }
         }
@@ -144,6 +144,6 @@ mod tests {
         let failure = tally.failure();
         assert!(failure.may_have_run);
         let causes = failure.source.map(|source| source.to_string());
-        assert_eq!(causes.as_deref(), Some("node 1: no answer in time; node 2: foreign data; node 3: down (connection refused)"));
+        assert_eq!(causes.as_deref(), Some("node 1: no answer so far; node 2: foreign data; node 3: down (connection refused)"));
     }
 }
