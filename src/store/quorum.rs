@@ -33,7 +33,7 @@ use crate::lease::token::Token;
 use crate::lease::worker::Stopped;
 use ledger::Ledger;
 use tally::Tally;
-use voter::{Attempt, Job, Member, Voter, again_if_stale};
+use voter::{Attempt, Job, Member, Order, Voter, again_if_stale};
 
 /// Once a majority has answered, but not alike, the others get as long again and as long once more, and at least this.
 const GRACE: Duration = Duration::from_millis(50);
@@ -76,7 +76,7 @@ impl Quorum {
 
     /// Asks for a sign of life of a majority.
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        let round = self.ask(deadline, false, move |_, member, _| again_if_stale(|_| (member.ping)(deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| (member.ping)(deadline)))?;
         let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
         let tally = self.collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
         if alive(&tally) { Ok(()) } else { Err(tally.failure()) }
@@ -88,11 +88,11 @@ impl Quorum {
         stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
     }
 
-    /// Asks all nodes at once. `urgent`: before other questions that wait for a node.
+    /// Asks all nodes at once.
     fn ask<T: Send + 'static>(
         &self,
         deadline: Instant,
-        urgent: bool,
+        order: Order,
         question: impl Fn(usize, &Member, &mut Ledger) -> Result<T, StoreError> + Send + Sync + 'static,
     ) -> Result<Round<T>, StoreError> {
         self.usable()?;
@@ -107,7 +107,7 @@ impl Quorum {
                 let _ = told.send((index, answer));
                 answered
             });
-            if let Err(error) = voter.ask(Job::Ask { deadline, urgent, run }) {
+            if let Err(error) = voter.ask(Job::Ask { deadline, order, run }) {
                 let _ = tell.send((index, Err(error)));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::tally::Tally;
-use super::voter::{Attempt, again_if_stale};
+use super::voter::{Attempt, Order, again_if_stale};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
@@ -26,7 +26,7 @@ impl Quorum {
         let (key, token) = (ask.key.clone(), ask.token.clone());
         let (attempt, lease, contended, may_be_mine) = (ask.attempt, ask.lease, ask.contended, ask.may_be_mine);
         let shared = Arc::clone(shared);
-        self.ask(deadline, false, move |node, member, ledger| {
+        self.ask(deadline, Order::InTurn, move |node, member, ledger| {
             if shared.given_up.load(Ordering::SeqCst) {
                 return Err(StoreError::not_sent(ErrorKind::Unavailable, "the attempt was given up before the node was asked"));
             }
@@ -136,7 +136,7 @@ impl LeaseStore for Quorum {
 
     fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
         let owned: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token.clone(), lease.lease)).collect();
-        let round = self.ask(deadline, true, move |_, member, ledger| {
+        let round = self.ask(deadline, Order::First, move |_, member, ledger| {
             let leases: Vec<_> = owned.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease }).collect();
             let mut answers = member.leases.extend(&leases, deadline);
             if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.stale)) {
@@ -170,8 +170,7 @@ impl LeaseStore for Quorum {
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let (key, token, length) = (lease.key.clone(), lease.token.clone(), lease.lease);
-        // In order with the extends of renewal.
-        let round = self.ask(deadline, true, move |_, member, ledger| {
+        let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
             let lease = Extend { key: &key, token: &token, lease: length };
             let answer = again_if_stale(|_| member.leases.end_in(&lease, end, deadline));
             match &answer {
@@ -227,7 +226,7 @@ impl LeaseStore for Quorum {
     /// Whoever a majority names.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
-        let round = self.ask(deadline, false, move |_, member, _| again_if_stale(|_| member.leases.inspect(&key, deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&key, deadline)))?;
         let tally = self.collect(&round, |tally| unless(tally, holder(tally).is_some()));
         holder(&tally).ok_or_else(|| tally.failure())
     }
@@ -235,7 +234,7 @@ impl LeaseStore for Quorum {
     /// In two steps, so that a node that is late does not delete the lease of whoever came next: who holds it, and then the release of exactly those.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let asked = key.clone();
-        let round = self.ask(deadline, false, move |_, member, _| again_if_stale(|_| member.leases.inspect(&asked, deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&asked, deadline)))?;
         let answered = |tally: &Tally<Option<Holder>>| tally.count(|_| true) >= tally.majority();
         let tally = self.collect(&round, |tally| unless(tally, false));
         if !answered(&tally) {

@@ -35,9 +35,20 @@ pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 /// Something to do on the node's thread.
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
-    Ask { deadline: Instant, urgent: bool, run: Box<Ask> },
+    Ask { deadline: Instant, order: Order, run: Box<Ask> },
     /// Undo whatever this token has on the node. Never dropped: what has no answer goes into the ledger.
     Undo { key: Key, token: Token, deadline: Instant, spare: Option<Arc<Attempt>>, tell: (usize, Tell<Gone>) },
+}
+
+/// When a question's turn comes among those that wait for the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// After everything that came before it: what undoes an attempt, or moves its end, must not reach the node before the attempt.
+    InTurn,
+    /// As `InTurn`, and no extend passes it: one that it shortens afterwards would have been counted for its whole length.
+    Barrier,
+    /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
+    First,
 }
 
 /// An attempt, as the nodes' threads share it.
@@ -127,23 +138,34 @@ impl Voter {
     }
 }
 
-/// What waits for the node. Extends go before everything else, so that no crowd of waiters delays a renewal (R9); otherwise in
-/// order, so that what undoes an attempt never comes before it.
+/// What waits for the node.
 #[derive(Default)]
 struct Lanes {
-    urgent: VecDeque<Job>,
-    usual: VecDeque<Job>,
+    first: VecDeque<Job>,
+    in_turn: VecDeque<Job>,
+    barriers: usize,
 }
 
 impl Lanes {
     fn push(&mut self, job: Job) {
-        let urgent = matches!(job, Job::Ask { urgent: true, .. });
-        if urgent { self.urgent.push_back(job) } else { self.usual.push_back(job) }
+        match job {
+            Job::Ask { order: Order::First, .. } if self.barriers == 0 => self.first.push_back(job),
+            job => {
+                self.barriers += usize::from(is_barrier(&job));
+                self.in_turn.push_back(job);
+            }
+        }
     }
 
     fn pop(&mut self) -> Option<Job> {
-        self.urgent.pop_front().or_else(|| self.usual.pop_front())
+        let job = self.first.pop_front().or_else(|| self.in_turn.pop_front())?;
+        self.barriers -= usize::from(is_barrier(&job));
+        Some(job)
     }
+}
+
+fn is_barrier(job: &Job) -> bool {
+    matches!(job, Job::Ask { order: Order::Barrier, .. })
 }
 
 impl Thread {
@@ -203,5 +225,34 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut(bool) -> Result<T, StoreErro
     match ask(false) {
         Err(error) if error.stale => ask(true),
         answer => answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(order: Order) -> Job {
+        Job::Ask { deadline: Instant::now(), order, run: Box::new(|_, _| true) }
+    }
+
+    fn drain(lanes: &mut Lanes) -> Vec<Order> {
+        let order = |job| match job {
+            Job::Ask { order, .. } => order,
+            Job::Undo { .. } => unreachable!("none is pushed"),
+        };
+        std::iter::from_fn(|| lanes.pop()).map(order).collect()
+    }
+
+    #[test]
+    fn extends_pass_a_crowd_and_never_a_barrier() {
+        use Order::{Barrier, First, InTurn};
+        let mut lanes = Lanes::default();
+        [InTurn, InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn, InTurn]);
+        [InTurn, First, Barrier, First, InTurn].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn, Barrier, First, InTurn]);
+        [InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn]);
     }
 }

@@ -24,6 +24,7 @@ fn renewal_extends_everywhere_and_creates_nothing() {
     let client = nodes.client();
     let lock = client.lock_with("a", short()).unwrap();
     lock.lock().unwrap();
+    eventually(SOON, || [1, 4].iter().all(|node| !nodes.nodes[*node].asked("acquire").is_empty()));
     nodes.set([1, 4], Mood::Fine);
     let since = Instant::now();
     eventually(SOON, || since.elapsed() > SHORT * 2 && nodes.nodes.iter().all(|node| node.asked("extend").len() > 2));
@@ -45,6 +46,13 @@ fn renewal_does_not_wait_for_silent_nodes() {
         thread::sleep(Duration::from_millis(5));
     }
     lock.unlock().unwrap();
+
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("b".into()), Token::new("t"));
+    store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
+    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30) };
+    let answers = within(..Duration::from_secs(1), || store.extend(&[extend], Instant::now() + SOON));
+    assert!(matches!(answers[..], [Ok(true)]));
 }
 
 #[test]

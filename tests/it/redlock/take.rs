@@ -24,7 +24,7 @@ fn a_silent_node_delays_nobody() {
     // The first call ever of this client, and those after it, while the node's thread is still busy with the first.
     for _ in 0..3 {
         within(..QUICK, || lock.lock().unwrap());
-        assert_eq!(nodes.holding("a"), [1, 2, 3, 4]);
+        eventually(QUICK, || nodes.holding("a") == [1, 2, 3, 4]);
         within(..QUICK, || lock.unlock().unwrap());
     }
 }
@@ -50,7 +50,8 @@ fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
     let error = within(..QUICK, || client.lock("a").try_lock(Duration::ZERO)).unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let causes = error.source().unwrap().to_string();
-    assert_eq!(causes, "node 1: refused; node 3: refused; node 5: refused");
+    // The answers of the two others are not waited for.
+    assert!(["node 1: refused", "node 3: refused", "node 5: refused"].iter().all(|cause| causes.contains(cause)), "{causes}");
     eventually(SOON, || nodes.holding("a").is_empty());
     nodes.set([0], Mood::Fine);
     assert!(client.lock("a").try_lock(Duration::ZERO).unwrap());
@@ -108,6 +109,19 @@ fn a_majority_that_answers_too_late_is_no_grant() {
 }
 
 #[test]
+fn validity_counts_from_before_the_first_node_was_asked() {
+    let nodes = Nodes::start();
+    let late = Duration::from_millis(300);
+    nodes.set(0..5, Mood::Late(late));
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    let answer = store.try_acquire(&ask(&key, &token, LEASE)).unwrap();
+    let Answer::Granted { asked_at, .. } = answer else { panic!("{answer:?}") };
+    assert!(asked_at.elapsed() >= late);
+}
+
+#[test]
 fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
     let nodes = Nodes::start();
     nodes.nodes[..2].iter().for_each(|node| node.hold("a", "left", LEASE));
@@ -158,8 +172,7 @@ fn unlock_reaches_a_node_that_was_silent_meanwhile() {
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.set([2], Mood::Silent);
     within(..QUICK, || lock.unlock().unwrap());
-    assert_eq!(nodes.holding("a"), [2]);
-    thread::sleep(Duration::from_millis(50));
+    eventually(QUICK, || nodes.holding("a") == [2]);
     nodes.set([2], Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
 }
