@@ -293,6 +293,8 @@ fn sets_of_nodes_that_are_no_quorum_are_refused() {
     assert!(unsupported(LockOptions::new().fenced()));
     assert!(unsupported(LockOptions::new().layout(Layout::Redisson)));
     assert!(client.execute(|connection| redis::cmd("PING").query::<()>(connection)).unwrap_err().is_unsupported());
+    assert!(client.rate_limiter("c", 1, LEASE).check().unwrap_err().is_unsupported());
+    assert!(client.lock("a").new_condition("c").unwrap_err().is_unsupported());
     let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open("redis://127.0.0.1:1/").unwrap());
     assert!(Client::redlock_builder(["memory://"; 3]).pool(pool).build().unwrap_err().is_invalid_input());
 }
