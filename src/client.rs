@@ -15,7 +15,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::redis_lock::RedisLock;
 use crate::store::{Backend, Settings};
 
-/// Hands out locks on one server, or on the embedded store.
+/// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, does what [`close`](Client::close) does, within one command timeout.
 /// A client does not survive a fork: in the child, every call that would talk to the server is an error, and the child makes its own.
@@ -67,7 +67,62 @@ impl Client {
         }
     }
 
-    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip.
+    /// A client whose locks are leases on a majority of independent Redis servers (Redlock), with every setting at its default. Never connects yet.
+    ///
+    /// A lock is held once more than half of the nodes have granted it while the lease is still valid; the algorithm is the one on the [Redis documentation's page
+    /// about distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes are asked at once, so a call takes as long as the
+    /// slowest node of the fastest majority; nodes that are slow or down delay nobody, as long as a majority is up. What a minority granted is
+    /// released again on all of them. Guards, reentrancy, renewal, `on_lost` and hand-offs between this process's threads are those of any other lock.
+    ///
+    /// ```
+    /// # fn main() -> distlock::Result<()> {
+    /// use distlock::Client;
+    ///
+    /// // In production: redis:// URLs of servers that share neither a host nor a replication link.
+    /// let client = Client::redlock(["memory://a", "memory://b", "memory://c"])?;
+    /// let guard = client.lock("orders:42").guard()?;
+    /// assert!(guard.is_valid());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the lease or one command timeout). Leases should be long compared
+    /// with a round trip to most nodes. A client's questions go to each node one after another, renewals first.
+    ///
+    /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so Redlock clients of other libraries take part.
+    ///
+    /// # What it does not promise
+    /// * A node that restarts *without its data* has forgotten who holds what, and can help a second client to a majority. Have nodes write an
+    ///   append-only file with `appendfsync always`, or start one that lost its data only after the longest lease has passed.
+    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while a lease is held by more than a bare majority.
+    /// * There are no fences: the counters of several nodes do not grow together, so [`LockOptions::fenced`] is `Unsupported`. Where a process may be paused for
+    ///   longer than its lease, and the protected resource can compare fences, one server with fences protects more than a quorum without.
+    /// * There is no queue: waiters ask again after a random pause, and who comes first is chance. When several ask at once each may get a minority; then all
+    ///   of them are refused, release, and try again, and a [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused although nobody holds the lock.
+    ///
+    /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one are `Unsupported`. With [`LockOptions::owner`] a node whose release of an earlier hold is not
+    /// settled does not vote for up to ten seconds.
+    ///
+    /// # Errors
+    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice (same host and port, whatever the database; two names of one host are not
+    /// seen through), and for URLs that cannot be understood; `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
+    /// warning: it needs one more for a majority and survives no more failures.
+    pub fn redlock(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        Self::redlock_builder(urls).build()
+    }
+
+    /// As [`redlock`](Client::redlock), with settings of its own. They apply to each node.
+    ///
+    /// Each node has one connection for questions and one for renewal, and one thread: [`ClientBuilder::pool_size`] has no effect, and
+    /// [`ClientBuilder::pool`] is refused.
+    #[must_use]
+    pub fn redlock_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
+        let mut builder = Self::builder("");
+        builder.settings.nodes = Some(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        builder
+    }
+
+    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip. With [`redlock`](Client::redlock), a majority of the servers.
     ///
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
@@ -126,7 +181,7 @@ impl Client {
     ///
     /// # Errors
     /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`, `Denied`, `WrongType`: what the server said.
-    /// `Unsupported` on `memory://`, which knows no commands.
+    /// `Unsupported` on `memory://`, which knows no commands, and on a quorum, which has several servers.
     pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {
         self.open.background.check_open()?;
         self.open.backend.execute(self.open.background.command_deadline(), &mut work).map_err(|error| error.into_error())
@@ -323,6 +378,16 @@ mod testing {
         #[must_use]
         pub fn wrap(mut self, wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static) -> Self {
             self.wrap = Some(Box::new(wrap));
+            self
+        }
+    }
+
+    impl ClientBuilder {
+        /// Puts a store of the test's own around each node of a quorum; it is given the node's index.
+        #[doc(hidden)]
+        #[must_use]
+        pub fn wrap_nodes(mut self, wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static) -> Self {
+            self.settings.wrap_nodes = Some(Arc::new(wrap));
             self
         }
     }

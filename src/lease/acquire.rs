@@ -108,7 +108,12 @@ impl Acquisition {
             let attempts_left = attempts.use_one();
             let step = match self.refused.take() {
                 Some(remaining) => Step::Refused(remaining),
-                None => self.attempt(patience, contention),
+                None => {
+                    if self.attempts > 0 && self.store.undoes_attempts() && self.options.owner.is_none() {
+                        self.change_token()?;
+                    }
+                    self.attempt(patience, contention)
+                }
             };
             let (pause, failure) = match step {
                 Step::Granted(lease) => return Ok(Some(self.hand_out(lease))),
@@ -233,6 +238,19 @@ impl Acquisition {
         StoreError::not_sent(ErrorKind::Unavailable, "the server granted the lock so late that the lease had run out")
     }
 
+    /// The store is undoing the last attempt, which takes its token with it. What it does not know of is left to the cleaner: a grant that we
+    /// did not take because it came too late.
+    fn change_token(&mut self) -> Result<()> {
+        let fresh = self.background.tokens.fresh()?;
+        if self.left_behind && !self.unanswered {
+            let what = self.withdrawal();
+            self.background.cleaner.withdraw(what);
+        }
+        self.token = fresh;
+        (self.left_behind, self.unanswered) = (false, false);
+        Ok(())
+    }
+
     /// What to leave in the store's queue, if this acquisition queues.
     fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
         let queues = !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
@@ -252,6 +270,19 @@ impl Acquisition {
 
     fn first_lease(&self) -> Duration {
         self.options.lease.min(FIRST_LEASE)
+    }
+
+    fn withdrawal(&mut self) -> Withdrawal {
+        Withdrawal {
+            store: Arc::clone(&self.store),
+            name: Arc::clone(self.keeper.name()),
+            key: self.key.clone(),
+            token: self.token.clone(),
+            lease: self.options.lease,
+            condition: self.condition.take(),
+            in_flight: self.unanswered,
+            abandoned: false,
+        }
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
@@ -328,16 +359,7 @@ impl Drop for Acquisition {
         if !self.left_behind {
             return;
         }
-        let what = Withdrawal {
-            store: Arc::clone(&self.store),
-            name: Arc::clone(self.keeper.name()),
-            key: self.key.clone(),
-            token: self.token.clone(),
-            lease: self.options.lease,
-            condition: self.condition.take(),
-            in_flight: self.unanswered,
-            abandoned: false,
-        };
+        let what = self.withdrawal();
         if self.unanswered || self.silent_since.is_some() {
             self.background.cleaner.withdraw(what);
         } else {

@@ -225,6 +225,12 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
+    /// Whether the store undoes by itself whatever an attempt left behind that it answered without a grant. The undoing may arrive late, so the
+    /// next attempt must not use the same token: what it is granted would be deleted.
+    fn undoes_attempts(&self) -> bool {
+        false
+    }
+
     /// Who holds the lock.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! A named background thread that is fed, and stopped, over a channel.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::Mutex;
 use std::thread::{self, ThreadId};
@@ -13,7 +14,7 @@ use crate::base::locked;
 ///
 /// The thread holds the receiving end and nothing else of the client, so it never keeps a client alive.
 pub(crate) struct Worker<T> {
-    name: &'static str,
+    name: Cow<'static, str>,
     state: Mutex<State<T>>,
 }
 
@@ -46,9 +47,9 @@ impl Stopped {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    pub(crate) fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: impl Into<Cow<'static, str>>) -> Self {
         let (work, todo) = unbounded();
-        Self { name, state: Mutex::new(State::Idle(work, todo)) }
+        Self { name: name.into(), state: Mutex::new(State::Idle(work, todo)) }
     }
 
     /// Starts the thread unless it has been started. It shall return when the receiver it is given is disconnected.
@@ -57,7 +58,7 @@ impl<T: Send + 'static> Worker<T> {
         if let State::Idle(work, todo) = &*state {
             let (ending, ended) = bounded::<()>(0);
             let (work, todo) = (work.clone(), todo.clone());
-            let thread = thread::Builder::new().name(self.name.into()).spawn(move || {
+            let thread = thread::Builder::new().name(self.name.clone().into_owned()).spawn(move || {
                 // Dropped at the end of the thread, however it ends: that is what `Stopped::wait` waits for.
                 let _ending = ending;
                 run(&todo);

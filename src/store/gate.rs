@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use crate::base::locked;
 
 /// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen soon.
-const PAUSE: Duration = Duration::from_millis(75);
+pub(super) const PAUSE: Duration = Duration::from_millis(75);
 /// How many connections are opened at the same time to a node that is up: so many may be opened in vain when it goes down.
 const AT_ONCE: u32 = 4;
 
 static GATES: Mutex<Vec<(String, Weak<Gate>)>> = Mutex::new(Vec::new());
 
 /// One per address and process, however many clients there are.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Gate {
+    /// Between two attempts while it is shut.
+    pause: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -46,14 +48,18 @@ pub(super) struct Pass<'a> {
 }
 
 impl Gate {
-    /// The gate of the node at this address.
-    pub(super) fn at(address: String) -> Arc<Self> {
+    fn new(pause: Duration) -> Self {
+        Self { pause, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The gate of the node at this address. The pause is that of whoever came first.
+    pub(super) fn at(address: String, pause: Duration) -> Arc<Self> {
         let mut gates = locked(&GATES);
         gates.retain(|(_, gate)| gate.strong_count() > 0);
         if let Some(gate) = gates.iter().find(|(at, _)| *at == address).and_then(|(_, gate)| gate.upgrade()) {
             return gate;
         }
-        let gate = Arc::new(Self::default());
+        let gate = Arc::new(Self::new(pause));
         gates.push((address, Arc::downgrade(&gate)));
         gate
     }
@@ -101,7 +107,7 @@ impl Gate {
         let mut state = locked(&self.state);
         // Whoever is finding out at this moment knows better.
         if matches!(*state, State::Open { .. } | State::Unknown { probing: false }) {
-            *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+            *state = State::Shut { next: Instant::now() + self.pause, probing: false };
             self.changed.notify_all();
         }
     }
@@ -133,7 +139,7 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.gate.state);
         if self.probe {
-            *state = State::Shut { next: Instant::now() + PAUSE, probing: false };
+            *state = State::Shut { next: Instant::now() + self.gate.pause, probing: false };
         } else if let State::Open { opening } = &mut *state {
             // One that entered before the node went down and came back is not counted any more.
             *opening = opening.saturating_sub(1);
@@ -150,7 +156,7 @@ mod tests {
     const NO_WAIT: Duration = Duration::ZERO;
 
     fn open() -> Gate {
-        let gate = Gate::default();
+        let gate = Gate::new(PAUSE);
         gate.enter(NO_WAIT).expect("the first").opened();
         gate
     }
@@ -211,8 +217,8 @@ mod tests {
 
     #[test]
     fn clients_of_one_address_share_a_gate() {
-        let gate = Gate::at("test:1".into());
-        assert!(Arc::ptr_eq(&gate, &Gate::at("test:1".into())));
-        assert!(!Arc::ptr_eq(&gate, &Gate::at("test:2".into())));
+        let gate = Gate::at("test:1".into(), PAUSE);
+        assert!(Arc::ptr_eq(&gate, &Gate::at("test:1".into(), PAUSE)));
+        assert!(!Arc::ptr_eq(&gate, &Gate::at("test:2".into(), PAUSE)));
     }
 }

@@ -10,6 +10,7 @@ mod memory_limit;
 mod node;
 mod plain;
 mod pool;
+mod quorum;
 mod redisson;
 mod reply;
 mod timestamp;
@@ -19,7 +20,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
@@ -33,30 +34,46 @@ use limit::{LimitStore, Limits};
 use memory::Memory;
 use node::Node;
 use plain::Plain;
+use quorum::{NoLimits, Quorum};
 use redisson::Redisson;
 use timestamp::Timestamp;
 
 /// How to reach the place that keeps leases.
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) url: String,
+    /// The nodes of a quorum; `None`: one place, at `url`.
+    pub(crate) nodes: Option<Vec<String>>,
+    /// For a node: how many there are in its quorum.
+    member_of: Option<u32>,
     pub(crate) pool_size: u32,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
     #[cfg(feature = "tls")]
     pub(crate) root_certificates: Option<Vec<u8>>,
+    #[cfg(feature = "testing")]
+    pub(crate) wrap_nodes: Option<WrapNodes>,
 }
+
+/// Puts a store of a test's own around a node's.
+#[cfg(feature = "testing")]
+pub(crate) type WrapNodes = Arc<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl Settings {
     pub(crate) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            nodes: None,
+            member_of: None,
             pool_size: 8,
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
             pool: None,
             #[cfg(feature = "tls")]
             root_certificates: None,
+            #[cfg(feature = "testing")]
+            wrap_nodes: None,
         }
     }
 
@@ -85,10 +102,27 @@ pub(crate) enum Backend {
     },
     /// In this process.
     Memory { leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
+    /// On a majority of several servers.
+    Quorum { quorum: Arc<Quorum>, leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
+}
+
+fn parse(url: &str) -> Result<ConnectionInfo> {
+    // The cause is left out: it may quote the URL, and that may hold a password.
+    let info = url
+        .into_connection_info()
+        .map_err(|_| Error::invalid("the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// are known"))?;
+    if !info.addr().is_supported() {
+        return Err(Error::unsupported("this build cannot use such a URL: rediss:// needs the feature `tls`"));
+    }
+    Ok(info)
 }
 
 impl Backend {
     pub(crate) fn new(settings: Settings, clock: Clock, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
+        if let Some(urls) = &settings.nodes {
+            let quorum = Arc::new(Quorum::open(urls, &settings, &clock)?);
+            return Ok(Self::Quorum { leases: Arc::clone(&quorum) as Arc<dyn LeaseStore>, limits: Arc::new(NoLimits), quorum });
+        }
         if let Some(name) = settings.url.strip_prefix("memory://") {
             if settings.pool.is_some() {
                 return Err(Error::invalid("memory:// has no use for a pool"));
@@ -96,15 +130,7 @@ impl Backend {
             let memory = Memory::open(name, clock);
             return Ok(Self::Memory { leases: Arc::clone(&memory) as Arc<dyn LeaseStore>, limits: memory });
         }
-        // The cause is left out: it may quote the URL, and that may hold a password.
-        let info = settings
-            .url
-            .as_str()
-            .into_connection_info()
-            .map_err(|_| Error::invalid("the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// are known"))?;
-        if !info.addr().is_supported() {
-            return Err(Error::unsupported("this build cannot use such a URL: rediss:// needs the feature `tls`"));
-        }
+        let info = parse(&settings.url)?;
         let node = Arc::new(Node::new(info, settings, clock)?);
         let id = tokens.fresh()?;
         let cleaner = cleaner.clone();
@@ -129,14 +155,14 @@ impl Backend {
             (Self::Server { plain, .. }, Layout::Plain) => Ok(plain),
             (Self::Server { redisson, .. }, Layout::Redisson) => Ok(redisson),
             (Self::Server { timestamp, .. }, Layout::Timestamp) => Ok(timestamp),
-            (Self::Memory { leases, .. }, Layout::Plain) => Ok(leases),
-            (Self::Memory { .. }, _) => Err(Error::unsupported("this store has only the plain layout")),
+            (Self::Memory { leases, .. } | Self::Quorum { leases, .. }, Layout::Plain) => Ok(leases),
+            (Self::Memory { .. } | Self::Quorum { .. }, _) => Err(Error::unsupported("this store has only the plain layout")),
         }
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {
         match self {
-            Self::Server { limits, .. } | Self::Memory { limits, .. } => limits,
+            Self::Server { limits, .. } | Self::Memory { limits, .. } | Self::Quorum { limits, .. } => limits,
         }
     }
 
@@ -144,6 +170,7 @@ impl Backend {
         match self {
             Self::Server { node, .. } => node.ping(deadline),
             Self::Memory { .. } => Ok(()),
+            Self::Quorum { quorum, .. } => quorum.ping(deadline),
         }
     }
 
@@ -154,6 +181,10 @@ impl Backend {
                 crate::base::error::ErrorKind::Unsupported,
                 "memory:// knows no commands: `execute` needs a server",
             )),
+            Self::Quorum { .. } => Err(StoreError::not_sent(
+                crate::base::error::ErrorKind::Unsupported,
+                "`execute` needs one server, and a quorum has several",
+            )),
         }
     }
 
@@ -162,6 +193,7 @@ impl Backend {
         match self {
             Self::Server { node, .. } => node.is_forked(),
             Self::Memory { .. } => false,
+            Self::Quorum { quorum, .. } => quorum.is_forked(),
         }
     }
 
@@ -174,6 +206,7 @@ impl Backend {
                 in_time
             }
             Self::Memory { .. } => true,
+            Self::Quorum { quorum, .. } => quorum.close(deadline),
         }
     }
 
@@ -185,7 +218,7 @@ impl Backend {
                     *leases = wrap(Arc::clone(leases));
                 }
             }
-            Self::Memory { leases, .. } => *leases = wrap(Arc::clone(leases)),
+            Self::Memory { leases, .. } | Self::Quorum { leases, .. } => *leases = wrap(Arc::clone(leases)),
         }
     }
 }
@@ -195,6 +228,7 @@ impl fmt::Debug for Backend {
         f.write_str(match self {
             Self::Server { .. } => "one server",
             Self::Memory { .. } => "memory",
+            Self::Quorum { .. } => "a quorum",
         })
     }
 }

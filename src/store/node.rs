@@ -8,7 +8,7 @@ use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult,
 
 use super::Settings;
 use super::connect::Connector;
-use super::gate::Gate;
+use super::gate::{self, Gate};
 use super::pool::{OwnPool, Pool, Slot, closed_connection};
 use super::reply;
 use super::wire::{self, Part, Script, Wire};
@@ -16,6 +16,9 @@ use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::StoreError;
+
+/// Times the number of a quorum's nodes: how long one that is down is left alone.
+const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// The commands of a caller of `execute`.
 pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
@@ -48,9 +51,12 @@ impl Node {
     pub(super) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(pool),
+            None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
-        let gate = Gate::at(info.addr().to_string());
+        // Nodes of a quorum share the process's connection attempts: they may all be down together (R14).
+        let pause = settings.member_of.map_or(gate::PAUSE, |nodes| gate::PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)));
+        let gate = Gate::at(info.addr().to_string(), pause);
         let connector = Connector::new(
             info,
             clock.clone(),
@@ -229,6 +235,7 @@ impl Node {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
                 self.talk(checked_out.slot(), deadline, talk)
             }
+            Pool::One(slot) => self.talk(&mut locked(slot), deadline, talk),
             Pool::Theirs(pool) => {
                 let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
                 let result = self.talk_over(&mut connection, deadline, talk);

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use r2d2::PooledConnection;
@@ -47,6 +47,8 @@ impl r2d2::ManageConnection for Slots {
 
 pub(super) enum Pool {
     Own(OwnPool),
+    /// A single connection, for one thread alone.
+    One(Mutex<Slot>),
     /// The program's.
     Theirs(r2d2::Pool<redis::Client>),
 }

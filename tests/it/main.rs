@@ -24,6 +24,7 @@ mod permissions;
 mod queue;
 mod rate_limiter;
 mod redisson_layout;
+mod redlock;
 mod renewal;
 mod secrets;
 #[allow(dead_code)]

@@ -1,0 +1,177 @@
+//! Redlock: one lease on a majority of independent nodes.
+//!
+//! The algorithm is the one that the Redis documentation describes on its page about distributed locks
+//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>): the same token under the same key on every node, a
+//! lease where more than half of them granted it while it is still valid, and nothing left anywhere where they did not.
+//!
+//! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as the answers decide it, so it takes as long
+//! as the slowest node of the fastest majority. What a node says later is heard by nobody. To each node questions go one after
+//! another, so whatever undoes an attempt reaches a node after the attempt itself.
+
+mod leases;
+mod ledger;
+mod open;
+mod tally;
+mod voter;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+
+use super::inbox::Inbox;
+use super::limit::{Decision, LimitStore, Take};
+use super::memory::Memory;
+use super::node::Node;
+use super::plain::Plain;
+use super::{Settings, parse};
+use crate::base::clock::Clock;
+use crate::base::error::ErrorKind;
+use crate::lease::key::Key;
+use crate::lease::store::{Gone, StoreError};
+use crate::lease::token::Token;
+use crate::lease::worker::Stopped;
+use ledger::Ledger;
+use tally::Tally;
+use voter::{Attempt, Job, Member, Order, Voter, again_if_stale};
+
+/// Once a majority has answered, but not alike, the others get as long again and as long once more, and at least this.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// Leases on a majority of nodes.
+pub(crate) struct Quorum {
+    voters: Vec<Voter>,
+    clock: Clock,
+    command_timeout: Duration,
+    process: u32,
+}
+
+/// A question that is on its way to all nodes.
+struct Round<T> {
+    answers: Receiver<(usize, Result<T, StoreError>)>,
+    begun: Instant,
+    deadline: Instant,
+}
+
+/// Whether to go on waiting for nodes.
+enum Verdict {
+    /// No further answer would change anything.
+    Decided,
+    /// A majority has answered, and what it said will do unless the others are quick.
+    Likely,
+    Open,
+}
+
+impl Quorum {
+    fn new(members: Vec<Member>, clock: Clock, command_timeout: Duration) -> Self {
+        let voter = |(number, member)| Voter::new(number, member, clock.clone(), command_timeout);
+        let voters = (1..).zip(members).map(voter).collect();
+        Self { voters, clock, command_timeout, process: std::process::id() }
+    }
+
+    /// A fork has its parent's sockets and none of its threads (R11).
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// Asks for a sign of life of a majority.
+    pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| (member.ping)(deadline)))?;
+        let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
+        let tally = self.collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
+        if alive(&tally) { Ok(()) } else { Err(tally.failure()) }
+    }
+
+    /// Ends the threads. `false`: not all of them by `deadline`.
+    pub(crate) fn close(&self, deadline: Instant) -> bool {
+        let stopped: Vec<Stopped> = self.voters.iter().map(Voter::stop).collect();
+        stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
+    }
+
+    /// Asks all nodes at once.
+    fn ask<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        order: Order,
+        question: impl Fn(usize, &Member, &mut Ledger) -> Result<T, StoreError> + Send + Sync + 'static,
+    ) -> Result<Round<T>, StoreError> {
+        self.usable()?;
+        let begun = self.clock.now();
+        let question = Arc::new(question);
+        let (tell, answers) = bounded(self.voters.len());
+        for (index, voter) in self.voters.iter().enumerate() {
+            let (question, told) = (Arc::clone(&question), tell.clone());
+            let run = Box::new(move |member: &Member, ledger: &mut Ledger| {
+                let answer = question(index, member, ledger);
+                let answered = answer.is_ok();
+                let _ = told.send((index, answer));
+                answered
+            });
+            if let Err(error) = voter.ask(Job::Ask { deadline, order, run }) {
+                let _ = tell.send((index, Err(error)));
+            }
+        }
+        Ok(Round { answers, begun, deadline })
+    }
+
+    /// Has all nodes undo whatever this token has there. Nodes that do not answer are asked again, for as long as it takes (R10).
+    /// `spare`: an attempt whose undoing leaves alone the nodes that refused it.
+    fn undo(&self, key: &Key, token: &Token, deadline: Instant, spare: Option<&Arc<Attempt>>) -> Result<Round<Gone>, StoreError> {
+        self.usable()?;
+        let begun = self.clock.now();
+        let (tell, answers) = bounded(self.voters.len());
+        for (index, voter) in self.voters.iter().enumerate() {
+            let (key, token, spare) = (key.clone(), token.clone(), spare.cloned());
+            voter.undo(Job::Undo { key, token, deadline, spare, tell: (index, tell.clone()) });
+        }
+        Ok(Round { answers, begun, deadline })
+    }
+
+    /// Takes answers in until they decide the question or its time is over.
+    fn collect<T>(&self, round: &Round<T>, mut judge: impl FnMut(&Tally<T>) -> Verdict) -> Tally<T> {
+        let mut tally = Tally::new(self.voters.len());
+        let mut until = round.deadline;
+        let mut likely = false;
+        while tally.pending() > 0 {
+            match judge(&tally) {
+                Verdict::Decided => break,
+                Verdict::Likely if !likely => {
+                    likely = true;
+                    let now = self.clock.now();
+                    until = until.min(now + GRACE.max(now.saturating_duration_since(round.begun) * 2));
+                }
+                Verdict::Likely | Verdict::Open => {}
+            }
+            let Some((node, answer)) = self.next(round, until) else { break };
+            tally.note(node, answer);
+        }
+        tally
+    }
+
+    fn next<T>(&self, round: &Round<T>, until: Instant) -> Option<(usize, Result<T, StoreError>)> {
+        loop {
+            match round.answers.recv_timeout(self.clock.sleep_for(until)) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Timeout) if self.clock.now() < until => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn usable(&self) -> Result<(), StoreError> {
+        if self.is_forked() {
+            let message = "the client belongs to the process that this one was forked from: make a new one";
+            return Err(StoreError::not_sent(ErrorKind::Unsupported, message).permanent());
+        }
+        Ok(())
+    }
+}
+
+/// A quorum has no rate limits: its nodes would each count, and nobody could say which count is the limit's.
+pub(super) struct NoLimits;
+
+impl LimitStore for NoLimits {
+    fn take(&self, _take: &Take<'_>) -> Result<Decision, StoreError> {
+        Err(StoreError::not_sent(ErrorKind::Unsupported, "a quorum has no rate limits: they need one server").permanent())
+    }
+}

@@ -1,0 +1,65 @@
+//! Makes a quorum from URLs, and refuses sets of nodes that would not be one.
+
+use std::sync::Arc;
+
+use super::voter::Member;
+use super::{Inbox, Memory, Node, Plain, Quorum, Settings, parse};
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+
+/// Fewer nodes survive no failure, and then one server is simpler and as safe.
+const FEWEST: usize = 3;
+const MOST: usize = 32;
+
+impl Quorum {
+    /// A quorum of the nodes at these URLs. Connects to none of them.
+    pub(in crate::store) fn open(urls: &[String], settings: &Settings, clock: &Clock) -> Result<Self> {
+        if !(FEWEST..=MOST).contains(&urls.len()) {
+            return Err(Error::invalid("a quorum has 3 to 32 nodes"));
+        }
+        if settings.pool.is_some() {
+            return Err(Error::invalid("a quorum has no use for a pool: each node has connections of its own"));
+        }
+        if urls.len().is_multiple_of(2) {
+            log::warn!("a quorum of {} nodes survives no more failures than one of {}", urls.len(), urls.len() - 1);
+        }
+        let mut addresses = Vec::new();
+        let mut members = Vec::new();
+        for (index, url) in urls.iter().enumerate() {
+            let (address, member) = member(url, urls.len(), settings, clock)?;
+            if let Some(address) = address {
+                if addresses.contains(&address) {
+                    // It would have two votes, and a majority could be one that shares no server with another majority.
+                    return Err(Error::invalid(format!("node {} of the quorum is there twice", index + 1)));
+                }
+                addresses.push(address);
+            }
+            #[cfg(feature = "testing")]
+            let member = match &settings.wrap_nodes {
+                Some(wrap) => Member { leases: wrap(index, member.leases), ..member },
+                None => member,
+            };
+            members.push(member);
+        }
+        Ok(Self::new(members, clock.clone(), settings.command_timeout))
+    }
+}
+
+/// One node, and what makes it the same as another.
+fn member(url: &str, nodes: usize, settings: &Settings, clock: &Clock) -> Result<(Option<String>, Member)> {
+    if let Some(name) = url.strip_prefix("memory://") {
+        let leases = Memory::open(name, clock.clone());
+        // Without a name it is a store of its own.
+        let address = (!name.is_empty()).then(|| url.to_owned());
+        return Ok((address, Member { leases, ping: Box::new(|_| Ok(())) }));
+    }
+    let info = parse(url)?;
+    // The database does not count: it is the same server, and fails as one.
+    let address = info.addr().to_string();
+    let settings = Settings { member_of: u32::try_from(nodes).ok(), ..settings.clone() };
+    let node = Arc::new(Node::new(info, settings, clock.clone())?);
+    // Nobody ever listens to it: a quorum has no queue, so its nodes send no wake-ups.
+    let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
+    let leases = Arc::new(Plain::new(Arc::clone(&node), inbox));
+    Ok((Some(address), Member { leases, ping: Box::new(move |deadline| node.ping(deadline)) }))
+}

@@ -1,0 +1,149 @@
+//! The tally: what the nodes have answered so far, and what that amounts to.
+
+use std::fmt;
+
+use crate::base::error::ErrorKind;
+use crate::lease::store::StoreError;
+
+/// One question's answers, by node. A reply that is missing is not in it: it is nobody's vote (R17).
+pub(super) struct Tally<T> {
+    answers: Vec<Option<Result<T, StoreError>>>,
+}
+
+impl<T> Tally<T> {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { answers: (0..nodes).map(|_| None).collect() }
+    }
+
+    pub(super) fn note(&mut self, node: usize, answer: Result<T, StoreError>) {
+        if let Some(place) = self.answers.get_mut(node) {
+            *place = Some(answer);
+        }
+    }
+
+    /// More than half of all nodes, be they up or not: any two majorities share a node.
+    pub(super) fn majority(&self) -> usize {
+        self.answers.len() / 2 + 1
+    }
+
+    /// So many that the others are no majority any more.
+    pub(super) fn veto(&self) -> usize {
+        self.answers.len() - self.majority() + 1
+    }
+
+    /// How many nodes have not said anything yet.
+    pub(super) fn pending(&self) -> usize {
+        self.answers.iter().filter(|answer| answer.is_none()).count()
+    }
+
+    /// How many nodes have not answered, be it that they failed or that they have not said anything yet.
+    pub(super) fn silent(&self) -> usize {
+        self.answers.len() - self.count(|_| true)
+    }
+
+    /// What those nodes said that answered.
+    pub(super) fn said(&self) -> impl Iterator<Item = &T> {
+        self.answers.iter().filter_map(|answer| answer.as_ref()?.as_ref().ok())
+    }
+
+    /// How many nodes said something of which `is` is true.
+    pub(super) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
+        self.said().filter(|said| is(said)).count()
+    }
+
+    /// The error of a question that no majority answered, with each node's cause.
+    ///
+    /// Trying again cannot help once so many nodes refuse for good that the others are no majority.
+    pub(super) fn failure(self) -> StoreError {
+        let veto = self.veto();
+        let mut causes = Vec::new();
+        let mut refusals = Vec::new();
+        let mut may_have_run = false;
+        for (node, answer) in (1..).zip(self.answers) {
+            match answer {
+                Some(Ok(_)) => may_have_run = true,
+                Some(Err(error)) => {
+                    may_have_run |= error.may_have_run;
+                    if error.permanent {
+                        refusals.push(error.kind);
+                    }
+                    causes.push((node, error));
+                }
+                None => {
+                    may_have_run = true;
+                    causes.push((node, StoreError::not_sent(ErrorKind::Unavailable, "no answer so far").maybe_run()));
+                }
+            }
+        }
+        let error = match most_frequent(&refusals) {
+            Some(kind) if refusals.len() >= veto => StoreError::not_sent(kind, "the nodes that do not refuse are no majority").permanent(),
+            _ => StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes answered"),
+        };
+        let error = error.because(Causes(causes));
+        if may_have_run { error.maybe_run() } else { error }
+    }
+}
+
+fn most_frequent(kinds: &[ErrorKind]) -> Option<ErrorKind> {
+    kinds.iter().rev().max_by_key(|kind| kinds.iter().filter(|other| other == kind).count()).copied()
+}
+
+/// Why nodes did not answer, by their number in the list of URLs, from 1. URLs stay out of it: they may hold passwords (R19).
+#[derive(Debug)]
+struct Causes(Vec<(usize, StoreError)>);
+
+impl fmt::Display for Causes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (node, error)) in self.0.iter().enumerate() {
+            let gap = if i > 0 { "; " } else { "" };
+            write!(f, "{gap}node {node}: {}", error.message)?;
+            if let Some(source) = &error.source {
+                write!(f, " ({source})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Causes {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong_type() -> StoreError {
+        StoreError::not_sent(ErrorKind::WrongType, "foreign data").permanent()
+    }
+
+    #[test]
+    fn two_majorities_always_share_a_node() {
+        for nodes in 1..12 {
+            let tally = Tally::<()>::new(nodes);
+            assert!(2 * tally.majority() > nodes);
+            assert_eq!(tally.majority() + tally.veto(), nodes + 1);
+        }
+    }
+
+    #[test]
+    fn refusals_for_good_are_permanent_only_when_no_majority_is_left() {
+        for refusing in 1..=3 {
+            let mut tally = Tally::new(5);
+            (0..5 - refusing).for_each(|node| tally.note(node, Ok(())));
+            (5 - refusing..5).for_each(|node| tally.note(node, Err(wrong_type())));
+            let failure = tally.failure();
+            assert_eq!(failure.permanent, refusing == 3);
+            assert_eq!(failure.kind, if refusing == 3 { ErrorKind::WrongType } else { ErrorKind::Unavailable });
+        }
+    }
+
+    #[test]
+    fn causes_are_told_by_node_and_a_missing_reply_may_have_run() {
+        let mut tally = Tally::<()>::new(3);
+        tally.note(1, Err(wrong_type()));
+        tally.note(2, Err(StoreError::not_sent(ErrorKind::Unavailable, "down").because("connection refused")));
+        let failure = tally.failure();
+        assert!(failure.may_have_run);
+        let causes = failure.source.map(|source| source.to_string());
+        assert_eq!(causes.as_deref(), Some("node 1: no answer so far; node 2: foreign data; node 3: down (connection refused)"));
+    }
+}

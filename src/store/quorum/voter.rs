@@ -1,0 +1,258 @@
+//! A voter: one node, and the one long-lived thread that talks to it (R17).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::ledger::Ledger;
+use crate::base::clock::Clock;
+use crate::base::error::ErrorKind;
+use crate::lease::key::Key;
+use crate::lease::store::{Gone, LeaseStore, StoreError};
+use crate::lease::token::Token;
+use crate::lease::worker::{Stopped, Worker};
+
+/// At most about so many questions wait for one node. Each is dropped at its deadline, so only a flood of them gets there.
+const MOST_WAITING: usize = 4096;
+/// How long each last thing to undo may take when the client is closed: a node that is up needs far less.
+const LAST: Duration = Duration::from_millis(250);
+
+/// One node, as its thread sees it.
+pub(super) struct Member {
+    pub(super) leases: Arc<dyn LeaseStore>,
+    pub(super) ping: Box<Ping>,
+}
+
+/// Asks a node for a sign of life.
+pub(super) type Ping = dyn Fn(Instant) -> Result<(), StoreError> + Send + Sync;
+
+/// What a node's answer is sent to, with the node's index.
+pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
+
+/// Something to do on the node's thread.
+pub(super) enum Job {
+    /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
+    Ask { deadline: Instant, order: Order, run: Box<Ask> },
+    /// Undo whatever this token has on the node. Never dropped: what has no answer goes into the ledger.
+    Undo { key: Key, token: Token, deadline: Instant, spare: Option<Arc<Attempt>>, tell: (usize, Tell<Gone>) },
+}
+
+/// When a question's turn comes among those that wait for the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// After everything that came before it: what undoes an attempt, or moves its end, must not reach the node before the attempt.
+    InTurn,
+    /// As `InTurn`, and no extend passes it: one that it shortens afterwards would have been counted for its whole length.
+    Barrier,
+    /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
+    First,
+}
+
+/// An attempt, as the nodes' threads share it.
+pub(super) struct Attempt {
+    /// The others need not be asked any more.
+    pub(super) given_up: AtomicBool,
+    /// Which nodes may hold something of this attempt: they were asked and did not refuse. With a caller's own value, what the others have under it is
+    /// somebody else's hold, and undoing the attempt spares it.
+    left_at: Vec<AtomicBool>,
+}
+
+impl Attempt {
+    pub(super) fn new(nodes: usize) -> Arc<Self> {
+        Arc::new(Self { given_up: AtomicBool::new(false), left_at: (0..nodes).map(|_| AtomicBool::new(false)).collect() })
+    }
+
+    pub(super) fn set_left(&self, node: usize, left: bool) {
+        if let Some(place) = self.left_at.get(node) {
+            place.store(left, Ordering::SeqCst);
+        }
+    }
+
+    fn left_something(&self, node: usize) -> bool {
+        self.left_at.get(node).is_some_and(|left| left.load(Ordering::SeqCst))
+    }
+}
+
+/// Asks, and says whether the node answered.
+pub(super) type Ask = dyn FnOnce(&Member, &mut Ledger) -> bool + Send;
+
+/// The handle of a node's thread. The thread holds nothing of the client, and ends when this is dropped.
+pub(super) struct Voter {
+    worker: Worker<Job>,
+    thread: Thread,
+}
+
+#[derive(Clone)]
+struct Thread {
+    member: Arc<Member>,
+    waiting: Arc<AtomicUsize>,
+    closing: Arc<AtomicBool>,
+    clock: Clock,
+    timeout: Duration,
+}
+
+impl Voter {
+    /// The thread starts with the first question. `number` is the node's place in the list of URLs, from 1.
+    pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
+        let thread = Thread { member: Arc::new(member), waiting: Arc::default(), closing: Arc::default(), clock, timeout };
+        Self { worker: Worker::new(format!("distlock-node-{number}")), thread }
+    }
+
+    pub(super) fn leases(&self) -> &dyn LeaseStore {
+        &*self.thread.member.leases
+    }
+
+    /// Gives the thread a question, without waiting.
+    pub(super) fn ask(&self, job: Job) -> Result<(), StoreError> {
+        self.send(job).map_err(|(_, error)| error)
+    }
+
+    /// Has the thread undo a lease, without waiting for it. Once the thread was told to end, it is done here, and only once.
+    pub(super) fn undo(&self, job: Job) {
+        if let Err((job, _)) = self.send(job) {
+            self.thread.run(job, &mut Ledger::default());
+        }
+    }
+
+    fn send(&self, job: Job) -> Result<(), (Job, StoreError)> {
+        let thread = self.thread.clone();
+        if let Err(error) = self.worker.start(move |work| thread.serve(work)) {
+            let failed = StoreError::not_sent(ErrorKind::Unavailable, "no thread could be started for the node");
+            return Err((job, failed.because(error)));
+        }
+        let waiting = &self.thread.waiting;
+        if waiting.load(Ordering::SeqCst) >= MOST_WAITING && matches!(job, Job::Ask { .. }) {
+            return Err((job, StoreError::not_sent(ErrorKind::Unavailable, "too many questions wait for the node")));
+        }
+        waiting.fetch_add(1, Ordering::SeqCst);
+        self.worker.send(job).map_err(|job| (job, StoreError::not_sent(ErrorKind::Unavailable, "the client is closed")))
+    }
+
+    /// Lets the thread undo what it has been given to undo, as long as the node answers, and end.
+    pub(super) fn stop(&self) -> Stopped {
+        self.thread.closing.store(true, Ordering::SeqCst);
+        self.worker.stop()
+    }
+}
+
+/// What waits for the node.
+#[derive(Default)]
+struct Lanes {
+    first: VecDeque<Job>,
+    in_turn: VecDeque<Job>,
+    barriers: usize,
+}
+
+impl Lanes {
+    fn push(&mut self, job: Job) {
+        match job {
+            Job::Ask { order: Order::First, .. } if self.barriers == 0 => self.first.push_back(job),
+            job => {
+                self.barriers += usize::from(is_barrier(&job));
+                self.in_turn.push_back(job);
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let job = self.first.pop_front().or_else(|| self.in_turn.pop_front())?;
+        self.barriers -= usize::from(is_barrier(&job));
+        Some(job)
+    }
+}
+
+fn is_barrier(job: &Job) -> bool {
+    matches!(job, Job::Ask { order: Order::Barrier, .. })
+}
+
+impl Thread {
+    fn serve(&self, work: &Receiver<Job>) {
+        let mut lanes = Lanes::default();
+        let mut ledger = Ledger::default();
+        loop {
+            work.try_iter().for_each(|job| lanes.push(job));
+            let Some(job) = lanes.pop() else {
+                let received = match ledger.next() {
+                    None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    Some(next) => work.recv_timeout(self.clock.sleep_for(next)),
+                };
+                match received {
+                    Ok(job) => lanes.push(job),
+                    Err(RecvTimeoutError::Timeout) => ledger.pay(&*self.member.leases, &self.clock, self.timeout),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return ledger.pay_last(&*self.member.leases, &self.clock, self.timeout.min(LAST));
+                    }
+                }
+                continue;
+            };
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            if self.run(job, &mut ledger) {
+                ledger.node_answers(self.clock.now());
+                ledger.pay(&*self.member.leases, &self.clock, self.timeout);
+            }
+        }
+    }
+
+    /// Whether the node answered.
+    fn run(&self, job: Job, ledger: &mut Ledger) -> bool {
+        let now = self.clock.now();
+        match job {
+            Job::Ask { deadline, run, .. } => now < deadline && !self.closing.load(Ordering::SeqCst) && run(&self.member, ledger),
+            Job::Undo { key, token, deadline, spare, tell: (index, tell) } => {
+                if spare.is_some_and(|attempt| !attempt.left_something(index)) {
+                    let _ = tell.send((index, Ok(Gone::NotOurs)));
+                    return true;
+                }
+                let answer = if now < deadline {
+                    again_if_stale(|_| self.member.leases.withdraw(&key, &token, deadline))
+                } else {
+                    Err(StoreError::not_sent(ErrorKind::Unavailable, "the node was busy with earlier questions"))
+                };
+                ledger.undone(&key, &token, &answer, self.clock.now());
+                let answered = answer.is_ok();
+                let _ = tell.send((index, answer));
+                answered
+            }
+        }
+    }
+}
+
+/// Asks, and once more at once if an idle connection turned out to be closed. The question learns whether it is the second.
+pub(super) fn again_if_stale<T>(mut ask: impl FnMut(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    match ask(false) {
+        Err(error) if error.stale => ask(true),
+        answer => answer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(order: Order) -> Job {
+        Job::Ask { deadline: Instant::now(), order, run: Box::new(|_, _| true) }
+    }
+
+    fn drain(lanes: &mut Lanes) -> Vec<Order> {
+        let order = |job| match job {
+            Job::Ask { order, .. } => order,
+            Job::Undo { .. } => unreachable!("none is pushed"),
+        };
+        std::iter::from_fn(|| lanes.pop()).map(order).collect()
+    }
+
+    #[test]
+    fn extends_pass_a_crowd_and_never_a_barrier() {
+        use Order::{Barrier, First, InTurn};
+        let mut lanes = Lanes::default();
+        [InTurn, InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn, InTurn]);
+        [InTurn, First, Barrier, First, InTurn].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn, Barrier, First, InTurn]);
+        [InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
+        assert!(drain(&mut lanes) == [First, InTurn]);
+    }
+}

@@ -1,0 +1,132 @@
+//! Keeping a lease on a majority: renewal, loss, and the end that is moved by hand.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{End, Extend, Key, Token};
+use distlock::{Layout, Lock, LockOptions, LostReason};
+
+use super::nodes::{Mood, Nodes, ask};
+use crate::support::{eventually, within};
+
+const SOON: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(600);
+
+fn short() -> LockOptions {
+    LockOptions::new().lease(SHORT)
+}
+
+#[test]
+fn renewal_extends_everywhere_and_creates_nothing() {
+    let nodes = Nodes::start();
+    nodes.set([1, 4], Mood::Down);
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || [1, 4].iter().all(|node| !nodes.nodes[*node].asked("acquire").is_empty()));
+    nodes.set([1, 4], Mood::Fine);
+    let since = Instant::now();
+    eventually(SOON, || since.elapsed() > SHORT * 2 && nodes.nodes.iter().all(|node| node.asked("extend").len() > 2));
+    assert!(lock.is_valid());
+    assert_eq!(nodes.holding("a"), [0, 2, 3]);
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn renewal_does_not_wait_for_silent_nodes() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    nodes.set([0, 3], Mood::Silent);
+    let since = Instant::now();
+    while since.elapsed() < SHORT * 3 {
+        assert!(lock.is_valid());
+        thread::sleep(Duration::from_millis(5));
+    }
+    lock.unlock().unwrap();
+
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("b".into()), Token::new("t"));
+    store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
+    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30) };
+    let answers = within(..Duration::from_secs(1), || store.extend(&[extend], Instant::now() + SOON));
+    assert!(matches!(answers[..], [Ok(true)]));
+}
+
+#[test]
+fn loss_is_told_when_a_majority_says_so_and_not_before() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
+    assert!(told.recv_timeout(SHORT * 2).is_err());
+    assert!(lock.is_valid());
+    nodes.nodes[2].forget("a");
+    assert_eq!(told.recv_timeout(SHORT).unwrap(), LostReason::Taken);
+    assert!(lock.is_held() && !lock.is_valid());
+    assert!(lock.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_majority_that_does_not_answer_is_unknown_until_the_lease_runs_out() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send((lost.reason(), Instant::now())).unwrap());
+    lock.lock().unwrap();
+    let since = Instant::now();
+    nodes.set([0, 1, 2], Mood::Down);
+    let (reason, at) = told.recv_timeout(SOON).unwrap();
+    assert_eq!(reason, LostReason::Expired);
+    assert!(at - since > SHORT / 2, "told after {:?}", at - since);
+    nodes.set([0, 1, 2], Mood::Fine);
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn guards_and_further_holds_are_those_of_any_lock() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock("a");
+    let guard = lock.guard().unwrap();
+    let asked = nodes.nodes[0].asked("acquire").len();
+    lock.lock().unwrap();
+    assert_eq!((lock.hold_count(), nodes.nodes[0].asked("acquire").len()), (2, asked));
+    let other = nodes.client();
+    assert!(thread::spawn(move || other.lock("a").try_guard(Duration::ZERO).unwrap().is_none()).join().unwrap());
+    lock.unlock().unwrap();
+    guard.extend(Duration::from_secs(60)).unwrap();
+    assert!(guard.remaining() > Duration::from_secs(50));
+    guard.extend(Duration::from_secs(5)).unwrap();
+    assert!(guard.remaining() <= Duration::from_secs(5));
+    guard.release().unwrap();
+    eventually(SOON, || nodes.holding("a").is_empty());
+    assert_eq!(lock.with(|_| 7).unwrap(), 7);
+}
+
+#[test]
+fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    let soon = || Instant::now() + Duration::from_millis(500);
+    store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
+    let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs) };
+    nodes.set([4], Mood::Mute);
+    assert!(store.end_in(&to(5), End::Exactly, soon()).unwrap());
+    eventually(SOON, || !nodes.nodes[4].asked("end_in").is_empty());
+    nodes.set([0, 1], Mood::Down);
+    nodes.set([4], Mood::Fine);
+    // Two votes of nodes that are certain, and one of a node that a late command may still make forget the lease in 5 s.
+    assert!(within(..SOON, || store.extend(&[to(30)], soon())).remove(0).is_err());
+    nodes.set([1], Mood::Fine);
+    assert!(store.extend(&[to(30)], soon()).remove(0).unwrap());
+}

@@ -1,0 +1,194 @@
+//! Nodes in memory that can be told to fail, and what each was asked.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
+
+/// What a node does with a question.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Mood {
+    #[default]
+    Fine,
+    /// Refuses connections.
+    Down,
+    /// Does not answer before its mood changes or the deadline has passed, and does nothing.
+    Silent,
+    /// Does what it is asked; its answer is lost.
+    Mute,
+    /// Does what it is asked, this late, and answers.
+    Late(Duration),
+    /// Has foreign data under every key.
+    Foreign,
+}
+
+/// One node.
+pub struct Node {
+    inner: Arc<dyn LeaseStore>,
+    mood: Mutex<Mood>,
+    changed: Condvar,
+    /// What it was asked, in order, and with which token.
+    asked: Mutex<Vec<(&'static str, String)>>,
+}
+
+impl Node {
+    pub fn set(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+        self.changed.notify_all();
+    }
+
+    /// Whose lease it has, by its own word, whatever its mood.
+    pub fn holder(&self, name: &str) -> Option<String> {
+        let holder = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
+        holder.map(|holder| holder.token)
+    }
+
+    /// Puts somebody else's lease there.
+    pub fn hold(&self, name: &str, token: &str, lease: Duration) {
+        let (key, token) = (Key::new(name.into()), Token::new(token));
+        let answer = self.inner.try_acquire(&ask(&key, &token, lease)).unwrap();
+        assert!(matches!(answer, Answer::Granted { .. }));
+    }
+
+    /// Forgets the lease, as a node does that restarts without its data.
+    pub fn forget(&self, name: &str) {
+        self.inner.force_release(&Key::new(name.into()), Instant::now()).unwrap();
+    }
+
+    /// The tokens of the questions of this kind, in order.
+    pub fn asked(&self, kind: &str) -> Vec<String> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|(asked, _)| *asked == kind).map(|(_, token)| token.clone()).collect()
+    }
+
+    fn answer<T>(
+        &self,
+        kind: &'static str,
+        token: &str,
+        deadline: Instant,
+        run: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.asked.lock().unwrap().push((kind, token.to_owned()));
+        let failed = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Fine => run(),
+            Mood::Down => Err(failed("refused")),
+            Mood::Silent => {
+                let mut now = self.mood.lock().unwrap();
+                while *now == Mood::Silent && Instant::now() < deadline {
+                    now = self.changed.wait_timeout(now, Duration::from_millis(1)).unwrap().0;
+                }
+                Err(failed("silent").maybe_run())
+            }
+            Mood::Mute => {
+                let _ = run();
+                Err(failed("answer lost").maybe_run())
+            }
+            Mood::Late(late) => {
+                thread::sleep(late);
+                run()
+            }
+            Mood::Foreign => Err(StoreError::not_sent(ErrorKind::WrongType, "foreign data").permanent()),
+        }
+    }
+}
+
+pub fn ask<'a>(key: &'a Key, token: &'a Token, lease: Duration) -> Ask<'a> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    Ask { key, token, attempt: 1, lease, fences: 0, place: None, contended: false, may_be_mine: true, deadline }
+}
+
+/// The store that the client gets to see.
+struct Asked(Arc<Node>);
+
+impl LeaseStore for Asked {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        self.0.answer("acquire", ask.token.as_str(), ask.deadline, || self.0.inner.try_acquire(ask))
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        let one = |lease: &Extend<'_>| {
+            let run = || self.0.inner.extend(&[*lease], deadline).remove(0);
+            self.0.answer("extend", lease.token.as_str(), deadline, run)
+        };
+        leases.iter().map(one).collect()
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+        self.0.answer("end_in", lease.token.as_str(), deadline, || self.0.inner.end_in(lease, end, deadline))
+    }
+
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.0.answer("release", token.as_str(), deadline, || self.0.inner.release(key, token, deadline))
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.0.answer("release", token.as_str(), deadline, || self.0.inner.withdraw(key, token, deadline))
+    }
+
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.0.inner.listen(key, token, bell)
+    }
+
+    fn queues(&self) -> bool {
+        self.0.inner.queues()
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, deadline))
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        self.0.answer("force", "", deadline, || self.0.inner.force_release(key, deadline))
+    }
+
+    fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        self.0.inner.supports(options)
+    }
+}
+
+/// Five nodes.
+pub struct Nodes {
+    urls: Vec<String>,
+    pub nodes: Vec<Arc<Node>>,
+    /// Keep the shared stores in memory while no client under test does.
+    _anchors: Vec<Client>,
+}
+
+impl Nodes {
+    pub fn start() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::SeqCst);
+        let urls: Vec<String> = (0..5).map(|i| format!("memory://redlock-{id}-{i}")).collect();
+        let anchors: Vec<Client> = urls.iter().map(|url| Client::open(url).unwrap()).collect();
+        let node = |anchor: &Client| {
+            let inner = anchor.store(Layout::Plain).unwrap();
+            Arc::new(Node { inner, mood: Mutex::default(), changed: Condvar::new(), asked: Mutex::default() })
+        };
+        Self { nodes: anchors.iter().map(node).collect(), urls, _anchors: anchors }
+    }
+
+    /// A client's builder; the clients of these nodes meet the same moods.
+    pub fn builder(&self) -> ClientBuilder {
+        let nodes = self.nodes.clone();
+        let wrap = move |index: usize, _| Arc::new(Asked(Arc::clone(&nodes[index]))) as Arc<dyn LeaseStore>;
+        Client::redlock_builder(&self.urls).wrap_nodes(wrap)
+    }
+
+    pub fn client(&self) -> Client {
+        self.builder().build().unwrap()
+    }
+
+    pub fn set(&self, which: impl IntoIterator<Item = usize>, mood: Mood) {
+        which.into_iter().for_each(|node| self.nodes[node].set(mood));
+    }
+
+    /// The nodes that hold the lock for somebody.
+    pub fn holding(&self, name: &str) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].holder(name).is_some()).collect()
+    }
+}

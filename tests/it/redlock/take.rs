@@ -1,0 +1,300 @@
+//! Acquiring and releasing while nodes are slow, silent, down or of another opinion.
+
+use std::collections::HashSet;
+use std::error::Error as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Answer, Gone, Key, Token};
+use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Retry};
+
+use super::nodes::{Mood, Nodes, ask};
+use crate::support::{eventually, within};
+
+const SOON: Duration = Duration::from_secs(5);
+/// Far less than the time that nodes have to answer with the default lease, far more than the nodes in memory need.
+const QUICK: Duration = Duration::from_millis(700);
+const LEASE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_silent_node_delays_nobody() {
+    let nodes = Nodes::start();
+    nodes.set([0], Mood::Silent);
+    let lock = nodes.client().lock("a");
+    // The first call ever of this client, and those after it, while the node's thread is still busy with the first.
+    for _ in 0..3 {
+        within(..QUICK, || lock.lock().unwrap());
+        eventually(QUICK, || nodes.holding("a") == [1, 2, 3, 4]);
+        within(..QUICK, || lock.unlock().unwrap());
+    }
+}
+
+#[test]
+fn two_dead_nodes_do_not_matter() {
+    let nodes = Nodes::start();
+    nodes.set([1], Mood::Down);
+    nodes.set([3], Mood::Silent);
+    let client = nodes.client();
+    let lock = client.lock("a");
+    within(..QUICK, || lock.lock().unwrap());
+    assert_eq!(nodes.holding("a"), [0, 2, 4]);
+    within(..QUICK, || lock.unlock().unwrap());
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
+    let nodes = Nodes::start();
+    nodes.set([0, 2, 4], Mood::Down);
+    let client = nodes.client();
+    let error = within(..QUICK, || client.lock("a").try_lock(Duration::ZERO)).unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let causes = error.source().unwrap().to_string();
+    // The answers of the two others are not waited for.
+    assert!(["node 1: refused", "node 3: refused", "node 5: refused"].iter().all(|cause| causes.contains(cause)), "{causes}");
+    eventually(SOON, || nodes.holding("a").is_empty());
+    nodes.set([0], Mood::Fine);
+    assert!(client.lock("a").try_lock(Duration::ZERO).unwrap());
+}
+
+#[test]
+fn a_reply_that_is_missing_is_no_vote() {
+    let nodes = Nodes::start();
+    // They do what they are asked, so only the missing answer keeps this from being a lease.
+    nodes.set([0, 1, 2], Mood::Mute);
+    let error = nodes.client().lock("a").try_lock(Duration::ZERO).unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    nodes.set([0, 1, 2], Mood::Fine);
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn what_a_minority_granted_is_released_at_once() {
+    let nodes = Nodes::start();
+    for node in [0, 1, 2] {
+        nodes.nodes[node].hold("a", "somebody", LEASE);
+    }
+    let client = nodes.client();
+    assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap());
+    // Sooner than any answer that a background thread waits for.
+    eventually(QUICK, || nodes.holding("a") == [0, 1, 2]);
+    assert!(nodes.nodes[..3].iter().all(|node| node.holder("a").as_deref() == Some("somebody")));
+}
+
+#[test]
+fn what_was_granted_late_is_released_on_a_node_that_is_slow() {
+    let nodes = Nodes::start();
+    nodes.nodes[..3].iter().for_each(|node| node.hold("a", "somebody", LEASE));
+    nodes.set([4], Mood::Late(Duration::from_millis(300)));
+    let client = nodes.client();
+    assert!(!within(..Duration::from_millis(290), || client.lock("a").try_lock(Duration::ZERO)).unwrap());
+    // Its answer to the attempt, if it is asked at all, comes before the release.
+    eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
+    eventually(SOON, || nodes.holding("a") == [0, 1, 2]);
+}
+
+#[test]
+fn a_majority_that_answers_too_late_is_no_grant() {
+    let nodes = Nodes::start();
+    let lease = Duration::from_millis(200);
+    nodes.set(0..3, Mood::Late(lease * 2));
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    let error = store.try_acquire(&ask(&key, &token, lease)).unwrap_err();
+    assert_eq!((error.kind, error.may_have_run, error.permanent), (ErrorKind::Unavailable, true, false));
+    // A last attempt may have reached the slow ones; it is followed by its release there.
+    eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("release").is_empty()));
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn validity_counts_from_before_the_first_node_was_asked() {
+    let nodes = Nodes::start();
+    let late = Duration::from_millis(300);
+    nodes.set(0..5, Mood::Late(late));
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    let answer = store.try_acquire(&ask(&key, &token, LEASE)).unwrap();
+    let Answer::Granted { asked_at, .. } = answer else { panic!("{answer:?}") };
+    assert!(asked_at.elapsed() >= late);
+}
+
+#[test]
+fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
+    let nodes = Nodes::start();
+    nodes.nodes[..2].iter().for_each(|node| node.hold("a", "left", LEASE));
+    nodes.nodes[2].hold("a", "right", LEASE);
+    let client = nodes.client();
+    let retry = LockOptions::new().retry(Retry::fixed(Duration::from_millis(1)).attempts(3));
+    assert!(!client.lock_with("a", retry).unwrap().try_lock(Duration::MAX).unwrap());
+    // The releases may arrive late: one that had the token of a later attempt would delete what that is granted.
+    let tokens: HashSet<String> = nodes.nodes.iter().flat_map(|node| node.asked("acquire")).collect();
+    assert_eq!(tokens.len(), 3);
+}
+
+#[test]
+fn foreign_data_matters_only_on_a_majority() {
+    let nodes = Nodes::start();
+    nodes.set([0, 1], Mood::Foreign);
+    let lock = nodes.client().lock("a");
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    nodes.set([2], Mood::Foreign);
+    let error = within(..QUICK, || lock.lock()).unwrap_err();
+    assert!(error.is_wrong_type(), "{error:?}");
+    let causes = error.source().unwrap().to_string();
+    assert!(causes.starts_with("node 1: foreign data; node 2: foreign data; node 3: foreign data"), "{causes}");
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn unlock_reaches_a_node_that_did_not_answer_the_lock() {
+    let nodes = Nodes::start();
+    nodes.set([4], Mood::Mute);
+    let lock = nodes.client().lock("a");
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a") == [0, 1, 2, 3, 4]);
+    nodes.set([4], Mood::Fine);
+    lock.unlock().unwrap();
+    eventually(QUICK, || nodes.holding("a").is_empty());
+    // A copy of the attempt that it did not answer may still arrive, so it is asked again.
+    eventually(SOON, || nodes.nodes[4].asked("release").len() > 1);
+    assert_eq!(nodes.nodes[0].asked("release").len(), 1);
+}
+
+#[test]
+fn unlock_reaches_a_node_that_was_silent_meanwhile() {
+    let nodes = Nodes::start();
+    let lock = nodes.client().lock("a");
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([2], Mood::Silent);
+    within(..QUICK, || lock.unlock().unwrap());
+    eventually(QUICK, || nodes.holding("a") == [2]);
+    nodes.set([2], Mood::Fine);
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn a_lost_release_is_unknown_and_a_lease_that_a_majority_forgot_is_lost() {
+    let nodes = Nodes::start();
+    let client = nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    nodes.set(0..3, Mood::Silent);
+    assert!(lock.unlock().unwrap_err().is_unknown());
+    nodes.set(0..3, Mood::Fine);
+    eventually(SOON, || nodes.holding("a").is_empty());
+
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.nodes[..3].iter().for_each(|node| node.forget("a"));
+    assert!(lock.unlock().unwrap_err().is_lost());
+
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
+    lock.unlock().unwrap();
+    // Two nodes forgot it, and the one whose word would tell says nothing: a majority is free of it, and no majority denies that it was ours.
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
+    nodes.set([2], Mood::Silent);
+    within(..QUICK, || lock.unlock().unwrap());
+}
+
+#[test]
+fn a_hold_with_the_same_owner_is_spared_by_whoever_is_refused() {
+    let nodes = Nodes::start();
+    let options = || LockOptions::new().owner("the same");
+    let (first, second) = (nodes.client(), nodes.client());
+    let held = first.lock_with("a", options()).unwrap();
+    held.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    // Given up before these have answered: it is theirs to know that they refused.
+    nodes.set([3, 4], Mood::Late(Duration::from_millis(100)));
+    let lock = second.lock_with("a", options()).unwrap();
+    assert!(!thread::spawn(move || lock.try_lock(Duration::ZERO).unwrap()).join().unwrap());
+    // Ends its threads, which first do what they were given to do.
+    second.close(SOON).unwrap();
+    assert_eq!(nodes.holding("a").len(), 5);
+    held.unlock().unwrap();
+}
+
+#[test]
+fn the_holder_is_whoever_a_majority_names() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock("a");
+    nodes.nodes[..2].iter().for_each(|node| node.hold("a", "left", LEASE));
+    nodes.nodes[2..4].iter().for_each(|node| node.hold("a", "right", LEASE));
+    assert_eq!(lock.inspect().unwrap(), None);
+    nodes.set([0], Mood::Down);
+    // The third vote for the one on the right might be there.
+    assert!(lock.inspect().unwrap_err().is_unavailable());
+    nodes.nodes[4].hold("a", "right", LEASE / 2);
+    let holder = lock.inspect().unwrap().unwrap();
+    assert_eq!(holder.token, "right");
+    assert!(holder.remaining.unwrap() <= LEASE / 2);
+    nodes.set(0..3, Mood::Down);
+    assert!(lock.inspect().unwrap_err().is_unavailable());
+    nodes.set(0..3, Mood::Fine);
+    assert!(lock.force_unlock().unwrap());
+    eventually(SOON, || nodes.holding("a").is_empty());
+    assert!(!lock.force_unlock().unwrap());
+}
+
+#[test]
+fn a_forced_unlock_that_reaches_a_node_late_spares_the_next_holder() {
+    let nodes = Nodes::start();
+    let (client, next) = (nodes.client(), nodes.client());
+    client.lock("a").lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([4], Mood::Late(Duration::from_millis(400)));
+    assert!(within(..Duration::from_millis(390), || client.lock("a").force_unlock()).unwrap());
+    nodes.nodes[4].forget("a");
+    nodes.nodes[4].hold("a", "next", LEASE);
+    assert!(next.lock("a").try_lock(Duration::ZERO).unwrap());
+    // It has carried out what it was asked: who holds the lock, and the release of the old token.
+    eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(nodes.nodes[4].holder("a").as_deref(), Some("next"));
+}
+
+#[test]
+fn withdrawing_needs_a_majority_and_may_be_repeated() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    let soon = || Instant::now() + Duration::from_millis(200);
+    assert!(matches!(store.try_acquire(&ask(&key, &token, LEASE)).unwrap(), Answer::Granted { .. }));
+    assert_eq!(store.withdraw(&key, &token, soon()).unwrap(), Gone::Released);
+    assert_eq!(store.withdraw(&key, &token, soon()).unwrap(), Gone::NotOurs);
+    nodes.set(0..3, Mood::Silent);
+    assert!(store.withdraw(&key, &token, soon()).unwrap_err().may_have_run);
+}
+
+#[test]
+fn sets_of_nodes_that_are_no_quorum_are_refused() {
+    let refused = |urls: &[&str]| Client::redlock(urls).unwrap_err().is_invalid_input();
+    assert!(refused(&[]));
+    assert!(refused(&["memory://q1", "memory://q2"]));
+    assert!(refused(&["memory://q1", "memory://q2", "memory://q1"]));
+    assert!(refused(&["redis://127.0.0.1:1/0", "redis://127.0.0.1:2", "redis://user:secret@127.0.0.1:1/1"]));
+    assert!(refused(&["memory://q1", "memory://q2", "nonsense"]));
+    assert!(refused(&["memory://"; 33]));
+    // Each without a name is a store of its own; an even number is allowed.
+    let client = Client::redlock(["memory://"; 4]).unwrap();
+    client.lock("a").lock().unwrap();
+    let unsupported = |options| client.lock_with("b", options).unwrap_err().is_unsupported();
+    assert!(unsupported(LockOptions::new().fenced()));
+    assert!(unsupported(LockOptions::new().layout(Layout::Redisson)));
+    assert!(client.execute(|connection| redis::cmd("PING").query::<()>(connection)).unwrap_err().is_unsupported());
+    assert!(client.rate_limiter("c", 1, LEASE).check().unwrap_err().is_unsupported());
+    assert!(client.lock("a").new_condition("c").unwrap_err().is_unsupported());
+    let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open("redis://127.0.0.1:1/").unwrap());
+    assert!(Client::redlock_builder(["memory://"; 3]).pool(pool).build().unwrap_err().is_invalid_input());
+}

@@ -1,0 +1,96 @@
+//! The threads behind a quorum: how many, and when they end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::Lock;
+
+use super::nodes::{Mood, Nodes};
+use crate::support::{eventually, in_own_process, thread_names, within};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn node_threads() -> Vec<String> {
+    let mut names: Vec<_> = thread_names().into_iter().filter(|name| name.starts_with("distlock-node")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn there_is_one_thread_per_node_and_none_after_close() {
+    in_own_process("redlock::threads::there_is_one_thread_per_node_and_none_after_close", || {
+        let nodes = Nodes::start();
+        let client = nodes.client();
+        assert_eq!(node_threads().len(), 0);
+        thread::scope(|scope| {
+            for i in 0..20 {
+                let lock = client.lock(&format!("{i}"));
+                scope.spawn(move || (0..20).for_each(|_| drop(lock.guard().unwrap())));
+            }
+        });
+        let names: Vec<_> = (1..=5).map(|node| format!("distlock-node-{node}")).collect();
+        assert_eq!(node_threads(), names);
+        within(..SOON, || client.close(SOON)).unwrap();
+        // The kernel has forgotten a thread a moment after its last word.
+        eventually(Duration::from_millis(200), || !thread_names().iter().any(|name| name.starts_with("distlock")));
+        assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_unavailable());
+    });
+}
+
+#[test]
+fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
+    in_own_process("redlock::threads::threads_end_when_the_client_is_dropped_though_a_node_is_silent", || {
+        let nodes = Nodes::start();
+        nodes.set([2], Mood::Silent);
+        let client = nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
+        let lock = client.lock("a");
+        lock.lock().unwrap();
+        // A thread has its name a moment after its start.
+        eventually(SOON, || node_threads().len() == 5);
+        drop((lock, client));
+        eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
+        assert!(nodes.holding("a").is_empty());
+    });
+}
+
+#[test]
+fn close_releases_what_is_held_and_waits_for_the_deadline_at_most() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    nodes.set([0], Mood::Silent);
+    let _ = within(..Duration::from_secs(2), || client.close(Duration::from_millis(500)));
+    assert!(nodes.holding("a").iter().all(|node| *node == 0));
+    assert!(lock.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn contenders_exclude_each_other_and_all_get_on() {
+    let nodes = Nodes::start();
+    let inside = Arc::new(AtomicBool::new(false));
+    let done = AtomicUsize::new(0);
+    let since = Instant::now();
+    thread::scope(|scope| {
+        // Each client is a process of its own to the others: nothing but the nodes' votes keeps them apart.
+        for _ in 0..20 {
+            let (nodes, inside, done) = (&nodes, Arc::clone(&inside), &done);
+            scope.spawn(move || {
+                let client = nodes.client();
+                let lock = client.lock("a");
+                for _ in 0..5 {
+                    lock.lock().unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two holders");
+                    thread::sleep(Duration::from_millis(1));
+                    inside.store(false, Ordering::SeqCst);
+                    lock.unlock().unwrap();
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(done.load(Ordering::SeqCst), 100);
+    assert!(since.elapsed() < Duration::from_secs(60), "took {:?}", since.elapsed());
+}
