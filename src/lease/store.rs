@@ -144,6 +144,7 @@ pub struct Listening {
     /// and who is granted the lease goes on listening. Otherwise every wake-up is a hint.
     pub queues: bool,
     /// Ends the listening when dropped.
+    #[allow(dead_code, reason = "it is there to be dropped")]
     pub until_dropped: Box<dyn Any + Send + Sync>,
 }
 

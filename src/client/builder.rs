@@ -1,0 +1,129 @@
+//! `ClientBuilder`: the settings of a client.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Client, Open};
+use crate::base::clock::Clock;
+use crate::base::error::Result;
+use crate::base::options::LockOptions;
+#[cfg(feature = "testing")]
+use crate::lease::store::LeaseStore;
+use crate::lease::{Background, Limits};
+use crate::store::{Backend, Settings};
+
+/// The settings of a [`Client`]. Start from [`Client::builder`], which has every default.
+pub struct ClientBuilder {
+    pub(super) settings: Settings,
+    pub(super) max_outage: Duration,
+    pub(super) prefix: String,
+    pub(super) options: LockOptions,
+    pub(super) clock: Clock,
+    #[cfg(feature = "testing")]
+    pub(super) wrap: Option<Wrap>,
+}
+
+#[cfg(feature = "testing")]
+pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
+
+impl ClientBuilder {
+    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its own.
+    #[must_use]
+    pub fn pool_size(mut self, connections: u32) -> Self {
+        self.settings.pool_size = connections;
+        self
+    }
+
+    /// How long one command may take, from the wait for a pooled connection to the end of its reply. Default 2 s; at least 1 ms, at most 1 h.
+    #[must_use]
+    pub fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.command_timeout = timeout;
+        self
+    }
+
+    /// How long opening a connection may take: name resolution, TCP, TLS and AUTH together. Default 2 s; at least 1 ms, at most 1 h.
+    /// A command that needs a new connection has no longer than its own timeout for both.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// For how long `lock()` waits through an outage before it fails with `Unavailable`. Default 30 s.
+    #[must_use]
+    pub fn max_outage(mut self, outage: Duration) -> Self {
+        self.max_outage = outage;
+        self
+    }
+
+    /// What stands before each lock's name in its key, such as `lock:`. Default: nothing, the name is the key.
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The options of the locks that [`Client::lock`] makes.
+    #[must_use]
+    pub fn lock_options(mut self, options: LockOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Uses a pool that the program already has, instead of one of the client's own.
+    ///
+    /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool delays no extend. The pool's own settings stand: with r2d2's default
+    /// `test_on_check_out` each check-out costs one more round trip. The connections are given the client's command timeout, and one that timed out or failed is
+    /// replaced by a closed one, which the pool then discards.
+    #[must_use]
+    pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
+        self.settings.pool = Some(pool);
+        self
+    }
+
+    /// The certificate authorities to trust for `rediss://`, in PEM, instead of the system's.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.settings.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Makes the client. Never connects yet.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL that cannot be understood or settings that cannot work, `Unsupported` for a URL that this build cannot use.
+    pub fn build(self) -> Result<Client> {
+        self.settings.check()?;
+        self.options.check()?;
+        let limits = Limits { command_timeout: self.settings.command_timeout, max_outage: self.max_outage };
+        let background = Background::new(self.clock.clone(), limits);
+        let command_timeout = self.settings.command_timeout;
+        #[allow(unused_mut, reason = "wrapped only for tests")]
+        let mut backend = Backend::new(self.settings, self.clock, &background.tokens, &background.cleaner)?;
+        #[cfg(feature = "testing")]
+        if let Some(wrap) = self.wrap {
+            backend.wrap(&wrap);
+        }
+        let store = Arc::clone(backend.leases(self.options.layout)?);
+        store.supports(&self.options)?;
+        Ok(Client {
+            open: Arc::new(Open {
+                backend,
+                store,
+                background: Arc::new(background),
+                names: Arc::default(),
+                prefix: self.prefix,
+                options: Arc::new(self.options),
+                command_timeout,
+            }),
+        })
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("key_prefix", &self.prefix).field("lock_options", &self.options).finish_non_exhaustive()
+    }
+}
