@@ -122,13 +122,13 @@ fn a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
 fn a_lease_is_renewed_at_most_as_often_as_allowed() {
     let server = Server::start();
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(300)).renewal(Renewal::AtMost(2))).unwrap();
+    let lock = client.lock_with("job", lease(ms(900)).renewal(Renewal::AtMost(2))).unwrap();
     let told = told_of(&lock);
     let start = Instant::now();
     lock.lock().unwrap();
     assert_told_once(&told, &has_told(LostReason::Expired));
     // Two extends, each after at least some of a third, and a whole lease after the last.
-    assert!((ms(350)..ms(2000)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!((ms(1000)..ms(5000)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(notes.extends(), 2);
     assert_lost(&lock, 1);
 }
