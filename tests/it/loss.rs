@@ -1,5 +1,6 @@
 //! Losing a lease: how it is found, who is told, and what the holder and the others can do afterwards.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -121,13 +122,13 @@ fn a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
 fn a_lease_is_renewed_at_most_as_often_as_allowed() {
     let server = Server::start();
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(300)).renewal(Renewal::AtMost(2))).unwrap();
+    let lock = client.lock_with("job", lease(ms(900)).renewal(Renewal::AtMost(2))).unwrap();
     let told = told_of(&lock);
     let start = Instant::now();
     lock.lock().unwrap();
     assert_told_once(&told, &has_told(LostReason::Expired));
     // Two extends, each after at least some of a third, and a whole lease after the last.
-    assert!((ms(350)..ms(2000)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!((ms(1000)..ms(5000)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(notes.extends(), 2);
     assert_lost(&lock, 1);
 }
@@ -191,6 +192,28 @@ fn each_lost_lease_is_told_once_with_its_fence() {
     // What is unlocked in time is never told.
     lock.with(|_| ()).unwrap();
     assert_told_nothing_more(&told);
+}
+
+#[test]
+fn a_loss_that_is_found_twice_at_once_is_told_once() {
+    let server = Server::start();
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let told = told_of(&lock);
+    let found = Arc::new(AtomicBool::new(false));
+    let by_renewal = Arc::clone(&found);
+    lock.on_lost(move |_| by_renewal.store(true, Ordering::SeqCst));
+    // This thread's extend is on its way while renewal finds the loss; it finds it, too, a moment later.
+    notes.before(move |asked| {
+        if *asked == Asked::EndIn {
+            eventually(SOON, || found.load(Ordering::SeqCst));
+        }
+    });
+    lock.lock().unwrap();
+    delete(&server, "job");
+    assert!(error(lock.extend(SOON)).is_lost());
+    assert_told_once(&told, &has_told(LostReason::Taken));
+    assert_lost(&lock, 1);
 }
 
 #[test]
