@@ -29,6 +29,9 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(5);
 /// Between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
+/// And where this user may not subscribe, which somebody has to change first.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+const REFUSED: redis::ErrorKind = redis::ErrorKind::Client;
 
 /// A grant for a token that nobody here knows: what was cancelled, and came back. Whoever hears it withdraws.
 pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
@@ -143,6 +146,7 @@ impl Drop for WaitingAt {
 impl Ears {
     fn run(&self, node: &Weak<Node>) {
         while !self.stopped.load(Ordering::SeqCst) {
+            let mut pause = PAUSE;
             // Held only to connect, so that a thread that waits keeps nothing of the client alive.
             let Some(connecting) = node.upgrade() else { return };
             let opened = connecting.open_for_itself(LOOK_AROUND);
@@ -150,8 +154,13 @@ impl Ears {
             match opened {
                 Ok(mut connection) => {
                     let mut subscription = connection.as_pubsub();
-                    if let Err(error) = self.read(&mut subscription) {
-                        log::debug!("the subscription for wake-ups was lost: {}", error.category());
+                    match self.read(&mut subscription) {
+                        Ok(()) => {}
+                        Err(error) if error.kind() == REFUSED => {
+                            log::warn!("this user may not subscribe to {}, so waiters poll", self.address);
+                            pause = REFUSED_PAUSE;
+                        }
+                        Err(error) => log::debug!("the subscription for wake-ups was lost: {}", error.category()),
                     }
                     locked(&self.channels).end();
                     // Leaving it is polite, and not worth waiting for.
@@ -159,7 +168,8 @@ impl Ears {
                 }
                 Err(error) => log::debug!("no subscription for wake-ups: {}", error.message),
             }
-            if !self.stopped.load(Ordering::SeqCst) {
+            let until = Instant::now() + pause;
+            while !self.stopped.load(Ordering::SeqCst) && Instant::now() < until {
                 thread::sleep(PAUSE);
             }
         }
@@ -167,6 +177,10 @@ impl Ears {
 
     fn read(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
         subscription.subscribe(&*self.address)?;
+        // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list.
+        if !matches!(subscription.ping()?, redis::Value::Array(_)) {
+            return Err((REFUSED, "the server refused the subscription").into());
+        }
         // What was published while nobody listened is lost: everybody asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
         locked(&self.channels).begin();
