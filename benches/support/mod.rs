@@ -13,6 +13,7 @@
 pub mod args;
 pub mod clock;
 pub mod contender;
+pub mod contest;
 pub mod driver;
 pub mod peers;
 pub mod placement;
