@@ -20,6 +20,7 @@ pub mod placement;
 pub mod server;
 pub mod stats;
 pub mod table;
+pub mod watch;
 
 /// Private servers and the delaying proxy, as the tests have them.
 #[allow(unused_imports, missing_docs, reason = "a bench uses a part of it")]

@@ -104,6 +104,11 @@ impl Driver {
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
+
+    /// Ends it in the middle of whatever it does.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+    }
 }
 
 impl Drop for Driver {
