@@ -17,6 +17,7 @@ pub mod contest;
 pub mod driver;
 pub mod peers;
 pub mod placement;
+pub mod plot;
 pub mod server;
 pub mod stats;
 pub mod table;
