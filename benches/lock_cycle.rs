@@ -100,6 +100,8 @@ fn main() {
     }
     let second = rows.remove(1);
     rows.push(second);
+    // A stays: the others are compared with it.
+    rows.retain(|row| row.label.starts_with("A:") || args.takes(&row.label));
 
     let (rounds, samples) = args.pick((10, 200), (40, 500));
     for round in 0..rounds {

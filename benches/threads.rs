@@ -38,6 +38,7 @@ fn main() {
     if !args.alone {
         all.extend(peers::built(&[peers::REDISSON, peers::JEDIS, peers::JEDIS_1MS, peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY], &url));
     }
+    all.retain(|peer| args.takes(peer.label));
     let (rounds, seconds) = args.pick((1, 1), (2, 3));
     let alone = single(&mut side, &peers::OURS, &url, seconds);
     for threads in [2, 8, 32] {
@@ -101,7 +102,7 @@ impl Row {
 
 fn report(rows: &[Row], threads: u64, alone: f64) {
     println!("### {threads} threads\n");
-    let ours = rows[0].median(|round| round.rate);
+    let ours = rows.first().map_or(f64::NAN, |row| row.median(|round| round.rate));
     let mut table = Table::new(&["", "per second", "ours is … times", "least", "most", "Jain", "longest wait ms", "requests each"]);
     for row in rows {
         let rate = row.median(|round| round.rate);

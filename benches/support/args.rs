@@ -10,6 +10,8 @@ pub struct Args {
     pub quick: bool,
     /// Leaves out the drivers in `tests/peers`.
     pub alone: bool,
+    /// Only the contenders whose names contain this; for profiling.
+    only: Option<String>,
     /// Where client and server run, if not as the bench has it by itself.
     place: Option<Place>,
 }
@@ -23,7 +25,7 @@ impl Args {
         {
             super::driver::run(name, url);
         }
-        let mut args = Self { quick: false, alone: false, place: None };
+        let mut args = Self { quick: false, alone: false, only: None, place: None };
         for word in &words {
             match word.as_str() {
                 "--quick" => args.quick = true,
@@ -33,10 +35,13 @@ impl Args {
                 "--place=free" => args.place = Some(Place::Free),
                 // What cargo adds.
                 "--bench" => {}
-                _ => {
-                    eprintln!("{word}: unknown. There are --quick, --alone (without the peers), --place=one|split|free");
-                    std::process::exit(64);
-                }
+                _ => match word.strip_prefix("--only=") {
+                    Some(text) => args.only = Some(text.to_lowercase()),
+                    None => {
+                        eprintln!("{word}: unknown. There are --quick, --alone (without the peers), --only=TEXT, --place=one|split|free");
+                        std::process::exit(64);
+                    }
+                },
             }
         }
         args
@@ -55,6 +60,11 @@ impl Args {
             place.in_words()
         );
         place
+    }
+
+    /// Whether a contender of this name takes part.
+    pub fn takes(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.to_lowercase().contains(only))
     }
 
     /// `quick` in a quick run, else `full`.

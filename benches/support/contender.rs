@@ -67,6 +67,8 @@ impl Contender for Ours {
 pub struct Raw {
     connection: redis::Connection,
     key: String,
+    /// What is the same in every token of this process.
+    process: u32,
     token: String,
     delete: String,
     pause: Option<Duration>,
@@ -76,7 +78,7 @@ impl Raw {
     pub fn new(url: &str, key: &str, pause: Option<Duration>) -> Self {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let delete = redis::cmd("SCRIPT").arg("LOAD").arg(DELETE).query(&mut connection).unwrap();
-        Self { connection, key: key.to_owned(), token: String::new(), delete, pause }
+        Self { connection, key: key.to_owned(), process: process::id(), token: String::new(), delete, pause }
     }
 }
 
@@ -84,7 +86,7 @@ impl Contender for Raw {
     fn lock(&mut self) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // As long as a UUID, so that the same number of bytes travels.
-        self.token = format!("{:016x}{:020x}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
         loop {
             let set: Option<String> =
                 redis::cmd("SET").arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(LEASE_MS).query(&mut self.connection).unwrap();

@@ -1,4 +1,5 @@
 //! A contender of ours as a process of its own, which says and hears what the drivers in `tests/peers` do (PROTOCOL.md there).
+//! In the file of `benchcs` each line has a fourth number: how many nanoseconds unlock took.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write as _};
@@ -79,10 +80,11 @@ fn spans(contender: &mut dyn Contender, seconds: u64, hold_us: u64, file: &str, 
             released = now();
         }
         contender.unlock();
+        let unlocking = now() - released;
         if acquired >= start {
             n += 1;
             longest = longest.max(acquired - called);
-            writeln!(text, "{acquired} {released} {called}").unwrap();
+            writeln!(text, "{acquired} {released} {called} {unlocking}").unwrap();
         }
     }
     fs::write(file, text).unwrap();
