@@ -1,4 +1,5 @@
 //! Whether an acquisition costs more where there is more of something: locks, leases, threads, processes, waiters.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};

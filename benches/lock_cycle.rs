@@ -1,4 +1,5 @@
 //! What an uncontended lock and unlock costs, beside the two bare commands that it cannot do without, and beside other libraries.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::hint::black_box;
 

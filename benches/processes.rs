@@ -1,4 +1,5 @@
 //! Many processes, one thread each, on one lock with 200 µs of work under it: how fast it passes from one to the next, and to whom.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! What it costs to keep ten thousand leases alive, how punctual that is, and how far it goes.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

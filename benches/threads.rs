@@ -1,4 +1,5 @@
 //! What the threads of one process get out of one lock: how often, how evenly, and how long the unluckiest waits.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! What a thousand threads cost that wait for locks which others hold.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::fs;
 use std::thread;

@@ -24,7 +24,7 @@ pub mod table;
 pub mod watch;
 
 /// Private servers and the delaying proxy, as the tests have them.
-#[allow(unused_imports, missing_docs, reason = "a bench uses a part of it")]
+#[allow(unused_imports, reason = "a bench uses a part of it")]
 #[path = "../../tests/it/support/mod.rs"]
 pub mod it;
 
