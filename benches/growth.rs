@@ -1,6 +1,7 @@
 //! Whether an acquisition costs more where there is more of something: locks, leases, threads, processes, waiters.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
@@ -48,7 +49,9 @@ fn main() {
             }
         }
     }
-    report(&all, rounds);
+    // A quick run draws as well, and leaves the picture of the last full one alone.
+    let scratch = tempfile::tempdir().unwrap();
+    report(&all, rounds, &args.pick(scratch.path().to_owned(), plot::kept()));
 }
 
 fn powers(most: u64) -> Vec<u64> {
@@ -195,7 +198,7 @@ fn processes(server: &Server, url: &str, count: u64) -> f64 {
     1e9 / contest.run(&peers::OURS, &mut Side::new(server), "processes").rate
 }
 
-fn report(all: &[Series], rounds: u64) {
+fn report(all: &[Series], rounds: u64, plots: &Path) {
     let most = all.iter().map(|series| series.counts.len()).max().unwrap_or(0);
     let columns: Vec<String> = (0..most).map(|power| format!("{}", 1_u64 << power)).collect();
     let mut heading = vec!["µs per acquisition with …"];
@@ -219,5 +222,5 @@ fn report(all: &[Series], rounds: u64) {
          from 4 on. The first three rows: p50 of one lock and unlock. The others: time per acquisition where all want the same lock all the time.\n\n\
          ![cost per acquisition](plots/growth.svg)\n"
     );
-    plot::lines("growth", "Cost of an acquisition", "how many", "µs", &lines);
+    plot::lines(plots, "growth", "Cost of an acquisition", "how many", "µs", &lines);
 }

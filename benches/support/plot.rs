@@ -1,6 +1,6 @@
 //! Line plots as SVG, both axes logarithmic.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 
@@ -12,10 +12,14 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws `lines` into `benches/plots/<name>.svg`.
-pub fn lines(name: &str, title: &str, x: &str, y: &str, lines: &[Line]) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots");
-    std::fs::create_dir_all(&dir).unwrap();
+/// Where the plots of full runs belong.
+pub fn kept() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/plots")
+}
+
+/// Draws `lines` into `<name>.svg`.
+pub fn lines(dir: &Path, name: &str, title: &str, x: &str, y: &str, lines: &[Line]) {
+    std::fs::create_dir_all(dir).unwrap();
     let file = dir.join(format!("{name}.svg"));
     let points = || lines.iter().flat_map(|line| line.points.iter());
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(f64::MIN, f64::max);
@@ -41,7 +45,7 @@ pub fn lines(name: &str, title: &str, x: &str, y: &str, lines: &[Line]) {
     let mut legend = chart.configure_series_labels();
     legend.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.85)).border_style(BLACK).draw().unwrap();
     area.present().unwrap();
-    eprintln!("  … drawn: benches/plots/{name}.svg");
+    eprintln!("  … drawn: {}", file.display());
 }
 
 fn label(value: f64) -> String {
