@@ -1,0 +1,105 @@
+//! Many processes, one thread each, on one lock with 200 µs of work under it: how fast it passes from one to the next, and to whom.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
+
+use std::time::Duration;
+
+mod support;
+
+use support::args::Args;
+use support::contest::{Contest, Outcome};
+use support::it::{Proxy, Server};
+use support::peers::{self, Peer};
+use support::placement::Place;
+use support::server::{self, Side};
+use support::stats::median;
+use support::table::{Table, thousands, us};
+
+const HOLD_US: u64 = 200;
+/// What the proxy adds to a round trip, half of it each way.
+const DELAY: Duration = Duration::from_millis(4);
+
+struct Row {
+    peer: Peer,
+    rounds: Vec<Outcome>,
+}
+
+fn main() {
+    let args = Args::parse();
+    let place = args.begin("processes: one lock, many processes, 200 µs of work under it", Place::Free);
+    let server = server::start(place);
+    let mut all = vec![peers::OURS, peers::RAW_1MS];
+    if !args.alone {
+        let theirs = [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::JEDIS_1MS, peers::REDISSON];
+        all.extend(peers::built(&theirs, &server.url()));
+    }
+    all.retain(|peer| args.takes(peer.label));
+    let dir = tempfile::tempdir().unwrap();
+    let (rounds, seconds) = args.pick((1, 1), (2, 2));
+    for processes in [2, 8, 32] {
+        println!("### {processes} processes, loopback\n");
+        contest(&all, &server, &server.url(), processes, rounds, seconds, dir.path());
+    }
+    let proxy = place.of_server(|| Proxy::start(server.port()));
+    proxy.set_delay(DELAY / 2, DELAY / 2);
+    for processes in [2, 8, 32] {
+        println!("### {processes} processes, {} ms of added delay\n", DELAY.as_millis());
+        contest(&all, &server, &proxy.url(), processes, rounds, seconds, dir.path());
+    }
+    println!(
+        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Hand-over: from the call of `unlock` to the return of \
+         the next process's `lock`, where that was waiting already. Two round trips from the same run, under the same load: a GET every 2 ms over a connection of its own, which \
+         also waits for a core, and the call of `unlock` itself, which other libraries' drivers do not tell. Barged: taken by the process that had just released. Requests: what the server read from clients per acquisition. JVMs: \
+         no more than eight, for want of cores.\n"
+    );
+}
+
+fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: usize, seconds: u64, dir: &std::path::Path) {
+    let mut side = Side::new(server);
+    let contest = Contest { url, processes, seconds, hold_us: HOLD_US, dir };
+    let fits = |peer: &&Peer| !peer.is_jvm || processes <= 8;
+    let mut rows: Vec<Row> = all.iter().filter(fits).map(|&peer| Row { peer, rounds: Vec::new() }).collect();
+    for round in 1..=rounds {
+        for row in &mut rows {
+            progress!("{processes} processes, round {round} of {rounds}, {}", row.peer.label);
+            row.rounds.push(contest.run(&row.peer, &mut side, row.peer.driver));
+        }
+    }
+    let mut table = Table::new(&[
+        "",
+        "per second",
+        "hand-over p50 µs",
+        "p99 µs",
+        "GET p50 µs",
+        "unlock p50 µs",
+        "p50 / GET",
+        "p99 / GET",
+        "p50 / unlock",
+        "barged",
+        "longest wait ms",
+        "Jain",
+        "requests each",
+    ]);
+    for row in &rows {
+        let of = |what: fn(&Outcome) -> f64| median(row.rounds.iter().map(what));
+        let (p50, p99) = (of(|round| round.hand_over_p50 as f64), of(|round| round.hand_over_p99 as f64));
+        let (trip, unlock) = (of(|round| round.round_trip_p50 as f64), of(|round| round.unlock_p50.map_or(f64::NAN, |took| took as f64)));
+        let overlaps: usize = row.rounds.iter().map(|round| round.overlaps).sum();
+        let label = if overlaps == 0 { row.peer.label.to_owned() } else { format!("{} ({overlaps} OVERLAPS)", row.peer.label) };
+        table.row([
+            label,
+            thousands(of(|round| round.rate)),
+            us(p50),
+            us(p99),
+            us(trip),
+            us(unlock),
+            format!("{:.2}", p50 / trip),
+            format!("{:.2}", p99 / trip),
+            if unlock.is_nan() { "–".to_owned() } else { format!("{:.2}", p50 / unlock) },
+            format!("{:.0} %", 100.0 * of(|round| round.barged)),
+            format!("{:.1}", row.rounds.iter().map(|round| round.longest_wait as f64 / 1e6).fold(0.0, f64::max)),
+            format!("{:.4}", of(|round| round.jain)),
+            format!("{:.2}", of(|round| round.requests)),
+        ]);
+    }
+    table.print();
+}

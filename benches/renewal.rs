@@ -1,0 +1,216 @@
+//! What it costs to keep ten thousand leases alive, how punctual that is, and how far it goes.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, Lock, LockOptions, RedisLock};
+
+mod support;
+
+use support::args::Args;
+use support::clock::{cpu, cpu_of_threads, now};
+use support::it::{Proxy, Server, thread_names};
+use support::placement::Place;
+use support::server::{self, Side};
+use support::stats::percentile;
+use support::table::{Table, thousands};
+use support::watch::{Seen, Watch, ms};
+
+const LEASES: usize = 10_000;
+
+/// A client that holds many leases, from the first to the last line of one scene.
+struct Scene {
+    _locks: Vec<RedisLock>,
+    client: Client,
+    seen: Arc<Mutex<Seen>>,
+    lost: Arc<AtomicU64>,
+}
+
+/// What was seen during one scene.
+struct Report {
+    threads: usize,
+    connections: usize,
+    own_cpu: f64,
+    renewal_cpu: f64,
+    server_cpu: f64,
+    extends: f64,
+    per_call: f64,
+    late_p50: f64,
+    late_most: f64,
+    least_margin: f64,
+    lost: u64,
+}
+
+fn main() {
+    let args = Args::parse();
+    let place = args.begin("renewal: 10,000 leases kept alive by one client", Place::Free);
+    let server = server::start(place);
+    let proxy = place.of_server(|| Proxy::start(server.port()));
+    let leases = args.pick(2_000, LEASES);
+    let seconds = args.pick(3, 21);
+    let lease = Duration::from_secs(args.pick(6, 30));
+
+    let mut table = Table::new(&[
+        "",
+        "threads",
+        "connections",
+        "CPU of the renewal thread",
+        "of the process",
+        "of the server",
+        "extends per second",
+        "per call",
+        "late p50 ms",
+        "latest ms",
+        "least margin",
+        "lost",
+    ]);
+    let scenes: [(&str, &str, Duration, bool); 3] = [
+        ("direct", &server.url(), Duration::ZERO, false),
+        ("one lease's key deleted", &server.url(), Duration::ZERO, true),
+        ("50 ms of added delay", &proxy.url(), Duration::from_millis(25), false),
+    ];
+    for (label, url, delay, delete) in scenes {
+        progress!("{leases} leases of {lease:?}: {label}");
+        let mut side = Side::new(&server);
+        // Acquiring ten thousand locks one by one through a delay would take minutes.
+        proxy.set_delay(Duration::ZERO, Duration::ZERO);
+        let connections = side.connections();
+        let scene = Scene::new(url, leases, lease);
+        proxy.set_delay(delay, delay);
+        if delete {
+            side.delete("renewal:7");
+        }
+        let report = scene.watch(&mut side, seconds, connections);
+        report.row(&mut table, label.to_owned());
+        drop(scene);
+        server_is_empty(&server);
+    }
+    table.print();
+    println!(
+        "{} leases of {} s, watched for {seconds} s. Late: how long after a third of the lease (since it was granted or last extended) an extend is sent; extends of \
+         long leases are put off to a common beat of 50 ms. Least margin: how much of a lease was left at least when its extend was answered. Threads and \
+         connections: the client's own. CPU as share of one core.\n",
+        thousands(leases as f64),
+        lease.as_secs()
+    );
+    fastest(&args, &server, leases);
+}
+
+/// Shorter and shorter leases, until one is late.
+fn fastest(args: &Args, server: &Server, leases: usize) {
+    println!("### The highest rate\n");
+    let mut table =
+        Table::new(&["lease s", "extends due per second", "seen", "CPU of the renewal thread", "late p50 ms", "latest ms", "lost"]);
+    let mut best = None;
+    let lengths: &[u64] = args.pick(&[3000, 1000][..], &[6000, 3000, 1500, 1000, 750, 500, 300]);
+    for &millis in lengths {
+        let lease = Duration::from_millis(millis);
+        progress!("{leases} leases of {lease:?}");
+        let mut side = Side::new(server);
+        let scene = Scene::new(&server.url(), leases, lease);
+        let report = scene.watch(&mut side, args.pick(2, 4), 0);
+        let due = leases as f64 * 3000.0 / millis as f64;
+        table.row([
+            format!("{}", millis as f64 / 1000.0),
+            thousands(due),
+            thousands(report.extends),
+            format!("{:.1} %", 100.0 * report.renewal_cpu),
+            format!("{:.1}", report.late_p50),
+            format!("{:.1}", report.late_most),
+            format!("{}", report.lost),
+        ]);
+        let kept = report.lost == 0 && report.late_most < 100.0;
+        if kept {
+            best = Some(report.extends);
+        }
+        drop(scene);
+        server_is_empty(server);
+        if !kept {
+            break;
+        }
+    }
+    table.print();
+    match best {
+        Some(rate) => println!("Kept up with, none later than 100 ms: {} extends per second.\n", thousands(rate)),
+        None => println!("Not even the longest of these leases was extended in time.\n"),
+    }
+}
+
+/// One scene must not leave the next one anything.
+fn server_is_empty(server: &Server) {
+    redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
+}
+
+impl Scene {
+    fn new(url: &str, leases: usize, lease: Duration) -> Self {
+        let (seen, lost) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicU64::new(0)));
+        let for_store = Arc::clone(&seen);
+        let wrap = move |inner| Arc::new(Watch { inner, seen: Arc::clone(&for_store) }) as Arc<_>;
+        let client = Client::builder(url).lock_options(LockOptions::new().lease(lease)).wrap(wrap).build().unwrap();
+        let locks: Vec<RedisLock> = (0..leases).map(|at| client.lock(&format!("renewal:{at}"))).collect();
+        for lock in &locks {
+            let lost = Arc::clone(&lost);
+            lock.on_lost(move |_| {
+                lost.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        locks.iter().for_each(|lock| lock.lock().unwrap());
+        Self { _locks: locks, client, seen, lost }
+    }
+
+    fn watch(&self, side: &mut Side, seconds: u64, connections: usize) -> Report {
+        self.seen.lock().unwrap().begin();
+        let (cpu_before, renewal_before, before, start) = (cpu(), renewal_cpu(), side.counters(), now());
+        thread::sleep(Duration::from_secs(seconds));
+        let took = (now() - start) as f64;
+        let mut seen = self.seen.lock().unwrap();
+        let late_p50 = percentile(&mut seen.late, 0.5);
+        Report {
+            // By their names: the proxy has threads in this process, too.
+            threads: thread_names().iter().filter(|name| name.starts_with("distlock-")).count(),
+            connections: side.connections().saturating_sub(connections),
+            own_cpu: (cpu() - cpu_before) as f64 / took,
+            renewal_cpu: (renewal_cpu() - renewal_before) as f64 / took,
+            server_cpu: (side.counters().cpu_us - before.cpu_us) * 1000.0 / took,
+            extends: seen.extends as f64 * 1e9 / took,
+            per_call: seen.extends as f64 / seen.calls.max(1) as f64,
+            late_p50: ms(Duration::from_nanos(late_p50)),
+            late_most: ms(Duration::from_nanos(seen.late.last().copied().unwrap_or(0))),
+            least_margin: seen.margins.iter().copied().fold(1.0, f64::min),
+            lost: self.lost.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Not waited for: what is not withdrawn in time is flushed.
+        let _ = self.client.close(Duration::from_secs(5));
+    }
+}
+
+fn renewal_cpu() -> u64 {
+    cpu_of_threads().iter().filter(|(name, _)| name.starts_with("distlock-renew")).map(|(_, used)| used).sum()
+}
+
+impl Report {
+    fn row(&self, table: &mut Table, label: String) {
+        table.row([
+            label,
+            format!("{}", self.threads),
+            format!("{}", self.connections),
+            format!("{:.2} %", 100.0 * self.renewal_cpu),
+            format!("{:.2} %", 100.0 * self.own_cpu),
+            format!("{:.2} %", 100.0 * self.server_cpu),
+            thousands(self.extends),
+            format!("{:.0}", self.per_call),
+            format!("{:.1}", self.late_p50),
+            format!("{:.1}", self.late_most),
+            format!("{:.0} %", 100.0 * self.least_margin),
+            format!("{}", self.lost),
+        ]);
+    }
+}

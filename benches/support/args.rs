@@ -1,0 +1,74 @@
+//! What a bench is told on its command line.
+
+use std::env;
+
+use super::placement::Place;
+
+/// The settings of one run.
+pub struct Args {
+    /// A short run, to see that everything works; its numbers are worth little.
+    pub quick: bool,
+    /// Leaves out the drivers in `tests/peers`.
+    pub alone: bool,
+    /// Only the contenders whose names contain this; for profiling.
+    only: Option<String>,
+    /// Where client and server run, if not as the bench has it by itself.
+    place: Option<Place>,
+}
+
+impl Args {
+    /// Reads the command line. A process that was started as one contender's driver never comes back from here.
+    pub fn parse() -> Self {
+        let words: Vec<String> = env::args().skip(1).collect();
+        if let [flag, name, url] = words.as_slice()
+            && flag == "--driver"
+        {
+            super::driver::run(name, url);
+        }
+        let mut args = Self { quick: false, alone: false, only: None, place: None };
+        for word in &words {
+            match word.as_str() {
+                "--quick" => args.quick = true,
+                "--alone" => args.alone = true,
+                "--place=one" => args.place = Some(Place::One),
+                "--place=split" => args.place = Some(Place::Split),
+                "--place=free" => args.place = Some(Place::Free),
+                // What cargo adds.
+                "--bench" => {}
+                _ => match word.strip_prefix("--only=") {
+                    Some(text) => args.only = Some(text.to_lowercase()),
+                    None => {
+                        eprintln!("{word}: unknown. There are --quick, --alone (without the peers), --only=TEXT, --place=one|split|free");
+                        std::process::exit(64);
+                    }
+                },
+            }
+        }
+        args
+    }
+
+    /// Puts this process where it belongs and prints the head of the report. The bench's own choice stands unless the command line says otherwise.
+    pub fn begin(&self, title: &str, place: Place) -> Place {
+        let place = self.place.unwrap_or(place);
+        place.of_clients();
+        println!("## {title}\n");
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split(' ').next().unwrap_or_default();
+        println!(
+            "{}{}; load average at the start: {load}.\n",
+            if self.quick { "A quick run: numbers worth little. " } else { "" },
+            place.in_words()
+        );
+        place
+    }
+
+    /// Whether a contender of this name takes part.
+    pub fn takes(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| name.to_lowercase().contains(only))
+    }
+
+    /// `quick` in a quick run, else `full`.
+    pub fn pick<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}

@@ -1,0 +1,107 @@
+//! The contenders that run in Rust: ours, and bare commands over one connection.
+
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, Lock, LockOptions, RedisLock};
+
+/// How long every lease lasts.
+const LEASE_MS: u64 = 30_000;
+
+/// Compare-and-delete: what every textbook has.
+const DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// One thread's access to one lock.
+pub trait Contender: Send {
+    fn lock(&mut self);
+    fn unlock(&mut self);
+}
+
+/// One process's access to a server, by the name of a contender.
+pub struct Maker {
+    name: String,
+    url: String,
+    client: Option<Client>,
+}
+
+impl Maker {
+    /// `ours`, `ours-fenced`, `ours-apart` (no local hand-offs), `raw`, `raw-1ms` (pauses of 1 ms between attempts).
+    pub fn new(name: &str, url: &str) -> Self {
+        let client = name.starts_with("ours").then(|| Client::open(url).unwrap());
+        Self { name: name.to_owned(), url: url.to_owned(), client }
+    }
+
+    pub fn make(&self, key: &str) -> Box<dyn Contender> {
+        let Some(client) = &self.client else {
+            let pause = (self.name == "raw-1ms").then_some(Duration::from_millis(1));
+            return Box::new(Raw::new(&self.url, key, pause));
+        };
+        let options = LockOptions::new();
+        let options = match self.name.as_str() {
+            "ours" => options,
+            "ours-fenced" => options.fenced(),
+            "ours-apart" => options.local_hand_offs(0),
+            name => panic!("no contender is called {name}"),
+        };
+        Box::new(Ours { lock: client.lock_with(key, options).unwrap() })
+    }
+}
+
+struct Ours {
+    lock: RedisLock,
+}
+
+impl Contender for Ours {
+    fn lock(&mut self) {
+        self.lock.lock().unwrap();
+    }
+
+    fn unlock(&mut self) {
+        self.lock.unlock().unwrap();
+    }
+}
+
+/// `SET NX PX` and EVALSHA on a bare connection: the least that a lock on Redis can send. No renewal, no queue, no care.
+pub struct Raw {
+    connection: redis::Connection,
+    key: String,
+    /// What is the same in every token of this process.
+    process: u32,
+    token: String,
+    delete: String,
+    pause: Option<Duration>,
+}
+
+impl Raw {
+    pub fn new(url: &str, key: &str, pause: Option<Duration>) -> Self {
+        let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let delete = redis::cmd("SCRIPT").arg("LOAD").arg(DELETE).query(&mut connection).unwrap();
+        Self { connection, key: key.to_owned(), process: process::id(), token: String::new(), delete, pause }
+    }
+}
+
+impl Contender for Raw {
+    fn lock(&mut self) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // As long as a UUID, so that the same number of bytes travels.
+        self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
+        loop {
+            let set: Option<String> =
+                redis::cmd("SET").arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(LEASE_MS).query(&mut self.connection).unwrap();
+            if set.is_some() {
+                return;
+            }
+            if let Some(pause) = self.pause {
+                thread::sleep(pause);
+            }
+        }
+    }
+
+    fn unlock(&mut self) {
+        let deleted: u64 =
+            redis::cmd("EVALSHA").arg(&self.delete).arg(1).arg(&self.key).arg(&self.token).query(&mut self.connection).unwrap();
+        assert_eq!(deleted, 1, "the lease was not ours any more");
+    }
+}

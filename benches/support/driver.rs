@@ -1,0 +1,122 @@
+//! A contender of ours as a process of its own, which says and hears what the drivers in `tests/peers` do (PROTOCOL.md there).
+//! In the file of `benchcs` each line has a fourth number: how many nanoseconds unlock took.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, Write as _};
+use std::process::exit;
+use std::{fs, hint, thread};
+
+use super::clock::now;
+use super::contender::{Contender, Maker};
+
+const MS: u64 = 1_000_000;
+
+/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the process.
+pub fn run(name: &str, url: &str) -> ! {
+    let maker = Maker::new(name, url);
+    let mut warmup = 200 * MS;
+    println!("ready");
+    for line in io::stdin().lock().lines() {
+        let Ok(line) = line else { break };
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        let answer = match words[0] {
+            "warmup" => {
+                warmup = number(1) * MS;
+                "ok".to_owned()
+            }
+            "bench" => bench(&mut *maker.make(words[1]), number(2), warmup),
+            "benchcs" => {
+                let start = if words.len() > 5 { number(5) } else { now() + warmup };
+                spans(&mut *maker.make(words[1]), number(2), number(3), words[4], start)
+            }
+            "threads" => threads(&maker, words[1], number(2), number(3), warmup),
+            "quit" => break,
+            _ => format!("error unknown command {}", words[0]),
+        };
+        println!("{answer}");
+        io::stdout().flush().unwrap();
+    }
+    exit(0)
+}
+
+fn bench(contender: &mut dyn Contender, n: u64, warmup: u64) -> String {
+    let end = now() + warmup;
+    while now() < end {
+        contender.lock();
+        contender.unlock();
+    }
+    let mut took = cycles(contender, n);
+    let total: u64 = took.iter().sum();
+    took.sort_unstable();
+    format!("ok {} {} {total}", took[took.len() / 2], took[took.len() * 99 / 100])
+}
+
+/// How long each of `n` cycles took, in nanoseconds.
+pub fn cycles(contender: &mut dyn Contender, n: u64) -> Vec<u64> {
+    let mut before = now();
+    let cycle = |_| {
+        contender.lock();
+        contender.unlock();
+        let after = now();
+        after - std::mem::replace(&mut before, after)
+    };
+    (0..n).map(cycle).collect()
+}
+
+fn spans(contender: &mut dyn Contender, seconds: u64, hold_us: u64, file: &str, start: u64) -> String {
+    let end = start + seconds * 1000 * MS;
+    let (mut text, mut n, mut longest) = (String::new(), 0_u64, 0);
+    loop {
+        let called = now();
+        if called >= end {
+            break;
+        }
+        contender.lock();
+        let acquired = now();
+        let mut released = acquired;
+        while released < acquired + hold_us * 1000 {
+            hint::spin_loop();
+            released = now();
+        }
+        contender.unlock();
+        let unlocking = now() - released;
+        if acquired >= start {
+            n += 1;
+            longest = longest.max(acquired - called);
+            writeln!(text, "{acquired} {released} {called} {unlocking}").unwrap();
+        }
+    }
+    fs::write(file, text).unwrap();
+    format!("ok {n} {}", longest / 1000)
+}
+
+fn threads(maker: &Maker, key: &str, threads: u64, seconds: u64, warmup: u64) -> String {
+    let start = now() + warmup;
+    let end = start + seconds * 1000 * MS;
+    let one = || {
+        let mut contender = maker.make(key);
+        let (mut n, mut longest) = (0_u64, 0);
+        loop {
+            let called = now();
+            if called >= end {
+                return (n, longest);
+            }
+            contender.lock();
+            let acquired = now();
+            contender.unlock();
+            if acquired >= start {
+                n += 1;
+                longest = longest.max(acquired - called);
+            }
+        }
+    };
+    let shares: Vec<(u64, u64)> = thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let counts = || shares.iter().map(|share| share.0);
+    let longest = shares.iter().map(|share| share.1).max().unwrap_or(0);
+    let list: String = counts().map(|n| format!(" {n}")).collect();
+    format!("ok {} {} {} {}{list}", counts().sum::<u64>(), counts().min().unwrap_or(0), counts().max().unwrap_or(0), longest / 1000)
+}

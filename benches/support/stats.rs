@@ -1,0 +1,39 @@
+//! Percentiles, medians, fairness.
+
+/// The value below which `share` of all lie. Sorts.
+pub fn percentile(values: &mut [u64], share: f64) -> u64 {
+    if values.is_empty() {
+        return 0;
+    }
+    values.sort_unstable();
+    let at = (values.len() as f64 * share) as usize;
+    values[at.min(values.len() - 1)]
+}
+
+/// The middle one; of an even number the mean of both.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) }
+}
+
+/// Jain's index: 1 where all have the same, 1/n where one has all.
+pub fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+/// The slope of `log y` over `log x`, by least squares: 0 is flat, 1 is in proportion.
+pub fn slope(points: &[(f64, f64)]) -> f64 {
+    let logs: Vec<(f64, f64)> = points.iter().map(|&(x, y)| (x.log2(), y.log2())).collect();
+    let n = logs.len() as f64;
+    let (mean_x, mean_y) = (logs.iter().map(|p| p.0).sum::<f64>() / n, logs.iter().map(|p| p.1).sum::<f64>() / n);
+    let above: f64 = logs.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
+    let below: f64 = logs.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
+    above / below
+}

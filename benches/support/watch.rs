@@ -1,0 +1,108 @@
+//! A store that notes when leases were granted and when they were extended, around the real one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::{Error, Holder, LockOptions};
+
+/// What was seen.
+#[derive(Default)]
+pub struct Seen {
+    /// When each lease was last granted or asked to be extended with success.
+    last: HashMap<String, Instant>,
+    /// How far behind a third of the lease each extend was sent, in nanoseconds; those before their time count as 0.
+    pub late: Vec<u64>,
+    /// How much of its lease each had left when its extend was answered, as a share of the lease.
+    pub margins: Vec<f64>,
+    pub extends: u64,
+    pub calls: u64,
+    pub not_ours: u64,
+    pub unknown: u64,
+}
+
+/// The store around the real one.
+pub struct Watch {
+    pub inner: Arc<dyn LeaseStore>,
+    pub seen: Arc<Mutex<Seen>>,
+}
+
+impl Seen {
+    /// Forgets everything but when each lease was last extended.
+    pub fn begin(&mut self) {
+        *self = Self { last: std::mem::take(&mut self.last), ..Self::default() };
+    }
+}
+
+impl LeaseStore for Watch {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let answer = self.inner.try_acquire(ask)?;
+        if let Answer::Granted { asked_at, .. } = answer {
+            self.seen.lock().unwrap().last.insert(ask.key.as_str().to_owned(), asked_at);
+        }
+        Ok(answer)
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+        let sent = Instant::now();
+        let answers = self.inner.extend(leases, deadline);
+        let answered = Instant::now();
+        let mut seen = self.seen.lock().unwrap();
+        seen.calls += 1;
+        for (lease, answer) in leases.iter().zip(&answers) {
+            match answer {
+                Ok(true) => seen.extends += 1,
+                Ok(false) => seen.not_ours += 1,
+                Err(_) => seen.unknown += 1,
+            }
+            let Some(last) = seen.last.get_mut(lease.key.as_str()) else { continue };
+            let before = *last;
+            if matches!(answer, Ok(true)) {
+                *last = sent;
+            }
+            let late = sent.saturating_duration_since(before + lease.lease / 3);
+            let left = (before + lease.lease).saturating_duration_since(answered);
+            seen.late.push(u64::try_from(late.as_nanos()).unwrap());
+            seen.margins.push(left.as_secs_f64() / lease.lease.as_secs_f64());
+        }
+        answers
+    }
+
+    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.end_in(lease, end, deadline)
+    }
+
+    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.inner.release(key, token, deadline)
+    }
+
+    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        self.inner.withdraw(key, token, deadline)
+    }
+
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.inner.listen(key, token, bell)
+    }
+
+    fn queues(&self) -> bool {
+        self.inner.queues()
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        self.inner.inspect(key, deadline)
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.force_release(key, deadline)
+    }
+
+    fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        self.inner.supports(options)
+    }
+}
+
+/// As milliseconds.
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}

@@ -1,0 +1,123 @@
+//! What the threads of one process get out of one lock: how often, how evenly, and how long the unluckiest waits.
+#![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
+
+use std::thread;
+use std::time::Duration;
+
+mod support;
+
+use support::args::Args;
+use support::peers::{self, Driver, Peer};
+use support::placement::Place;
+use support::server::{self, Side};
+use support::stats::{jain, median};
+use support::table::{Table, thousands};
+
+/// One contender.
+struct Row {
+    peer: Peer,
+    driver: Driver,
+    rounds: Vec<Round>,
+}
+
+struct Round {
+    rate: f64,
+    least: f64,
+    most: f64,
+    jain: f64,
+    longest_ms: f64,
+    requests: f64,
+}
+
+fn main() {
+    let args = Args::parse();
+    let place = args.begin("threads: one lock, the threads of one process, nothing to do under it", Place::One);
+    let server = server::start(place);
+    let url = server.url();
+    let mut side = Side::new(&server);
+    let mut all = vec![peers::OURS, peers::OURS_APART, peers::RAW_1MS];
+    if !args.alone {
+        all.extend(peers::built(&[peers::REDISSON, peers::JEDIS, peers::JEDIS_1MS, peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY], &url));
+    }
+    all.retain(|peer| args.takes(peer.label));
+    let (rounds, seconds) = args.pick((1, 1), (2, 3));
+    let alone = single(&mut side, &peers::OURS, &url, seconds);
+    for threads in [2, 8, 32] {
+        let mut rows: Vec<Row> = all.iter().map(|&peer| Row { peer, driver: peer.start(&url).unwrap(), rounds: Vec::new() }).collect();
+        for row in rows.iter_mut().filter(|row| row.peer.is_jvm) {
+            progress!("{threads} threads, warming up {}", row.peer.label);
+            row.driver.ask(&format!("warmup {}", args.pick(1000, 3000)));
+            row.driver.ask(&format!("threads warm {threads} 1"));
+        }
+        for round in 1..=rounds {
+            for row in &mut rows {
+                progress!("{threads} threads, round {round} of {rounds}, {}", row.peer.label);
+                row.driver.ask("warmup 200");
+                row.measure(&mut side, threads, seconds);
+            }
+        }
+        report(&rows, threads, alone);
+    }
+    println!(
+        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Least and most: a thread's share, where an even \
+         one is 1. Requests: what the server read from clients per acquisition. One thread of ours alone: {} per second.\n",
+        thousands(alone)
+    );
+}
+
+/// One thread's rate.
+fn single(side: &mut Side, peer: &Peer, url: &str, seconds: u64) -> f64 {
+    let mut row = Row { peer: *peer, driver: peer.start(url).unwrap(), rounds: Vec::new() };
+    row.measure(side, 1, seconds);
+    row.rounds[0].rate
+}
+
+impl Row {
+    fn measure(&mut self, side: &mut Side, threads: u64, seconds: u64) {
+        let key = format!("{}:{threads}", self.peer.driver);
+        self.driver.tell(&format!("threads {key} {threads} {seconds}"));
+        // The middle of the time, when every thread is under way.
+        thread::sleep(Duration::from_millis(400));
+        let before = side.counters();
+        let middle = Duration::from_millis(seconds * 1000 - 400);
+        thread::sleep(middle);
+        let reads = side.counters().reads_since(&before) as f64 / middle.as_secs_f64();
+        let answer = self.driver.answer();
+        let shares = &answer[4..];
+        let rate = answer[0] as f64 / seconds as f64;
+        let even = answer[0] as f64 / threads as f64;
+        self.rounds.push(Round {
+            rate,
+            least: answer[1] as f64 / even,
+            most: answer[2] as f64 / even,
+            jain: jain(shares),
+            longest_ms: answer[3] as f64 / 1000.0,
+            requests: reads / rate,
+        });
+    }
+
+    fn median(&self, what: impl Fn(&Round) -> f64) -> f64 {
+        median(self.rounds.iter().map(what))
+    }
+}
+
+fn report(rows: &[Row], threads: u64, alone: f64) {
+    println!("### {threads} threads\n");
+    let ours = rows.first().map_or(f64::NAN, |row| row.median(|round| round.rate));
+    let mut table = Table::new(&["", "per second", "ours is … times", "least", "most", "Jain", "longest wait ms", "requests each"]);
+    for row in rows {
+        let rate = row.median(|round| round.rate);
+        table.row([
+            row.peer.label.to_owned(),
+            thousands(rate),
+            format!("{:.2}", ours / rate),
+            format!("{:.2}", row.median(|round| round.least)),
+            format!("{:.2}", row.median(|round| round.most)),
+            format!("{:.4}", row.median(|round| round.jain)),
+            format!("{:.1}", row.rounds.iter().map(|round| round.longest_ms).fold(0.0, f64::max)),
+            format!("{:.2}", row.median(|round| round.requests)),
+        ]);
+    }
+    table.print();
+    println!("Ours with {threads} threads: {:.1} times one thread of ours.\n", ours / alone);
+}
