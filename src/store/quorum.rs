@@ -76,7 +76,10 @@ impl Quorum {
 
     /// Asks for a sign of life of a majority.
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| (member.ping)(deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
+            let ping = |server: &Arc<Node>| again_if_stale(|_| server.ping(deadline));
+            member.server.as_ref().map_or(Ok(()), ping)
+        })?;
         let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
         let tally = self.collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
         if alive(&tally) { Ok(()) } else { Err(tally.failure()) }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Rung, Token};
-use distlock::{Client, Layout, Lock, LockOptions, Renewal};
+use distlock::{Client, ClientBuilder, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{Elsewhere, SOON, error, is_free, ms, on_another_thread};
 use crate::support::{Server, eventually, within};
@@ -27,8 +27,12 @@ struct Place {
 impl Place {
     /// The place that clients of this URL use, with this layout.
     fn at(url: &str, layout: Layout, servers: Vec<Server>) -> Place {
+        Place::of(|| Client::builder(url), layout, servers)
+    }
+
+    fn of(builder: impl Fn() -> ClientBuilder, layout: Layout, servers: Vec<Server>) -> Place {
         let options = LockOptions::new().layout(layout);
-        let open = || Client::builder(url).lock_options(options.clone()).build().unwrap();
+        let open = || builder().lock_options(options.clone()).build().unwrap();
         let (client, other) = (open(), open());
         // Starts what looks after leases in the background.
         client.lock("contract").with(|_| ()).unwrap();
@@ -43,6 +47,21 @@ impl Place {
 
     fn server() -> Place {
         Place::on_a_server(Layout::Plain)
+    }
+
+    /// A majority of servers.
+    fn quorum() -> Place {
+        let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
+        Place::of(|| Client::redlock_builder(&urls), Layout::Plain, servers)
+    }
+
+    /// A majority of stores in memory.
+    fn quorum_in_memory() -> Place {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let urls: Vec<_> = (0..5).map(|node| format!("memory://contract-node-{id}-{node}")).collect();
+        Place::of(|| Client::redlock_builder(&urls), Layout::Plain, Vec::new())
     }
 
     fn redisson() -> Place {
@@ -609,4 +628,6 @@ over_every_store! {
     server
     redisson
     timestamp
+    quorum
+    quorum_in_memory
 }

@@ -51,7 +51,7 @@ fn member(url: &str, nodes: usize, settings: &Settings, clock: &Clock) -> Result
         let leases = Memory::open(name, clock.clone());
         // Without a name it is a store of its own.
         let address = (!name.is_empty()).then(|| url.to_owned());
-        return Ok((address, Member { leases, ping: Box::new(|_| Ok(())) }));
+        return Ok((address, Member { leases, server: None }));
     }
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.
@@ -61,5 +61,5 @@ fn member(url: &str, nodes: usize, settings: &Settings, clock: &Clock) -> Result
     // Nobody ever listens to it: a quorum has no queue, so its nodes send no wake-ups.
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
     let leases = Arc::new(Plain::new(Arc::clone(&node), inbox));
-    Ok((Some(address), Member { leases, ping: Box::new(move |deadline| node.ping(deadline)) }))
+    Ok((Some(address), Member { leases, server: Some(node) }))
 }

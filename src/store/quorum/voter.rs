@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
+use super::Node;
 use super::ledger::Ledger;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
@@ -23,11 +24,9 @@ const LAST: Duration = Duration::from_millis(250);
 /// One node, as its thread sees it.
 pub(super) struct Member {
     pub(super) leases: Arc<dyn LeaseStore>,
-    pub(super) ping: Box<Ping>,
+    /// The server behind them; `None`: they are in memory.
+    pub(super) server: Option<Arc<Node>>,
 }
-
-/// Asks a node for a sign of life.
-pub(super) type Ping = dyn Fn(Instant) -> Result<(), StoreError> + Send + Sync;
 
 /// What a node's answer is sent to, with the node's index.
 pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
@@ -183,7 +182,11 @@ impl Thread {
                     Ok(job) => lanes.push(job),
                     Err(RecvTimeoutError::Timeout) => ledger.pay(&*self.member.leases, &self.clock, self.timeout),
                     Err(RecvTimeoutError::Disconnected) => {
-                        return ledger.pay_last(&*self.member.leases, &self.clock, self.timeout.min(LAST));
+                        ledger.pay_last(&*self.member.leases, &self.clock, self.timeout.min(LAST));
+                        if let Some(server) = &self.member.server {
+                            server.close();
+                        }
+                        return;
                     }
                 }
                 continue;

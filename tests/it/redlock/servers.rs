@@ -71,6 +71,18 @@ fn two_dead_servers_grant_and_three_do_not() {
 }
 
 #[test]
+fn closing_closes_every_connection() {
+    let servers = servers();
+    let client = client(&servers);
+    let lock = client.lock_with("a", LockOptions::new().lease(Duration::from_millis(600))).unwrap();
+    lock.lock().unwrap();
+    // One for questions, and one for renewal.
+    eventually(SOON, || servers.iter().all(|server| server.client_count() == 2));
+    client.close(SOON).unwrap();
+    eventually(SOON, || servers.iter().all(|server| server.client_count() == 0 && holder(server, "a").is_none()));
+}
+
+#[test]
 fn lock_waits_through_an_outage_of_the_majority() {
     let servers = servers();
     let client = client(&servers);
