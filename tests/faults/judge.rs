@@ -21,7 +21,7 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     (row.tune)(&mut tune);
     let mut world = World::new(size, tune, seed);
     (row.prepare)(&mut world);
-    let connections_before = world.server.client_count();
+    let connections_before = world.server.client_count() - u64::from(world.is_looking());
     world.start_clients();
     let start = now();
     thread::sleep(world.tune.baseline);
@@ -53,7 +53,8 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     let stopped = now();
     let quiet = world.tune.load.lease + ms(1000);
     thread::sleep(ms(300));
-    let connections_after = world.server.client_count();
+    // Without our own.
+    let connections_after = world.server.client_count() - u64::from(world.is_looking());
     let channels = count(world.command(&["PUBSUB", "CHANNELS", "distlock:*"]));
     let mut locks = locks(&mut world, row);
     while locks > 0 && now() - stopped < nanos(quiet) {

@@ -297,6 +297,8 @@ impl<'a> Worker<'a> {
         }
         see(lock, &mut record);
         record.released = record.last_valid.max(if lock.is_valid() { 0 } else { now() });
+        // Written before, too: a process that is killed in between has given it back.
+        self.writer.write(&record);
         let answer = lock.unlock();
         record.ended = now();
         record.outcome = answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok);
@@ -348,7 +350,7 @@ fn outcome(kind: ErrorKind) -> Outcome {
         ErrorKind::Unavailable => Outcome::Unavailable,
         ErrorKind::Denied => Outcome::Denied,
         ErrorKind::WrongType => Outcome::WrongType,
-        ErrorKind::Server => Outcome::Server,
+        ErrorKind::Server | ErrorKind::Unsupported => Outcome::Server,
         ErrorKind::Exhausted => Outcome::Exhausted,
         kind => {
             log::error!("not expected anywhere: {kind:?}");

@@ -60,7 +60,7 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                long: if quick { 1_500 } else { 3_000 },
+                long: if quick { 500 } else { 2_000 },
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
@@ -242,6 +242,12 @@ impl World {
             self.admin = None;
         }
         answer.ok()
+    }
+
+    /// Whether we have a connection of our own to the server.
+    pub fn is_looking(&mut self) -> bool {
+        self.command(&["PING"]);
+        self.admin.is_some()
     }
 
     /// Remembers the tokens that the locks hold now.

@@ -6,6 +6,7 @@ mod conditions;
 mod contract;
 mod errors;
 mod examples;
+mod fault_checkers;
 mod execute;
 mod faults;
 mod fences;

@@ -27,9 +27,20 @@ pub fn rows() -> Vec<Row> {
             },
             ..USUAL
         },
-        Row { number: 2, name: "cut before send", may_be_unknown: false, run: |world| shower(world, any, |_| Fault::CutBefore), ..USUAL },
-        Row { number: 4, name: "cut after send", run: |world| shower(world, any, |_| Fault::CutAfter), ..USUAL },
-        Row { number: 5, name: "acquire reply swallowed", run: |world| shower(world, is_acquire, |_| Fault::SwallowReply), ..USUAL },
+        Row {
+            number: 2,
+            name: "cut before send",
+            may_be_unknown: false,
+            run: |world| shower(world, OFTEN, any, |_| Fault::CutBefore),
+            ..USUAL
+        },
+        Row { number: 4, name: "cut after send", run: |world| shower(world, OFTEN, any, |_| Fault::CutAfter), ..USUAL },
+        Row {
+            number: 5,
+            name: "acquire reply swallowed",
+            run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
+            ..USUAL
+        },
         Row {
             number: 7,
             name: "renewal reply swallowed, 1 of 2",
@@ -50,10 +61,15 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 8,
             name: "reply delayed beyond timeout",
-            run: |world| shower(world, any, |world| Fault::DelayReply(world.tune.load.command + ms(100))),
+            run: |world| shower(world, SELDOM, any, |world| Fault::DelayReply(world.tune.load.command + ms(100))),
             ..USUAL
         },
-        Row { number: 9, name: "duplicate, garbled, truncated, oversized replies", run: |world| shower(world, any, nonsense), ..USUAL },
+        Row {
+            number: 9,
+            name: "duplicate, garbled, truncated, oversized replies",
+            run: |world| shower(world, SELDOM, any, nonsense),
+            ..USUAL
+        },
         Row {
             number: 10,
             name: "silence of 0.5 to 3 leases (proxy), late copies of acquires",
@@ -71,7 +87,7 @@ pub fn rows() -> Vec<Row> {
             faults: (3, 3),
             tune: |tune| {
                 tune.load.command = tune.load.lease * 2;
-                tune.faulted = tune.faulted.max(ms(9000));
+                tune.faulted = tune.faulted.max(ms(12_000));
             },
             run: latency,
             ..USUAL
@@ -99,10 +115,15 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
+type Pause = (Duration, Duration);
+const OFTEN: Pause = (Duration::from_millis(5), Duration::from_millis(60));
+/// For what costs its thread a whole command timeout, and all that wait for its lock.
+const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
+
 /// Hits single commands with a fault, a few times in each window of it.
-fn shower(world: &mut World, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
+fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
     let mut planned: Vec<Planned> = Vec::new();
-    world.repeat((ms(5), ms(60)), |world| {
+    world.repeat(pause, |world| {
         let (fault, skip) = (fault(world), world.random.below(30));
         planned.push(world.proxy.add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)));
         if planned.len() > 20 {
@@ -174,14 +195,14 @@ fn blackhole(world: &mut World) {
 }
 
 fn latency(world: &mut World) {
-    let part = world.tune.faulted / 3;
+    let part = world.tune.faulted / 4;
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
-    for (each_way, jitter) in [(ms(5), ms(15)), (ms(100), ms(0)), (more_than_a_lease, ms(0))] {
+    for (each_way, jitter, parts) in [(ms(5), ms(15), 2), (ms(100), ms(0), 1), (more_than_a_lease, ms(0), 1)] {
         let from = now();
         world.proxy.set_delay(each_way, each_way);
         world.proxy.set_jitter(jitter);
         world.faults += 1;
-        thread::sleep(part);
+        thread::sleep(part * parts);
         world.times.push((from, now()));
     }
     let (from, to) = *world.times.last().expect("three parts");
@@ -237,5 +258,5 @@ fn odd_replies(world: &mut World) {
         "-NOREPLICAS Not enough good replicas to write.\r\n",
         "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
     ];
-    shower(world, any, |world| Fault::Answer(REPLIES[world.random.below(8) as usize].as_bytes().to_vec()));
+    shower(world, OFTEN, any, |world| Fault::Answer(REPLIES[world.random.below(8) as usize].as_bytes().to_vec()));
 }

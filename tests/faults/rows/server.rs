@@ -48,7 +48,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 22,
             name: "kill -9 and restart, AOF always",
-            tune: |tune| tune.server = std::mem::take(&mut tune.server).append_only(),
+            tune: |tune| {
+                tune.server = std::mem::take(&mut tune.server).append_only();
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
             run: |world| {
                 world.windows(
                     |world| {
@@ -67,7 +70,8 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 tune.server =
                     std::mem::take(&mut tune.server).append_only().arg("key-load-delay", "400").arg("aof-use-rdb-preamble", "yes");
-                (tune.on, tune.faulted) = ((ms(0), ms(0)), tune.faulted.max(ms(8000)));
+                (tune.on, tune.off) = ((ms(0), ms(0)), (ms(1200), ms(1800)));
+                tune.faulted = tune.faulted.max(ms(8000));
             },
             prepare: |world| {
                 world.command(&["DEBUG", "POPULATE", "3000", "filler"]);
@@ -113,7 +117,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 28,
             name: "NOPERM, WRONGPASS at run time",
-            tune: |tune| tune.user = Some(("locker", "sesame-opens")),
+            tune: |tune| (tune.user, tune.faulted) = (Some(("locker", "sesame-opens")), tune.faulted.max(ms(5000))),
             prepare: user,
             run: acl,
             ..USUAL
