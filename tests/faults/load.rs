@@ -46,6 +46,8 @@ pub struct Load {
     /// Whether threads also lock with timeouts, and without waiting.
     pub timed: bool,
     pub habit: Habit,
+    /// Whether the locks have fences, and witness B is worked at: not on a quorum. Its nodes' URLs are separated by commas.
+    pub fenced: bool,
 }
 
 impl Load {
@@ -72,6 +74,7 @@ impl Load {
             nanos(self.pause).to_string(),
             self.timed.to_string(),
             habit.into(),
+            self.fenced.to_string(),
         ]
     }
 }
@@ -93,7 +96,7 @@ struct Process {
 /// The life of a client process: ends when the file `exit` appears.
 pub fn run(arguments: &[String]) {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info")).format_timestamp_micros().init();
-    let [dir, process, seed, url, threads, keys, lease, command, pool, hold, long, pause, timed, habit] = arguments else {
+    let [dir, process, seed, url, threads, keys, lease, command, pool, hold, long, pause, timed, habit, fenced] = arguments else {
         panic!("a client process is started by the driver");
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
@@ -114,6 +117,7 @@ pub fn run(arguments: &[String]) {
             "leak" => Habit::Leak,
             _ => Habit::Unlock,
         },
+        fenced: fenced == "true",
     };
     let (dir, process, seed) = (PathBuf::from(dir), number(process), number(seed));
     let status = |line: String| {
@@ -127,7 +131,9 @@ pub fn run(arguments: &[String]) {
         }
     }));
     status(format!("pid {}\nbefore {} {}", std::process::id(), thread_count(), fd_count()));
-    let built = Client::builder(&load.url).pool_size(load.pool).command_timeout(load.command).connect_timeout(load.command).build();
+    let urls: Vec<&str> = load.url.split(',').collect();
+    let builder = if let [url] = urls[..] { Client::builder(url) } else { Client::redlock_builder(&urls) };
+    let built = builder.pool_size(load.pool).command_timeout(load.command).connect_timeout(load.command).build();
     let client = built.expect("the client can be made");
     let cells = witness::Cells::open(&dir);
     let shared = Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false) });
@@ -203,7 +209,7 @@ impl<'a> Worker<'a> {
             // Over all lives of this owner, so that a hold has one name at witness B.
             let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
             let key = random.below(load.keys);
-            if random.happens(20_000) {
+            if load.fenced && random.happens(20_000) {
                 self.echo(number, key);
                 continue;
             }
@@ -244,7 +250,8 @@ impl<'a> Worker<'a> {
 
     fn lock(&mut self, key: u64) -> RedisLock {
         let make = || {
-            let options = LockOptions::new().lease(self.process.load.lease).fenced();
+            let options = LockOptions::new().lease(self.process.load.lease);
+            let options = if self.process.load.fenced { options.fenced() } else { options };
             self.process.client.lock_with(&key_name(key), options).expect("the options can work")
         };
         self.locks.entry(key).or_insert_with(make).clone()
@@ -258,7 +265,7 @@ impl<'a> Worker<'a> {
         see(lock, &mut record);
         self.writer.write(&record);
         let twice = random.happens(300_000);
-        let mut wrong = twice && lock.lock().is_ok() && lock.hold_count() != 2;
+        let mut wrong = load.fenced != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
         let length = if random.happens(load.long) { load.lease * 3 / 2 } else { random.between((Duration::ZERO, load.hold)) };
         let read = self.process.cells.read(record.key);
         let until = now() + nanos(length);
@@ -280,7 +287,9 @@ impl<'a> Worker<'a> {
             }
         }
         // Without a look at the validity: what is late is for the fence to stop.
-        self.resource.write(record.key, record.fence, self.owner, record.number);
+        if load.fenced {
+            self.resource.write(record.key, record.fence, self.owner, record.number);
+        }
         if lock.hold_count() > 1 {
             let _ = lock.unlock();
             wrong |= lock.hold_count() != 1;
@@ -304,7 +313,7 @@ impl<'a> Worker<'a> {
         record.outcome = answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok);
         if wrong || lock.is_held() {
             record.outcome = Outcome::Other;
-            log::error!("the hold count is wrong");
+            log::error!("the hold count is wrong, or there is no fence");
         }
         self.writer.write(&record);
         false

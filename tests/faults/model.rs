@@ -62,7 +62,7 @@ fn search(operations: &[Operation]) -> bool {
                 continue;
             }
             let next = match operation.what {
-                What::Lock { fence: new } if holder.is_none() && new > fence => Some((Some(operation.owner), new)),
+                What::Lock { fence: new } if holder.is_none() && (new > fence || new == 0) => Some((Some(operation.owner), new)),
                 What::Unlock | What::Lapse if holder == Some(operation.owner) => Some((None, fence)),
                 _ => None,
             };

@@ -64,6 +64,7 @@ impl Tune {
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
+                fenced: true,
             },
             direct: false,
             server: Server::builder().arg("enable-debug-command", "local").arg("maxclients", "4000"),
@@ -81,6 +82,20 @@ impl Tune {
     }
 }
 
+/// How long the faulted phase lasts: its time, and longer, up to four times as long, while there are too few holds in it to prove anything.
+struct Patience {
+    least: u64,
+    most: u64,
+    holds: u64,
+}
+
+impl Patience {
+    fn is_over(&self, world: &World) -> bool {
+        let now = now();
+        now >= self.least && (now >= self.most || super::history::about(world.dir()) >= self.holds)
+    }
+}
+
 /// A running row.
 pub struct World {
     pub size: Size,
@@ -88,6 +103,8 @@ pub struct World {
     pub random: Random,
     pub server: Server,
     pub proxy: Proxy,
+    /// The other nodes of a quorum.
+    pub more: Vec<(Server, Proxy)>,
     pub resource: Resource,
     pub dir: TempDir,
     pub clients: Vec<Guarded>,
@@ -124,6 +141,7 @@ impl World {
             random: Random(seed),
             server,
             proxy,
+            more: Vec::new(),
             resource,
             dir,
             clients: Vec::new(),
@@ -195,7 +213,7 @@ impl World {
 
     /// As `windows`, for some time.
     pub fn windows_for(&mut self, time: Duration, mut on: impl FnMut(&mut World), mut off: impl FnMut(&mut World)) {
-        let end = now() + nanos(time);
+        let end = self.patience(time);
         loop {
             let from = now();
             on(self);
@@ -205,7 +223,7 @@ impl World {
             self.times.push((from, now()));
             let length = self.draw(self.tune.off);
             thread::sleep(length);
-            if now() >= end {
+            if end.is_over(self) {
                 return;
             }
             self.learn_secrets();
@@ -214,9 +232,9 @@ impl World {
 
     /// Does something again and again until the faulted time is over, with a pause of this length in between.
     pub fn repeat(&mut self, pause: (Duration, Duration), mut act: impl FnMut(&mut World)) {
-        let (from, end) = (now(), now() + nanos(self.tune.faulted));
+        let (from, end) = (now(), self.patience(self.tune.faulted));
         let mut rounds = 0_u32;
-        while now() < end {
+        while !end.is_over(self) {
             act(self);
             let length = self.draw(pause);
             thread::sleep(length);
@@ -226,6 +244,10 @@ impl World {
             }
         }
         self.times.push((from, now()));
+    }
+
+    fn patience(&self, time: Duration) -> Patience {
+        Patience { least: now() + nanos(time), most: now() + nanos(time) * 4, holds: super::history::about(self.dir()) + 1400 }
     }
 
     /// Runs a command at the server, over a connection that is kept. `None`: the server did not answer, or refused.

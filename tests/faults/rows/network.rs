@@ -116,7 +116,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 type Pause = (Duration, Duration);
-const OFTEN: Pause = (Duration::from_millis(5), Duration::from_millis(60));
+const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
 /// For what costs its thread a whole command timeout, and all that wait for its lock.
 const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 

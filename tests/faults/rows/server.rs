@@ -80,7 +80,12 @@ pub fn rows() -> Vec<Row> {
             },
             run: |world| {
                 world.windows(
-                    |world| world.server.restart_without_waiting(),
+                    |world| {
+                        // Short again: every command in it is loaded with the delay.
+                        world.command(&["BGREWRITEAOF"]);
+                        thread::sleep(ms(300));
+                        world.server.restart_without_waiting();
+                    },
                     |world| {
                         let loading = world.server.info("persistence").contains("loading:1");
                         world.faults += u64::from(loading);
