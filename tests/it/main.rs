@@ -7,6 +7,7 @@ mod contract;
 mod errors;
 mod examples;
 mod execute;
+mod fault_checkers;
 mod faults;
 mod fences;
 mod growth;

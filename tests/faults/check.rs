@@ -1,0 +1,187 @@
+//! The checkers: what a history must not show. Each is tested on small histories, good and bad, in `tests/it/fault_checkers.rs`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::history::{Outcome, Record};
+use super::witness::Offer;
+
+/// Holds by key, in the order of their grants. Expects them in that order.
+fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
+    let mut keys: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
+    for hold in holds {
+        keys.entry(hold.key).or_default().push(hold);
+    }
+    keys
+}
+
+/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at most (ns).
+pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
+    let (mut found, mut longest) = (Vec::new(), 0);
+    for holds in by_key(holds).values() {
+        // The one before that ends last is all that has to be looked at.
+        let mut last: Option<&Record> = None;
+        for hold in holds.iter().filter(|hold| hold.end() > hold.granted) {
+            if let Some(before) = last
+                && before.owner != hold.owner
+                && hold.granted < before.end()
+            {
+                longest = longest.max(before.end().min(hold.end()) - hold.granted);
+                found.push((before.clone(), (*hold).clone()));
+            }
+            if last.is_none_or(|last| hold.end() > last.end()) {
+                last = Some(hold);
+            }
+        }
+    }
+    (found, longest)
+}
+
+/// I2: updates at witness A that were lost between two writes made in valid windows.
+pub fn lost_updates(holds: &[Record]) -> usize {
+    let mut lost = 0;
+    for holds in by_key(holds).values() {
+        let tainted: Vec<u64> = holds.iter().map(|hold| hold.tainted).filter(|at| *at != 0).collect();
+        let mut written: HashMap<u64, &Record> = HashMap::new();
+        for hold in holds.iter().filter(|hold| hold.wrote != 0) {
+            if let Some(before) = written.insert(hold.wrote, hold) {
+                // A late write of a lost lease between the two may have put an old value back: that is for the fence to stop.
+                let clobbered = tainted.iter().any(|at| (before.granted..=hold.released.max(hold.granted)).contains(at));
+                lost += usize::from(!clobbered);
+            }
+        }
+    }
+    lost
+}
+
+/// I3: holds whose fence is not above those of all holds of their key that were over before. 0 stands for none.
+pub fn fence_regressions(holds: &[Record]) -> usize {
+    let mut found = 0;
+    for holds in by_key(holds).values() {
+        let mut seen: Vec<&Record> = Vec::new();
+        let mut highest = 0;
+        for hold in holds {
+            // Those whose windows reach into this one have no order; the overlap is told elsewhere.
+            seen.retain(|before| {
+                let over = before.end() <= hold.granted;
+                if over {
+                    highest = highest.max(before.fence);
+                }
+                !over
+            });
+            found += usize::from(hold.fence != 0 && hold.fence <= highest);
+            seen.push(hold);
+        }
+    }
+    found
+}
+
+/// I3 at witness B: (writes refused, writes accepted after one of a later hold).
+pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
+    // The n-th hold of its key, by time and not by fence.
+    let mut order: HashMap<(u64, u64, u64), (u64, u64)> = HashMap::new();
+    for hold in holds {
+        order.insert((hold.key, hold.owner, hold.number), (hold.granted, hold.end()));
+    }
+    let mut newest: HashMap<u64, (u64, u64)> = HashMap::new();
+    let (mut refused, mut accepted) = (0, 0);
+    for offer in offers {
+        if !offer.accepted {
+            refused += 1;
+            continue;
+        }
+        let Some(&(granted, end)) = order.get(&(offer.key, offer.owner, offer.number)) else { continue };
+        let newest = newest.entry(offer.key).or_insert((0, 0));
+        // Older beyond doubt: it was over before the newer one was granted.
+        if end <= newest.0 {
+            accepted += 1;
+        } else if granted > newest.0 {
+            *newest = (granted, end);
+        }
+    }
+    (refused + accepted, accepted)
+}
+
+/// The longest time in which a key had a waiter and no holder (ns), looking only at what lies between `from` and `to`.
+pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
+    let mut keys: BTreeMap<u64, (Vec<(u64, u64)>, Vec<(u64, u64)>)> = BTreeMap::new();
+    for hold in holds {
+        let (held, waited) = keys.entry(hold.key).or_default();
+        held.push((hold.granted, hold.end().max(hold.ended).max(hold.granted)));
+        waited.push((hold.called, hold.granted));
+    }
+    for call in calls {
+        keys.entry(call.key).or_default().1.push((call.called, call.ended.max(call.called)));
+    }
+    let mut longest = 0;
+    for (mut held, mut waited) in keys.into_values() {
+        held.sort_unstable();
+        waited.sort_unstable();
+        let mut free_from = from;
+        held.push((to, to));
+        for (start, end) in held {
+            if start > free_from {
+                longest = longest.max(covered(&waited, free_from, start.min(to)));
+            }
+            free_from = free_from.max(end);
+        }
+    }
+    longest
+}
+
+/// The longest stretch between `from` and `to` that is covered by intervals without a gap.
+fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    let (mut longest, mut start, mut end) = (0, from, from);
+    for &(a, b) in intervals.iter().filter(|(a, b)| *b > from && *a < to) {
+        let (a, b) = (a.max(from), b.min(to));
+        if a > end {
+            start = a;
+        }
+        end = end.max(b);
+        longest = longest.max(end - start);
+    }
+    longest
+}
+
+/// The longest time from a call to its grant (ns).
+pub fn longest_wait(holds: &[Record]) -> u64 {
+    holds.iter().map(|hold| hold.granted - hold.called).max().unwrap_or(0)
+}
+
+/// I6: (timed calls that ended too late, by how much at most, refusals that came before their time). `slack`: one command timeout and a little.
+pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, usize) {
+    let (mut late, mut by, mut early) = (0, 0, 0);
+    for call in holds.iter().chain(calls).filter(|call| call.timeout != 0) {
+        let answered = if call.granted != 0 { call.granted } else { call.ended };
+        let deadline = call.called + call.timeout - 1;
+        if answered > deadline + slack {
+            late += 1;
+            by = by.max(answered - deadline);
+        }
+        early += usize::from(call.outcome == Outcome::Refused && answered < deadline);
+    }
+    (late, by, early)
+}
+
+/// How long after `healed` a slice of `slice` ns first saw `share` of the grants per time of the stretch from `start` to `faulted`.
+pub fn recovery(holds: &[Record], (start, faulted): (u64, u64), (healed, end): (u64, u64), share: f64, slice: u64) -> Option<u64> {
+    let count = |from: u64, to: u64| holds.iter().filter(|hold| (from..to).contains(&hold.granted)).count() as f64;
+    let usual = count(start, faulted) / (faulted - start) as f64 * slice as f64;
+    let mut at = healed;
+    while at + slice <= end {
+        if count(at, at + slice) >= usual * share {
+            return Some(at + slice - healed);
+        }
+        at += slice / 4;
+    }
+    None
+}
+
+/// I5: after a third party took a key at some moment, for how long its holder went on believing in its lease (ns, longest).
+pub fn longest_unnoticed(holds: &[Record], taken: &[(u64, u64)]) -> u64 {
+    let unnoticed = taken.iter().flat_map(|&(key, at)| {
+        let held = holds.iter().filter(move |hold| hold.key == key && hold.granted < at && hold.last_valid > at);
+        // An unlock that was told the truth is a notice, too.
+        held.map(move |hold| if hold.released == 0 { hold.last_valid } else { hold.last_valid.min(hold.released) } - at)
+    });
+    unnoticed.max().unwrap_or(0)
+}

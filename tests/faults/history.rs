@@ -1,0 +1,198 @@
+//! Histories: what each thread of each process called and was answered, in files of fixed records, one file per thread.
+//!
+//! A hold is written when it is granted and again when it has ended, so that a process that is killed leaves what it had begun.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+const FIELDS: usize = 14;
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u64)]
+pub enum Outcome {
+    /// The hold goes on, or its process was killed.
+    Open = 0,
+    Ok = 1,
+    /// `Ok(false)`, and for a hold that it was lost.
+    Lost = 2,
+    Refused = 3,
+    Unknown = 4,
+    Unavailable = 5,
+    Denied = 6,
+    WrongType = 7,
+    Server = 8,
+    Exhausted = 9,
+    /// An error that no row expects.
+    Other = 10,
+    /// A reply that belonged to another command.
+    Mismatched = 11,
+    /// The thread ended, by plan, while it held.
+    Abandoned = 12,
+}
+
+impl Outcome {
+    const ALL: [Outcome; 13] = [
+        Outcome::Open,
+        Outcome::Ok,
+        Outcome::Lost,
+        Outcome::Refused,
+        Outcome::Unknown,
+        Outcome::Unavailable,
+        Outcome::Denied,
+        Outcome::WrongType,
+        Outcome::Server,
+        Outcome::Exhausted,
+        Outcome::Other,
+        Outcome::Mismatched,
+        Outcome::Abandoned,
+    ];
+}
+
+/// One record. `number` makes a hold's two records one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Which hold, or call without one, of its thread.
+    pub number: u64,
+    pub key: u64,
+    /// Which thread of which process.
+    pub owner: u64,
+    /// When the call was made.
+    pub called: u64,
+    /// When it had the lock; 0 without.
+    pub granted: u64,
+    /// The end of the validity, as last seen.
+    pub valid_until: u64,
+    /// When the lease was last seen valid.
+    pub last_valid: u64,
+    /// When the last unlock was called; 0 before.
+    pub released: u64,
+    /// When the call, or the last unlock, had ended.
+    pub ended: u64,
+    pub fence: u64,
+    pub outcome: Outcome,
+    /// What was read at witness A plus one, if it was written in a window that was valid before and after; 0 otherwise.
+    pub wrote: u64,
+    /// When something was written at witness A in a window that was valid before and not after; 0 otherwise.
+    pub tainted: u64,
+    /// The timeout in ns plus one; 0 without.
+    pub timeout: u64,
+}
+
+impl Record {
+    /// A call that has not ended.
+    pub fn call(number: u64, key: u64, owner: u64, called: u64, timeout: u64) -> Record {
+        Record {
+            number,
+            key,
+            owner,
+            called,
+            granted: 0,
+            valid_until: 0,
+            last_valid: 0,
+            released: 0,
+            ended: 0,
+            fence: 0,
+            outcome: Outcome::Open,
+            wrote: 0,
+            tainted: 0,
+            timeout,
+        }
+    }
+
+    /// The end of what the hold may rely on: its validity, or the unlock where that came first.
+    pub fn end(&self) -> u64 {
+        // Seen valid at the very moment of the unlock, whatever a renewal had moved the end to since it was last looked at.
+        if self.released != 0 && self.last_valid >= self.released { self.released } else { self.valid_until.min(self.released_or_never()) }
+    }
+
+    fn released_or_never(&self) -> u64 {
+        if self.released == 0 { u64::MAX } else { self.released }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let fields: [u64; FIELDS] = [
+            self.number,
+            self.key,
+            self.owner,
+            self.called,
+            self.granted,
+            self.valid_until,
+            self.last_valid,
+            self.released,
+            self.ended,
+            self.fence,
+            self.outcome as u64,
+            self.wrote,
+            self.tainted,
+            self.timeout,
+        ];
+        fields.iter().flat_map(|field| field.to_le_bytes()).collect()
+    }
+
+    fn read(bytes: &[u8]) -> Record {
+        let mut fields = bytes.chunks_exact(8).map(|field| u64::from_le_bytes(field.try_into().unwrap()));
+        let mut next = || fields.next().unwrap();
+        Record {
+            number: next(),
+            key: next(),
+            owner: next(),
+            called: next(),
+            granted: next(),
+            valid_until: next(),
+            last_valid: next(),
+            released: next(),
+            ended: next(),
+            fence: next(),
+            outcome: Outcome::ALL[usize::try_from(next()).unwrap()],
+            wrote: next(),
+            tainted: next(),
+            timeout: next(),
+        }
+    }
+}
+
+/// Where one thread writes.
+pub struct Writer(File);
+
+impl Writer {
+    /// A new file in `dir`.
+    pub fn create(dir: &Path, owner: u64, life: u64) -> Writer {
+        Writer(File::create_new(dir.join(format!("{owner}-{life}.history"))).expect("a new history"))
+    }
+
+    /// Writes at once: what follows may be a SIGKILL.
+    pub fn write(&mut self, record: &Record) {
+        self.0.write_all(&record.bytes()).expect("the history can be written");
+    }
+}
+
+/// About how many holds are written in `dir`, by the length of its files. Each is written three times.
+pub fn about(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).expect("the histories").flatten();
+    let histories = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "history"));
+    let length: u64 = histories.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum();
+    length / (FIELDS as u64 * 8) / 3
+}
+
+/// Everything in `dir`: (holds, calls without one), each in the order of their calls.
+pub fn read_all(dir: &Path) -> (Vec<Record>, Vec<Record>) {
+    let mut all: HashMap<(u64, u64, String), Record> = HashMap::new();
+    for entry in fs::read_dir(dir).expect("the histories") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|extension| extension == "history") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            // A killed process may have left half a record at the end.
+            for bytes in fs::read(&path).expect("a history").chunks_exact(FIELDS * 8) {
+                let record = Record::read(bytes);
+                all.insert((record.owner, record.number, name.clone()), record);
+            }
+        }
+    }
+    let (mut holds, mut calls): (Vec<_>, Vec<_>) = all.into_values().partition(|record| record.granted != 0);
+    holds.sort_by_key(|record| (record.granted, record.called));
+    calls.sort_by_key(|record| record.called);
+    (holds, calls)
+}

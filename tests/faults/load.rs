@@ -1,0 +1,369 @@
+//! One client process of load L: threads that lock, work at both witnesses, unlock, and write down every call.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, ErrorKind, Lock, LockOptions, RedisLock};
+
+use super::clock::{Random, nanos, now};
+use super::history::{Outcome, Record, Writer};
+use super::support::{fd_count, thread_count};
+use super::witness;
+
+/// What a thread does with one in twenty holds instead of unlocking.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Habit {
+    #[default]
+    Unlock,
+    /// Panics; the guard unlocks.
+    Panic,
+    /// Ends without an unlock.
+    Leak,
+}
+
+/// What a client process is told on its command line.
+#[derive(Clone, Debug)]
+pub struct Load {
+    pub url: String,
+    pub threads: u64,
+    pub keys: u64,
+    pub lease: Duration,
+    pub command: Duration,
+    pub pool: u32,
+    /// Holds last up to this long,
+    pub hold: Duration,
+    /// and this many in a million last one lease and a half.
+    pub long: u64,
+    /// Between two holds of a thread.
+    pub pause: Duration,
+    /// Whether threads also lock with timeouts, and without waiting.
+    pub timed: bool,
+    pub habit: Habit,
+    /// Whether the locks have fences, and witness B is worked at: not on a quorum. Its nodes' URLs are separated by commas.
+    pub fenced: bool,
+}
+
+impl Load {
+    /// The arguments that say so.
+    pub fn arguments(&self, dir: &Path, process: u64, seed: u64) -> Vec<String> {
+        let habit = match self.habit {
+            Habit::Unlock => "unlock",
+            Habit::Panic => "panic",
+            Habit::Leak => "leak",
+        };
+        vec![
+            "client".into(),
+            dir.display().to_string(),
+            process.to_string(),
+            seed.to_string(),
+            self.url.clone(),
+            self.threads.to_string(),
+            self.keys.to_string(),
+            nanos(self.lease).to_string(),
+            nanos(self.command).to_string(),
+            self.pool.to_string(),
+            nanos(self.hold).to_string(),
+            self.long.to_string(),
+            nanos(self.pause).to_string(),
+            self.timed.to_string(),
+            habit.into(),
+            self.fenced.to_string(),
+        ]
+    }
+}
+
+/// The name of key number `key`.
+pub fn key_name(key: u64) -> String {
+    format!("fault:{key}")
+}
+
+/// What all threads of a process share.
+struct Process {
+    load: Load,
+    dir: PathBuf,
+    client: Client,
+    cells: witness::Cells,
+    stop: AtomicBool,
+}
+
+/// The life of a client process: ends when the file `exit` appears.
+pub fn run(arguments: &[String]) {
+    env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info")).format_timestamp_micros().init();
+    let [dir, process, seed, url, threads, keys, lease, command, pool, hold, long, pause, timed, habit, fenced] = arguments else {
+        panic!("a client process is started by the driver");
+    };
+    let number = |text: &String| text.parse::<u64>().expect("a number");
+    let length = |text: &String| Duration::from_nanos(number(text));
+    let load = Load {
+        url: url.clone(),
+        threads: number(threads),
+        keys: number(keys),
+        lease: length(lease),
+        command: length(command),
+        pool: u32::try_from(number(pool)).expect("a small number"),
+        hold: length(hold),
+        long: number(long),
+        pause: length(pause),
+        timed: timed == "true",
+        habit: match habit.as_str() {
+            "panic" => Habit::Panic,
+            "leak" => Habit::Leak,
+            _ => Habit::Unlock,
+        },
+        fenced: fenced == "true",
+    };
+    let (dir, process, seed) = (PathBuf::from(dir), number(process), number(seed));
+    let status = |line: String| {
+        let file = OpenOptions::new().create(true).append(true).open(dir.join(format!("{process}.status")));
+        writeln!(file.expect("a status file"), "{line}").expect("it can be written");
+    };
+    let planned = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !info.payload().downcast_ref::<&str>().is_some_and(|text| *text == PLANNED) {
+            planned(info);
+        }
+    }));
+    status(format!("pid {}\nbefore {} {}", std::process::id(), thread_count(), fd_count()));
+    let urls: Vec<&str> = load.url.split(',').collect();
+    let builder = if let [url] = urls[..] { Client::builder(url) } else { Client::redlock_builder(&urls) };
+    let built = builder.pool_size(load.pool).command_timeout(load.command).connect_timeout(load.command).build();
+    let client = built.expect("the client can be made");
+    let cells = witness::Cells::open(&dir);
+    let shared = Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false) });
+    let threads: Vec<_> = (0..shared.load.threads)
+        .map(|index| {
+            let (shared, owner) = (Arc::clone(&shared), process * 10_000 + index + 1);
+            let seed = Random(seed ^ owner.wrapping_mul(0x5851_f42d_4c95_7f2d)).next();
+            thread::spawn(move || live(&shared, owner, seed))
+        })
+        .collect();
+    status("started".into());
+    wait_for(&dir.join("stop"));
+    shared.stop.store(true, Ordering::SeqCst);
+    let failed = threads.into_iter().map(thread::JoinHandle::join).filter(Result::is_err).count();
+    let closed = shared.client.close(Duration::from_secs(5)).is_ok();
+    drop(shared);
+    // A thread is counted by the kernel until a moment after it was joined.
+    thread::sleep(Duration::from_millis(100));
+    status(format!("after {} {} {failed} {closed}", thread_count(), fd_count()));
+    wait_for(&dir.join("exit"));
+}
+
+fn wait_for(path: &Path) {
+    while !path.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+const PLANNED: &str = "planned";
+
+/// One thread, or one after another where they end by habit.
+fn live(process: &Arc<Process>, owner: u64, seed: u64) {
+    let random = Arc::new(std::sync::Mutex::new(Random(seed)));
+    let number = Arc::new(AtomicU64::new(0));
+    for life in 0.. {
+        let (shared, random, number) = (Arc::clone(process), Arc::clone(&random), Arc::clone(&number));
+        let work = move || {
+            let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            Worker::new(&shared, owner, life).run(&mut random, &number);
+        };
+        let result = if process.load.habit == Habit::Unlock { Ok(work()) } else { thread::spawn(work).join() };
+        if let Err(panic) = result
+            && panic.downcast_ref::<&str>() != Some(&PLANNED)
+        {
+            panic::resume_unwind(panic);
+        }
+        if process.stop.load(Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+struct Worker<'a> {
+    process: &'a Process,
+    owner: u64,
+    writer: Writer,
+    resource: witness::Client,
+    locks: HashMap<u64, RedisLock>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(process: &'a Process, owner: u64, life: u64) -> Self {
+        // Several processes may have the same number one after another.
+        let life = u64::from(std::process::id()) * 1_000_000 + life;
+        let writer = Writer::create(&process.dir, owner, life);
+        Worker { process, owner, writer, resource: witness::Client::connect(&process.dir), locks: HashMap::new() }
+    }
+
+    /// Calls until told to stop. Returns early, or panics, where that is the habit.
+    fn run(mut self, random: &mut Random, number: &AtomicU64) {
+        let load = &self.process.load;
+        while !self.process.stop.load(Ordering::SeqCst) {
+            // Over all lives of this owner, so that a hold has one name at witness B.
+            let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
+            let key = random.below(load.keys);
+            if load.fenced && random.happens(20_000) {
+                self.echo(number, key);
+                continue;
+            }
+            let lock = self.lock(key);
+            let choice = random.below(10);
+            let timeout = match choice {
+                _ if !load.timed => None,
+                0 | 1 => Some(Duration::from_millis(50)),
+                2 => Some(Duration::ZERO),
+                _ => None,
+            };
+            let mut record = Record::call(number, key, self.owner, now(), timeout.map_or(0, |timeout| nanos(timeout) + 1));
+            let answer = match timeout {
+                None => lock.lock().map(|()| true),
+                Some(timeout) => lock.try_lock(timeout),
+            };
+            record.ended = now();
+            match answer {
+                Ok(true) => {
+                    if self.hold(&lock, record, random) {
+                        return;
+                    }
+                    thread::sleep(random.between((Duration::ZERO, load.pause)));
+                }
+                Ok(false) => {
+                    record.outcome = Outcome::Refused;
+                    self.writer.write(&record);
+                    thread::sleep(random.between((Duration::ZERO, load.pause)));
+                }
+                Err(error) => {
+                    record.outcome = outcome(error.kind());
+                    self.writer.write(&record);
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+        }
+    }
+
+    fn lock(&mut self, key: u64) -> RedisLock {
+        let make = || {
+            let options = LockOptions::new().lease(self.process.load.lease);
+            let options = if self.process.load.fenced { options.fenced() } else { options };
+            self.process.client.lock_with(&key_name(key), options).expect("the options can work")
+        };
+        self.locks.entry(key).or_insert_with(make).clone()
+    }
+
+    /// Works under the lock, and unlocks. `true`: ended without, by habit.
+    fn hold(&mut self, lock: &RedisLock, mut record: Record, random: &mut Random) -> bool {
+        let load = &self.process.load;
+        record.granted = record.ended;
+        record.fence = lock.fence().unwrap_or(0);
+        see(lock, &mut record);
+        self.writer.write(&record);
+        let twice = random.happens(300_000);
+        let mut wrong = load.fenced != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
+        let length = if random.happens(load.long) { load.lease * 3 / 2 } else { random.between((Duration::ZERO, load.hold)) };
+        let read = self.process.cells.read(record.key);
+        let until = now() + nanos(length);
+        loop {
+            see(lock, &mut record);
+            let left = until.saturating_sub(now());
+            if left == 0 {
+                break;
+            }
+            thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
+        }
+        thread::yield_now();
+        if lock.is_valid() {
+            self.process.cells.write(record.key, read + 1);
+            if lock.is_valid() {
+                record.wrote = read + 1;
+            } else {
+                record.tainted = now();
+            }
+        }
+        // Without a look at the validity: what is late is for the fence to stop.
+        if load.fenced {
+            self.resource.write(record.key, record.fence, self.owner, record.number);
+        }
+        if lock.hold_count() > 1 {
+            let _ = lock.unlock();
+            wrong |= lock.hold_count() != 1;
+        }
+        if load.habit != Habit::Unlock && random.happens(50_000) {
+            see(lock, &mut record);
+            (record.released, record.outcome) = (record.last_valid, Outcome::Abandoned);
+            self.writer.write(&record);
+            if load.habit == Habit::Leak {
+                return true;
+            }
+            let _unlocks = Unlocks(lock);
+            panic::panic_any(PLANNED);
+        }
+        see(lock, &mut record);
+        record.released = record.last_valid.max(if lock.is_valid() { 0 } else { now() });
+        // Written before, too: a process that is killed in between has given it back.
+        self.writer.write(&record);
+        let answer = lock.unlock();
+        record.ended = now();
+        record.outcome = answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok);
+        if wrong || lock.is_held() {
+            record.outcome = Outcome::Other;
+            log::error!("the hold count is wrong, or there is no fence");
+        }
+        self.writer.write(&record);
+        false
+    }
+
+    /// Whether replies and requests still belong together.
+    fn echo(&mut self, number: u64, key: u64) {
+        let tag = format!("{}-{number}", self.owner);
+        let mut record = Record::call(number, key, self.owner, now(), 0);
+        let answer = self.process.client.execute(|connection| redis::cmd("ECHO").arg(&tag).query::<redis::Value>(connection));
+        record.ended = now();
+        record.outcome = match answer {
+            Ok(redis::Value::BulkString(bytes)) if bytes == tag.as_bytes() => return,
+            Ok(_) => Outcome::Mismatched,
+            Err(_) => return,
+        };
+        self.writer.write(&record);
+    }
+}
+
+/// Unlocks when dropped, as a guard does.
+struct Unlocks<'a>(&'a RedisLock);
+
+impl Drop for Unlocks<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
+/// Notes the end of the validity. The clock is read first, so that a pause in between makes the noted end too early, and never too late.
+fn see(lock: &RedisLock, record: &mut Record) {
+    let at = now();
+    if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
+        record.valid_until = at + nanos(remaining);
+        record.last_valid = at;
+    }
+}
+
+fn outcome(kind: ErrorKind) -> Outcome {
+    match kind {
+        ErrorKind::Lost => Outcome::Lost,
+        ErrorKind::Unknown => Outcome::Unknown,
+        ErrorKind::Unavailable => Outcome::Unavailable,
+        ErrorKind::Denied => Outcome::Denied,
+        ErrorKind::WrongType => Outcome::WrongType,
+        ErrorKind::Server | ErrorKind::Unsupported => Outcome::Server,
+        ErrorKind::Exhausted => Outcome::Exhausted,
+        kind => {
+            log::error!("not expected anywhere: {kind:?}");
+            Outcome::Other
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Runs rows one after another, each in a process of its own, and writes the report.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::judge::HEAD;
+use super::rows::{self, NOT_RUN};
+use super::world::Size;
+
+/// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if every row is green.
+pub fn run(size: Size, arguments: &[&str]) -> i32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let mut numbers = arguments.iter().map(|word| word.parse::<u64>().expect("a seed, then numbers of rows"));
+    let seed = numbers.next().unwrap_or(now.as_secs());
+    let wanted: Vec<u64> = numbers.collect();
+    println!("seed {seed}");
+    let rows: Vec<_> = rows::all().into_iter().filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number))).collect();
+    let started = Instant::now();
+    let mut lines = Vec::new();
+    println!("{HEAD}");
+    for row in &rows {
+        let line = one(size, seed, row.number)
+            .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(15)));
+        println!("{line}");
+        let _ = std::io::stdout().flush();
+        lines.push(line);
+    }
+    let red = lines.iter().filter(|line| line.ends_with("| red |")).count();
+    println!("{} green, {red} red in {} s", lines.len() - red, started.elapsed().as_secs());
+    if let Ok(path) = std::env::var("FAULTS_REPORT") {
+        fs::write(&path, report(size, seed, &lines, started.elapsed())).expect("the report can be written");
+        println!("written: {path}");
+    }
+    i32::from(red > 0)
+}
+
+/// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red row.
+fn one(size: Size, seed: u64, number: u32) -> Result<String, String> {
+    let word = format!("{size:?}").to_lowercase();
+    let program = std::env::current_exe().expect("the driver's own program");
+    let mut command = Command::new(program);
+    let _clock = (number == rows::time::SHIMMED).then(|| shim(&mut command)).transpose()?;
+    let mut child = command
+        .args(["row", &word, &(seed ^ u64::from(number) << 32).to_string(), &number.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("the row did not start: {error}"))?;
+    let output = child.stdout.take().expect("stdout is a pipe");
+    let found = BufReader::new(output).lines().map_while(Result::ok).find_map(|line| line.strip_prefix("LINE ").map(str::to_owned));
+    let status = child.wait().map_err(|error| error.to_string())?;
+    found.ok_or_else(|| format!("the driver failed: {status}"))
+}
+
+/// Has the row start its server with a wall clock that it can move. The file of the clock lasts as long as what is returned.
+fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
+    let shim = std::env::var("FAULTS_SHIM").map_err(|_| "the clock shim is built by tests/faults/run".to_owned())?;
+    let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (clock, server) = (dir.path().join("clock"), dir.path().join("redis-server"));
+    let redis = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+    let script = format!("#!/bin/sh\nLD_PRELOAD='{shim}' exec '{redis}' \"$@\"\n");
+    fs::write(&clock, [0; 8]).and_then(|()| fs::write(&server, script)).map_err(|error| error.to_string())?;
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&server, executable).map_err(|error| error.to_string())?;
+    command.env("FAULTS_CLOCK", clock).env("DISTLOCK_REDIS_SERVER", server);
+    Ok(dir)
+}
+
+fn report(size: Size, seed: u64, lines: &[String], took: Duration) -> String {
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output();
+        output.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = model.lines().find_map(|line| line.strip_prefix("model name")).map_or("", |line| line.trim_start_matches(['\t', ' ', ':']));
+    let mut text =
+        String::from("# Faults\n\nWritten by `tests/faults/run`; what each row means is in the driver, `tests/faults/rows`.\n\n");
+    let server = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+    for (what, value) in [
+        ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
+        ("size", format!("{size:?}").to_lowercase()),
+        ("seed", format!("{seed} (again: `tests/faults/run {} {seed}`)", format!("{size:?}").to_lowercase())),
+        ("took", format!("{} s", took.as_secs())),
+        ("machine", format!("{cpus} CPUs, {model}, {}", said("uname", &["-sr"]))),
+        ("server", said(&server, &["--version"])),
+        ("rustc", said("rustc", &["--version"])),
+        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["rev-parse", "--short", "HEAD"]))),
+    ] {
+        text += &format!("- {what}: {value}\n");
+    }
+    text += &format!("\n{HEAD}\n{}\n\nNot run:\n\n", lines.join("\n"));
+    for (number, why) in NOT_RUN {
+        text += &format!("- {number}: {why}\n");
+    }
+    text
+}

@@ -1,0 +1,125 @@
+//! Faults of the clients' processes and threads, and many of them.
+
+use super::super::load::Habit;
+use super::super::world::{World, ms};
+use super::{Row, USUAL};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            number: 30,
+            name: "client killed (-9)",
+            leaves_no_queue: false,
+            run: |world| {
+                let pause = if world.size == super::super::world::Size::Quick { (ms(500), ms(900)) } else { (ms(3000), ms(3000)) };
+                world.repeat(pause, |world| {
+                    let index = world.random.below(world.tune.processes) as usize;
+                    world.replace_client(index);
+                    world.faults += 1;
+                });
+            },
+            faults: (4, 12),
+            ..USUAL
+        },
+        Row {
+            number: 31,
+            name: "panic while holding, 5 % of holds",
+            may_lose: false,
+            may_be_unknown: false,
+            tune: |tune| tune.load.habit = Habit::Panic,
+            run: habit,
+            ..USUAL
+        },
+        Row {
+            number: 32,
+            name: "thread ends without unlock, 5 % of holds",
+            may_lose: false,
+            may_be_unknown: false,
+            tune: |tune| tune.load.habit = Habit::Leak,
+            run: habit,
+            ..USUAL
+        },
+        Row {
+            number: 34,
+            class: 'P',
+            name: "client stopped for 2 leases",
+            faults: (3, 10),
+            punctual: false,
+            tune: |tune| {
+                tune.on = (tune.load.lease * 2, tune.load.lease * 2);
+                tune.faulted = tune.faulted.max(ms(7500));
+                tune.load.hold *= 3;
+            },
+            run: stop,
+            ..USUAL
+        },
+        Row {
+            number: 35,
+            name: "client stopped for 0.5 leases",
+            may_lose: false,
+            punctual: false,
+            tune: |tune| tune.on = (tune.load.lease / 2, tune.load.lease / 2),
+            run: stop,
+            ..USUAL
+        },
+        Row {
+            number: 40,
+            name: "1000 waiters on one key",
+            faults: (0, 0),
+            may_lose: false,
+            may_be_unknown: false,
+            // One key, one holder: the rate is that of the hand-offs, and the same in all phases.
+            tune: |tune| {
+                (tune.processes, tune.load.threads, tune.load.keys) = (4, 250, 1);
+                (tune.load.hold, tune.load.long, tune.load.timed) = (ms(0), 0, false);
+                (tune.direct, tune.faulted) = (true, tune.faulted.max(ms(6000)));
+            },
+            run: waiters,
+            ..USUAL
+        },
+        Row {
+            number: 41,
+            name: "pool of one connection, 100 threads",
+            faults: (0, 0),
+            may_lose: false,
+            may_be_unknown: false,
+            tune: |tune| (tune.processes, tune.load.threads, tune.load.pool) = (2, 100, 1),
+            run: habit,
+            ..USUAL
+        },
+    ]
+}
+
+/// The fault is in how the clients live.
+fn habit(world: &mut World) {
+    world.repeat((ms(100), ms(100)), |_| ());
+    let (holds, _) = super::super::history::read_all(world.dir());
+    world.faults += holds.iter().filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned).count() as u64;
+}
+
+fn stop(world: &mut World) {
+    let index = std::cell::Cell::new(0);
+    world.windows(
+        |world| {
+            index.set(world.random.below(world.tune.processes) as usize);
+            world.clients[index.get()].stop();
+            world.faults += 1;
+        },
+        |world| world.clients[index.get()].cont(),
+    );
+}
+
+fn waiters(world: &mut World) {
+    let clients = world.server.client_count();
+    // The pool, renewal, the subscription, and the one that looks.
+    let most = world.tune.processes * (u64::from(world.tune.load.pool) + 2) + 1;
+    if clients > most {
+        world.problems.push(format!("{clients} connections, {most} at most"));
+    }
+    let grants = |world: &World| super::super::history::read_all(world.dir()).0.len() as u64;
+    let before = (world.server.commands_processed_by_clients(), grants(world));
+    world.repeat((ms(200), ms(200)), |_| ());
+    let (commands, holds) = (world.server.commands_processed_by_clients() - before.0, grants(world) - before.1);
+    // Commands inside scripts are counted by the server as well.
+    world.remarks.push(format!("{:.1} commands per hold, those in scripts counted", commands as f64 / holds.max(1) as f64));
+}

@@ -1,0 +1,262 @@
+//! Faults between client and server, by the proxy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::super::clock::{nanos, now};
+use super::super::history;
+use super::super::support::{Fault, Held, Mode, Planned, Rule};
+use super::super::world::{World, ms};
+use super::{Row, USUAL};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            number: 1,
+            name: "none",
+            faults: (0, 0),
+            may_lose: false,
+            may_be_unknown: false,
+            tune: |tune| (tune.direct, tune.load.long) = (true, 200),
+            run: |world| {
+                let from = now();
+                thread::sleep(world.tune.faulted);
+                world.times.push((from, now()));
+            },
+            ..USUAL
+        },
+        Row {
+            number: 2,
+            name: "cut before send",
+            may_be_unknown: false,
+            run: |world| shower(world, OFTEN, any, |_| Fault::CutBefore),
+            ..USUAL
+        },
+        Row { number: 4, name: "cut after send", run: |world| shower(world, OFTEN, any, |_| Fault::CutAfter), ..USUAL },
+        Row {
+            number: 5,
+            name: "acquire reply swallowed",
+            run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
+            ..USUAL
+        },
+        Row {
+            number: 7,
+            name: "renewal reply swallowed, 1 of 2",
+            may_lose: false,
+            tune: |tune| tune.load.long *= 10,
+            run: |world| {
+                let seen = AtomicUsize::new(0);
+                let every_other = move |command: &[Vec<u8>]| is_extend(command) && seen.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
+                let planned = world.proxy.add(Rule::any(Fault::SwallowReply).when(every_other));
+                let from = now();
+                thread::sleep(world.tune.faulted);
+                world.proxy.clear_rules();
+                world.times.push((from, now()));
+                world.faults += planned.fired() as u64;
+            },
+            ..USUAL
+        },
+        Row {
+            number: 8,
+            name: "reply delayed beyond timeout",
+            run: |world| shower(world, SELDOM, any, |world| Fault::DelayReply(world.tune.load.command + ms(100))),
+            ..USUAL
+        },
+        Row {
+            number: 9,
+            name: "duplicate, garbled, truncated, oversized replies",
+            run: |world| shower(world, SELDOM, any, nonsense),
+            ..USUAL
+        },
+        Row {
+            number: 10,
+            name: "silence of 0.5 to 3 leases (proxy), late copies of acquires",
+            faults: (3, 10),
+            tune: |tune| {
+                tune.on = (tune.load.lease / 2, tune.load.lease * 3);
+                tune.faulted = tune.faulted.max(ms(8000));
+            },
+            run: blackhole,
+            ..USUAL
+        },
+        Row {
+            number: 13,
+            name: "latency 20 ± 20 ms, 200 ms, more than a lease",
+            faults: (3, 3),
+            tune: |tune| {
+                tune.load.command = tune.load.lease * 2;
+                tune.faulted = tune.faulted.max(ms(12_000));
+            },
+            run: latency,
+            ..USUAL
+        },
+        Row { number: 15, name: "refused connections, storms of RST", run: refused, ..USUAL },
+        Row {
+            number: 16,
+            name: "accepts and stays silent",
+            run: |world| {
+                world.windows(
+                    |world| {
+                        world.proxy.set_mode(Mode::Silent);
+                        world.faults += world.proxy.cut_all().max(1) as u64;
+                    },
+                    |world| {
+                        world.proxy.set_mode(Mode::Forward);
+                        // Those that were accepted meanwhile never say a word.
+                        world.proxy.cut_all();
+                    },
+                );
+            },
+            ..USUAL
+        },
+        Row { number: 26, name: "MOVED, ASK, CLUSTERDOWN, TRYAGAIN, CROSSSLOT, READONLY, NOREPLICAS", run: odd_replies, ..USUAL },
+    ]
+}
+
+type Pause = (Duration, Duration);
+const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
+/// For what costs its thread a whole command timeout, and all that wait for its lock.
+const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
+
+/// Hits single commands with a fault, a few times in each window of it.
+fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
+    let mut planned: Vec<Planned> = Vec::new();
+    world.repeat(pause, |world| {
+        let (fault, skip) = (fault(world), world.random.below(30));
+        planned.push(world.proxy.add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)));
+        if planned.len() > 20 {
+            let old = planned.remove(0);
+            old.remove();
+            world.faults += old.fired() as u64;
+        }
+    });
+    world.proxy.clear_rules();
+    world.faults += planned.iter().map(|planned| planned.fired() as u64).sum::<u64>();
+}
+
+fn any(_: &[Vec<u8>]) -> bool {
+    true
+}
+
+fn keys(command: &[Vec<u8>]) -> Option<&[u8]> {
+    let is_script = command.first()?.eq_ignore_ascii_case(b"EVALSHA") || command.first()?.eq_ignore_ascii_case(b"EVAL");
+    if is_script { command.get(2).map(Vec::as_slice) } else { None }
+}
+
+/// The acquire script has four keys and at least four arguments.
+fn is_acquire(command: &[Vec<u8>]) -> bool {
+    keys(command) == Some(b"4") && command.len() >= 11
+}
+
+/// The extend script has one key.
+fn is_extend(command: &[Vec<u8>]) -> bool {
+    keys(command) == Some(b"1")
+}
+
+fn nonsense(world: &mut World) -> Fault {
+    match world.random.below(5) {
+        0 => Fault::DuplicateReply,
+        1 => Fault::GarbleReply,
+        2 => Fault::TruncateReply,
+        3 => Fault::ReplaceReply(b"$536870913\r\n".to_vec()),
+        _ => Fault::ReplaceReply(b"*3\r\n:1\r\n$1\r\nx\r\n:-9\r\n".to_vec()),
+    }
+}
+
+/// A cable that is unplugged; and requests that reach the server only long after their clients have given up on them.
+fn blackhole(world: &mut World) {
+    let held: Arc<std::sync::Mutex<Vec<(u64, Held)>>> = Arc::default();
+    let (put, take) = (Arc::clone(&held), held);
+    world.windows(
+        |world| {
+            let caught = world.proxy.add(Rule::any(Fault::HoldRequest).when(is_acquire).next(2));
+            thread::sleep(ms(30));
+            for _ in 0..caught.fired() {
+                let late = now() + nanos(world.draw((ms(600), ms(3000))));
+                put.lock().unwrap().push((late, caught.wait_held(ms(1000))));
+                world.faults += 1;
+            }
+            caught.remove();
+            world.proxy.freeze();
+            world.faults += 1;
+        },
+        |world| {
+            world.proxy.thaw();
+            let mut held = take.lock().unwrap();
+            for (late, copy) in std::mem::take(&mut *held) {
+                if late <= now() { copy.release() } else { held.push((late, copy)) }
+            }
+        },
+    );
+    let left: Vec<_> = std::mem::take(&mut *take.lock().unwrap());
+    left.into_iter().for_each(|(_, copy)| copy.release());
+}
+
+fn latency(world: &mut World) {
+    let part = world.tune.faulted / 4;
+    let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
+    for (each_way, jitter, parts) in [(ms(5), ms(15), 2), (ms(100), ms(0), 1), (more_than_a_lease, ms(0), 1)] {
+        let from = now();
+        world.proxy.set_delay(each_way, each_way);
+        world.proxy.set_jitter(jitter);
+        world.faults += 1;
+        thread::sleep(part * parts);
+        world.times.push((from, now()));
+    }
+    let (from, to) = *world.times.last().expect("three parts");
+    world.proxy.set_delay(Duration::ZERO, Duration::ZERO);
+    world.proxy.set_jitter(Duration::ZERO);
+    // What was granted before, or in this process, may pass on until its lease ends.
+    let settled = from + nanos(world.tune.load.lease * 2);
+    let (holds, _) = history::read_all(world.dir());
+    let granted = holds.iter().filter(|hold| (settled..to).contains(&hold.granted)).count();
+    if granted > 0 {
+        world.problems.push(format!("{granted} grants under a latency of more than a lease"));
+    }
+}
+
+fn refused(world: &mut World) {
+    world.proxy.set_resets(true);
+    let mut attempts = Vec::new();
+    let before = std::cell::Cell::new((0, 0));
+    let times = std::sync::Mutex::new(&mut attempts);
+    world.windows(
+        |world| {
+            before.set((world.proxy.accepted(), now()));
+            let mode = if world.random.below(2) == 0 { Mode::Refuse } else { Mode::Close };
+            world.proxy.set_mode(mode);
+            world.faults += world.proxy.cut_all().max(1) as u64;
+        },
+        |world| {
+            let (accepted, since) = before.get();
+            let seconds = (now() - since) as f64 / 1e9;
+            let rate = (world.proxy.accepted() - accepted) as f64 / world.tune.processes as f64 / seconds;
+            world.proxy.set_mode(Mode::Forward);
+            times.lock().unwrap().push(rate);
+        },
+    );
+    world.proxy.set_resets(false);
+    // The first moment finds several connections open per process; each of them may have been on its way.
+    let most = attempts.iter().copied().fold(0.0, f64::max);
+    world.remarks.push(format!("at most {most:.0} connection attempts per second and process"));
+    let (seconds, all): (f64, f64) = (attempts.len() as f64, attempts.iter().sum());
+    if all / seconds > 30.0 {
+        world.problems.push(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
+    }
+}
+
+fn odd_replies(world: &mut World) {
+    const REPLIES: [&str; 8] = [
+        "-MOVED 866 127.0.0.1:1\r\n",
+        "-ASK 866 127.0.0.1:1\r\n",
+        "-CLUSTERDOWN The cluster is down\r\n",
+        "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+        "-CROSSSLOT Keys in request don't hash to the same slot\r\n",
+        "-READONLY You can't write against a read only replica.\r\n",
+        "-NOREPLICAS Not enough good replicas to write.\r\n",
+        "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+    ];
+    shower(world, OFTEN, any, |world| Fault::Answer(REPLIES[world.random.below(8) as usize].as_bytes().to_vec()));
+}

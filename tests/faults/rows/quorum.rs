@@ -1,0 +1,138 @@
+//! Redlock: five nodes, of which some are away.
+
+use std::cell::RefCell;
+use std::thread;
+
+use super::super::clock::{nanos, now};
+use super::super::history;
+use super::super::support::{Proxy, Server};
+use super::super::world::{Tune, World, ms};
+use super::{Row, USUAL};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            number: 49,
+            name: "Redlock, 5 nodes: 2 killed, stopped or silent",
+            tune: five,
+            prepare: |world| nodes(world, false),
+            run: |world| away(world, 2),
+            ..USUAL
+        },
+        Row {
+            number: 50,
+            name: "Redlock, 5 nodes: 3 killed, stopped or silent",
+            faults: (3, 10),
+            // There must be none.
+            holds: 0,
+            tune: |tune| {
+                five(tune);
+                tune.on = (tune.load.lease * 5 / 2, tune.load.lease * 3);
+                tune.faulted = tune.faulted.max(ms(9000));
+            },
+            prepare: |world| nodes(world, false),
+            run: |world| away(world, 3),
+            ..USUAL
+        },
+        Row {
+            number: 51,
+            name: "Redlock, 5 nodes: rolling kill -9 and restart, AOF always",
+            tune: |tune| {
+                five(tune);
+                tune.server = std::mem::take(&mut tune.server).append_only();
+            },
+            prepare: |world| nodes(world, true),
+            run: |world| {
+                let next = std::cell::Cell::new(0);
+                world.windows(
+                    |world| {
+                        server(world, next.get()).kill();
+                        world.faults += 1;
+                    },
+                    |world| {
+                        server(world, next.get()).restart();
+                        next.set((next.get() + 1) % 5);
+                    },
+                );
+            },
+            ..USUAL
+        },
+    ]
+}
+
+/// A quorum has no fences, and no commands of a caller's own.
+fn five(tune: &mut Tune) {
+    tune.load.fenced = false;
+}
+
+/// Four more nodes beside the one that every row has.
+fn nodes(world: &mut World, append_only: bool) {
+    for _ in 0..4 {
+        let builder = Server::builder();
+        let server = if append_only { builder.append_only() } else { builder }.start();
+        let proxy = Proxy::start(server.port());
+        world.tune.load.url += &format!(",{}", proxy.url());
+        world.more.push((server, proxy));
+    }
+}
+
+fn server(world: &World, index: usize) -> &Server {
+    if index == 0 { &world.server } else { &world.more[index - 1].0 }
+}
+
+fn proxy(world: &World, index: usize) -> &Proxy {
+    if index == 0 { &world.proxy } else { &world.more[index - 1].1 }
+}
+
+/// Has `count` nodes go away at a time, each time others, and each in its own way.
+fn away(world: &mut World, count: usize) {
+    let gone: RefCell<Vec<(usize, u64)>> = RefCell::default();
+    world.windows(
+        |world| {
+            let mut left: Vec<usize> = (0..5).collect();
+            for _ in 0..count {
+                let index = left.remove(world.random.below(left.len() as u64) as usize);
+                let how = world.random.below(3);
+                match how {
+                    0 => server(world, index).kill(),
+                    1 => server(world, index).stop_process(),
+                    _ => proxy(world, index).freeze(),
+                }
+                gone.borrow_mut().push((index, how));
+            }
+            world.faults += 1;
+        },
+        |world| {
+            for (index, how) in gone.borrow_mut().drain(..) {
+                match how {
+                    0 => server(world, index).restart(),
+                    1 => server(world, index).cont(),
+                    _ => proxy(world, index).thaw(),
+                }
+            }
+        },
+    );
+    thread::sleep(ms(100));
+    let lease = nanos(world.tune.load.lease);
+    let command = nanos(world.tune.load.command);
+    let (holds, _) = history::read_all(world.dir());
+    for (from, to) in world.times.clone() {
+        // The first nodes may be brought back before the last: only what lies well inside counts.
+        let (from, to) = (from + if count > 2 { lease } else { 0 }, to.saturating_sub(nanos(ms(400))));
+        let granted = holds.iter().filter(|hold| (from..to.min(now())).contains(&hold.granted)).count();
+        if count > 2 && granted > 0 {
+            world.problems.push(format!("{granted} grants without a majority"));
+        }
+        if count == 2 && granted == 0 && to > from {
+            world.problems.push("no grant with a majority".into());
+        }
+    }
+    let mut waits: Vec<u64> = holds.iter().filter(|hold| hold.timeout == 1).map(|hold| hold.granted - hold.called).collect();
+    waits.sort_unstable();
+    if let Some(p99) = waits.get(waits.len() * 99 / 100) {
+        world.remarks.push(format!("p99 of one attempt {} ms", p99 / 1_000_000));
+        if count == 2 && *p99 > command + nanos(ms(20)) {
+            world.problems.push("a slow node delays the majority".into());
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Faults of the server's process and of its state.
+
+use std::fs;
+use std::thread;
+
+use super::super::clock::now;
+use super::super::world::{World, ms};
+use super::{Row, USUAL};
+
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row {
+            number: 17,
+            name: "server stopped for 0.3 leases",
+            may_lose: false,
+            tune: |tune| {
+                tune.on = (tune.load.lease * 3 / 10, tune.load.lease * 3 / 10);
+                // A wait for a whole pause after a hand-off leaves half a lease, and that must be enough.
+                tune.load.command = tune.load.lease;
+            },
+            run: stop,
+            ..USUAL
+        },
+        Row {
+            number: 18,
+            name: "server stopped for 2 leases",
+            faults: (3, 10),
+            tune: |tune| {
+                tune.on = (tune.load.lease * 2, tune.load.lease * 2);
+                tune.faulted = tune.faulted.max(ms(7500));
+            },
+            run: stop,
+            ..USUAL
+        },
+        Row { number: 20, name: "DEBUG SLEEP, endless script (BUSY)", prepare: |world| busy_soon(world), run: busy, ..USUAL },
+        Row {
+            number: 21,
+            name: "SCRIPT FLUSH each 10 ms",
+            may_lose: false,
+            may_be_unknown: false,
+            run: |world| {
+                world.repeat((ms(10), ms(10)), |world| {
+                    world.faults += u64::from(world.command(&["SCRIPT", "FLUSH"]).is_some());
+                });
+            },
+            ..USUAL
+        },
+        Row {
+            number: 22,
+            name: "kill -9 and restart, AOF always",
+            tune: |tune| {
+                tune.server = std::mem::take(&mut tune.server).append_only();
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
+            run: |world| {
+                world.windows(
+                    |world| {
+                        world.server.kill();
+                        world.faults += 1;
+                    },
+                    |world| world.server.restart(),
+                );
+            },
+            ..USUAL
+        },
+        Row {
+            number: 23,
+            name: "LOADING",
+            faults: (2, 8),
+            tune: |tune| {
+                tune.server =
+                    std::mem::take(&mut tune.server).append_only().arg("key-load-delay", "400").arg("aof-use-rdb-preamble", "yes");
+                (tune.on, tune.off) = ((ms(0), ms(0)), (ms(1200), ms(1800)));
+                tune.faulted = tune.faulted.max(ms(8000));
+            },
+            prepare: |world| {
+                world.command(&["DEBUG", "POPULATE", "3000", "filler"]);
+                world.command(&["BGREWRITEAOF"]);
+                thread::sleep(ms(500));
+            },
+            run: |world| {
+                world.windows(
+                    |world| {
+                        // Short again: every command in it is loaded with the delay.
+                        world.command(&["BGREWRITEAOF"]);
+                        thread::sleep(ms(300));
+                        world.server.restart_without_waiting();
+                    },
+                    |world| {
+                        let loading = world.server.info("persistence").contains("loading:1");
+                        world.faults += u64::from(loading);
+                        world.server.wait_ready();
+                    },
+                );
+            },
+            ..USUAL
+        },
+        Row {
+            number: 24,
+            name: "OOM",
+            run: |world| settings(world, ("maxmemory", "1"), ("maxmemory", "0")),
+            // An unlock must work all the same.
+            may_be_unknown: false,
+            ..USUAL
+        },
+        Row {
+            number: 25,
+            name: "MISCONF",
+            // The server needs some time to notice, and to see that it can save again.
+            faults: (1, 5),
+            tune: |tune| {
+                (tune.on, tune.off) = ((ms(300), ms(600)), (ms(500), ms(1000)));
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
+            prepare: |world| {
+                world.command(&["CONFIG", "SET", "save", "36000 100000000"]);
+            },
+            run: misconf,
+            ..USUAL
+        },
+        Row { number: 27, name: "max clients reached", run: maxclients, ..USUAL },
+        Row {
+            number: 28,
+            name: "NOPERM, WRONGPASS at run time",
+            tune: |tune| (tune.user, tune.faulted) = (Some(("locker", "sesame-opens")), tune.faulted.max(ms(5000))),
+            prepare: user,
+            run: acl,
+            ..USUAL
+        },
+        Row {
+            number: 37,
+            name: "subscriptions killed each 100 ms",
+            may_lose: false,
+            may_be_unknown: false,
+            run: |world| {
+                world.repeat((ms(100), ms(100)), |world| {
+                    let killed = world.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                    world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
+                });
+            },
+            ..USUAL
+        },
+    ]
+}
+
+fn stop(world: &mut World) {
+    world.windows(
+        |world| {
+            world.server.stop_process();
+            world.faults += 1;
+        },
+        |world| world.server.cont(),
+    );
+}
+
+fn busy_soon(world: &mut World) {
+    world.command(&["CONFIG", "SET", "busy-reply-threshold", "50"]);
+}
+
+fn busy(world: &mut World) {
+    let mut killer = world.server.connection();
+    let mut scripted = false;
+    world.windows(
+        |world| {
+            scripted = !scripted;
+            world.faults += 1;
+            // Closed at once: the server has read the command before it sees the end.
+            let mut sleeper = world.server.connection();
+            let mut send = |words: &[&str]| {
+                let mut command = redis::Cmd::new();
+                words.iter().for_each(|word| {
+                    command.arg(word);
+                });
+                let _ = sleeper.send_packed_command(&command.get_packed_command());
+            };
+            if scripted {
+                send(&["EVAL", "while true do end", "0"]);
+            } else {
+                send(&["DEBUG", "SLEEP", "0.3"]);
+            }
+        },
+        |_| {
+            // Answered also while a script is busy.
+            let _: redis::RedisResult<redis::Value> = redis::cmd("SCRIPT").arg("KILL").query(&mut killer);
+        },
+    );
+}
+
+/// One setting while the fault lasts, another while it does not.
+fn settings(world: &mut World, on: (&str, &str), off: (&str, &str)) {
+    world.windows(
+        |world| world.faults += u64::from(world.command(&["CONFIG", "SET", on.0, on.1]).is_some()),
+        |world| {
+            world.command(&["CONFIG", "SET", off.0, off.1]);
+        },
+    );
+}
+
+/// A directory where the dump should go makes every save fail.
+fn misconf(world: &mut World) {
+    let dump = world.server.dir().join("dump.rdb");
+    let in_the_way = dump.clone();
+    world.windows(
+        |world| {
+            let _ = fs::remove_file(&in_the_way);
+            fs::create_dir_all(in_the_way.join("in the way")).expect("a directory");
+            world.command(&["BGSAVE"]);
+            let start = now();
+            while !world.server.info("persistence").contains("rdb_last_bgsave_status:err") && now() - start < 2_000_000_000 {
+                thread::sleep(ms(10));
+            }
+            world.faults += u64::from(world.server.info("persistence").contains("rdb_last_bgsave_status:err"));
+        },
+        |world| {
+            fs::remove_dir_all(&dump).expect("it was there");
+            let start = now();
+            while !world.server.info("persistence").contains("rdb_last_bgsave_status:ok") && now() - start < 10_000_000_000 {
+                world.command(&["BGSAVE"]);
+                thread::sleep(ms(20));
+            }
+        },
+    );
+}
+
+fn maxclients(world: &mut World) {
+    // The connection for looking at the server is made before there is no room for it.
+    world.command(&["PING"]);
+    world.windows(
+        |world| {
+            world.command(&["CONFIG", "SET", "maxclients", "3"]);
+            world.proxy.cut_all();
+            world.faults += 1;
+        },
+        |world| {
+            world.command(&["CONFIG", "SET", "maxclients", "4000"]);
+        },
+    );
+}
+
+fn user(world: &mut World) {
+    world.command(&["ACL", "SETUSER", "locker", "on", ">sesame-opens", "~*", "&*", "+@all"]);
+}
+
+fn acl(world: &mut World) {
+    let mut password = false;
+    world.windows(
+        |world| {
+            password = !password;
+            world.faults += 1;
+            if password {
+                world.command(&["ACL", "SETUSER", "locker", "resetpass", ">another"]);
+                world.command(&["CLIENT", "KILL", "USER", "locker"]);
+            } else {
+                world.command(&["ACL", "SETUSER", "locker", "-evalsha", "-eval"]);
+            }
+        },
+        |world| {
+            world.command(&["ACL", "SETUSER", "locker", "resetpass", ">sesame-opens", "+@all"]);
+        },
+    );
+}

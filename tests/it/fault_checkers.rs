@@ -1,0 +1,142 @@
+//! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in a bad one.
+
+#[path = "../faults/check.rs"]
+mod check;
+#[allow(dead_code)]
+#[path = "../faults/clock.rs"]
+mod clock;
+#[allow(dead_code)]
+#[path = "../faults/history.rs"]
+mod history;
+#[allow(dead_code)]
+#[path = "../faults/model.rs"]
+mod model;
+#[allow(dead_code)]
+#[path = "../faults/witness.rs"]
+mod witness;
+
+use check::{fence_regressions, longest_stuck, longest_unnoticed, lost_updates, overlaps, recovery, stale_writes, timing};
+use history::{Outcome, Record};
+use witness::Offer;
+
+/// A hold of key 1 that was asked for at once, valid until 1000 after its grant, and released in time.
+fn hold(owner: u64, granted: u64, released: u64, fence: u64) -> Record {
+    let call = Record::call(fence, 1, owner, granted - 1, 0);
+    let (valid_until, ended, outcome) = (granted + 1000, released + 1, Outcome::Ok);
+    Record { granted, valid_until, last_valid: released, released, ended, fence, outcome, ..call }
+}
+
+fn offer(hold: &Record, accepted: bool) -> Offer {
+    Offer { at: 0, key: hold.key, fence: hold.fence, owner: hold.owner, number: hold.number, accepted }
+}
+
+#[test]
+fn holds_one_after_another_do_not_overlap() {
+    let holds = [hold(1, 10, 20, 1), hold(2, 20, 30, 2), hold(1, 31, 40, 3)];
+    assert_eq!(overlaps(&holds).0.len(), 0);
+}
+
+#[test]
+fn two_owners_at_a_time_are_an_overlap() {
+    let (found, longest) = overlaps(&[hold(1, 10, 50, 1), hold(2, 20, 30, 2)]);
+    assert_eq!((found.len(), longest), (1, 10));
+}
+
+#[test]
+fn a_long_hold_overlaps_with_more_than_its_neighbour() {
+    let holds = [hold(1, 10, 100, 1), hold(1, 20, 30, 2), hold(2, 50, 60, 3)];
+    assert_eq!(overlaps(&holds).0.len(), 1);
+}
+
+#[test]
+fn other_keys_and_what_comes_after_the_validity_are_no_overlap() {
+    let elsewhere = Record { key: 2, ..hold(2, 20, 30, 2) };
+    let lost = Record { last_valid: 15, valid_until: 18, released: 90, ..hold(1, 10, 90, 1) };
+    assert_eq!(overlaps(&[lost, elsewhere, hold(3, 20, 30, 3)]).0.len(), 0);
+}
+
+#[test]
+fn a_killed_holder_keeps_its_lease() {
+    let killed = Record { released: 0, ended: 0, last_valid: 10, outcome: Outcome::Open, ..hold(1, 10, 20, 1) };
+    assert_eq!(overlaps(&[killed.clone(), hold(2, 500, 600, 2)]).0.len(), 1);
+    assert_eq!(overlaps(&[killed, hold(2, 1010, 1100, 2)]).0.len(), 0);
+}
+
+#[test]
+fn an_update_is_lost_where_two_valid_windows_wrote_the_same() {
+    let wrote = |owner, granted, value| Record { wrote: value, ..hold(owner, granted, granted + 5, granted) };
+    assert_eq!(lost_updates(&[wrote(1, 10, 1), wrote(2, 20, 2), wrote(1, 30, 3)]), 0);
+    assert_eq!(lost_updates(&[wrote(1, 10, 1), wrote(2, 20, 2), wrote(1, 30, 2)]), 1);
+    let late = Record { tainted: 25, ..hold(3, 5, 6, 5) };
+    assert_eq!(lost_updates(&[late, wrote(1, 10, 1), wrote(2, 20, 2), wrote(1, 30, 2)]), 0);
+}
+
+#[test]
+fn fences_must_grow_from_hold_to_hold() {
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 6)]), 0);
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 5)]), 1);
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 9), hold(2, 30, 40, 10), hold(1, 50, 60, 3)]), 1);
+}
+
+#[test]
+fn fences_of_overlapping_holds_have_no_order() {
+    assert_eq!(fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)]), 0);
+}
+
+#[test]
+fn a_resource_that_takes_an_old_write_after_a_newer_one_is_found() {
+    let (old, new) = (hold(1, 10, 20, 1), hold(2, 30, 40, 2));
+    let holds = [old.clone(), new.clone()];
+    assert_eq!(stale_writes(&holds, &[offer(&old, true), offer(&new, true)]), (0, 0));
+    assert_eq!(stale_writes(&holds, &[offer(&new, true), offer(&old, false)]), (1, 0));
+    assert_eq!(stale_writes(&holds, &[offer(&new, true), offer(&old, true)]), (1, 1));
+}
+
+#[test]
+fn a_key_is_stuck_while_somebody_waits_and_nobody_holds() {
+    let waiting = Record { called: 20, ..hold(2, 60, 70, 2) };
+    let holds = [hold(1, 10, 20, 1), waiting];
+    assert_eq!(longest_stuck(&holds, &[], 0, 100), 39);
+    let nobody_asked = Record { called: 59, ..holds[1].clone() };
+    assert_eq!(longest_stuck(&[holds[0].clone(), nobody_asked], &[], 0, 100), 1);
+    let refused = Record { ended: 95, ..Record::call(9, 1, 3, 75, 1) };
+    assert_eq!(longest_stuck(&[hold(1, 10, 20, 1)], &[refused], 0, 100), 20);
+}
+
+#[test]
+fn timed_calls_are_neither_late_nor_early() {
+    let call = |ended, outcome| Record { ended, outcome, ..Record::call(1, 1, 1, 100, 51) };
+    assert_eq!(timing(&[], &[call(155, Outcome::Refused)], 10), (0, 0, 0));
+    assert_eq!(timing(&[], &[call(170, Outcome::Unavailable)], 10), (1, 20, 0));
+    assert_eq!(timing(&[], &[call(120, Outcome::Refused)], 10), (0, 0, 1));
+    assert_eq!(timing(&[], &[call(120, Outcome::Unavailable)], 10), (0, 0, 0));
+}
+
+#[test]
+fn recovery_is_when_the_former_rate_is_there_again() {
+    let holds: Vec<Record> = (10..50).chain(80..100).map(|at| hold(1, at * 10, at * 10 + 5, at)).collect();
+    let recovered = recovery(&holds, (100, 500), (600, 1000), 0.8, 50).unwrap();
+    assert!((200..=260).contains(&recovered), "{recovered}");
+    assert_eq!(recovery(&holds[..40], (100, 500), (600, 1000), 0.8, 50), None);
+}
+
+#[test]
+fn a_holder_that_goes_on_believing_is_found() {
+    let believes = Record { last_valid: 90, ..hold(1, 10, 95, 1) };
+    assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(1, 30)]), 60);
+    assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(2, 30), (1, 5), (1, 92)]), 0);
+}
+
+#[test]
+fn the_model_explains_a_good_history() {
+    let lost = Record { outcome: Outcome::Lost, last_valid: 35, valid_until: 40, ..hold(2, 30, 60, 2) };
+    assert!(model::explains(&[hold(1, 10, 20, 1), lost, hold(3, 50, 55, 3), hold(1, 70, 80, 4)]));
+}
+
+#[test]
+fn the_model_does_not_explain_two_holders_or_an_old_fence() {
+    assert!(!model::explains(&[hold(1, 10, 50, 1), hold(2, 20, 30, 2)]));
+    assert!(!model::explains(&[hold(1, 10, 20, 2), hold(2, 30, 40, 1)]));
+    let lost = Record { outcome: Outcome::Lost, last_valid: 35, valid_until: 60, released: 70, ended: 71, ..hold(2, 30, 70, 1) };
+    assert!(!model::explains(&[lost, hold(3, 50, 55, 2)]));
+}
