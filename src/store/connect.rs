@@ -24,9 +24,6 @@ pub(super) struct Connector {
     client: redis::Client,
     login: Arc<RedisConnectionInfo>,
     most_under_way: usize,
-    /// redis-rs shakes hands with the first bytes that are sent: those are ours, so that this is a part of connecting, too.
-    #[cfg(feature = "tls")]
-    tls: bool,
     clock: Clock,
     timeout: Duration,
     under_way: Arc<AtomicUsize>,
@@ -48,8 +45,6 @@ impl Connector {
             .set_linger_time(Duration::ZERO)
             .set_user_timeout(idle)
             .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
-        #[cfg(feature = "tls")]
-        let tls = matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. });
         let login = Arc::new(info.redis_settings().clone());
         // The library's name would cost two more replies at each connect, and each reply has a timeout of its own.
         let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -57,7 +52,7 @@ impl Connector {
         let refused = |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
         #[cfg(feature = "tls")]
         let client = {
-            if tls {
+            if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
                 // Whoever comes first chooses for the process; the program may have.
                 let _ = rustls::crypto::ring::default_provider().install_default();
             }
@@ -70,24 +65,14 @@ impl Connector {
         #[cfg(not(feature = "tls"))]
         let client = redis::Client::open(info).map_err(refused)?;
         let most_under_way = MOST_STUCK + connections as usize;
-        Ok(Self {
-            client,
-            login,
-            most_under_way,
-            #[cfg(feature = "tls")]
-            tls,
-            clock,
-            timeout,
-            under_way: Arc::default(),
-        })
+        Ok(Self { client, login, most_under_way, clock, timeout, under_way: Arc::default() })
     }
 
-    /// Opens one by `deadline`, or by the connect timeout if that is sooner. A `probe` has the server answer something, too: the kernel
-    /// of a server that stands still accepts connections all the same.
+    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server answer something over it.
     ///
     /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the full timeout, each
     /// read too, and name resolution and unix sockets have none. A thread that comes too late closes what it opened.
-    pub(super) fn open(&self, deadline: Instant, probe: bool) -> Result<Connection, StoreError> {
+    pub(super) fn open(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
@@ -96,15 +81,13 @@ impl Connector {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
-        #[cfg(feature = "tls")]
-        let probe = probe || self.tls;
         let (client, login) = (self.client.clone(), Arc::clone(&self.login));
         let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
             let opened = client.get_connection_with_timeout(within).map_err(|error| reply::connecting(&error));
-            let _ = done.send(opened.and_then(|connection| log_in(connection, &login, probe, until)));
+            let _ = done.send(opened.and_then(|connection| log_in(connection, &login, until)));
         });
         if let Err(error) = started {
             return Err(unreachable_node("no thread could be started to connect").because(error));
@@ -116,10 +99,10 @@ impl Connector {
     }
 }
 
-/// Says who we are and which database we want, and may ask for a sign of life.
+/// Says who we are and which database we want, and asks for a sign of life.
 ///
 /// redis-rs would do the first two, and says of every error that the password is wrong: also of the one by which a server that has too many clients turns us away.
-fn log_in(mut connection: Connection, login: &RedisConnectionInfo, probe: bool, until: Instant) -> Result<Connection, StoreError> {
+fn log_in(mut connection: Connection, login: &RedisConnectionInfo, until: Instant) -> Result<Connection, StoreError> {
     let mut ask = |command: &redis::Cmd| {
         // Zero would mean no limit.
         let left = Some(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
@@ -138,14 +121,13 @@ fn log_in(mut connection: Connection, login: &RedisConnectionInfo, probe: bool, 
     if login.db() != 0 {
         reply::value(ask(redis::cmd("SELECT").arg(login.db())).map_err(|error| reply::connecting(&error))?)?;
     }
-    if probe {
-        let reply = ask(&redis::cmd("PING")).map_err(|error| reply::connecting(&error))?;
-        // A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life; what it means will come up with the next command.
-        if let Err(error) = reply::value(reply)
-            && error.kind == ErrorKind::Unavailable
-        {
-            return Err(error);
-        }
+    // The kernel of a server that stands still, or is about to hang up, accepts connections all the same; and with TLS the hands are shaken only now.
+    let reply = ask(&redis::cmd("PING")).map_err(|error| reply::connecting(&error))?;
+    // A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life; what it means will come up with the next command.
+    if let Err(error) = reply::value(reply)
+        && error.kind == ErrorKind::Unavailable
+    {
+        return Err(error);
     }
     Ok(connection)
 }

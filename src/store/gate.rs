@@ -114,11 +114,6 @@ impl Gate {
 }
 
 impl Pass<'_> {
-    /// Whether the connection has to prove that the node answers.
-    pub(super) fn is_probe(&self) -> bool {
-        self.probe
-    }
-
     /// The node answered.
     pub(super) fn opened(mut self) {
         if std::mem::take(&mut self.probe) {
@@ -168,7 +163,7 @@ mod tests {
         assert!(gate.enter(NO_WAIT).is_none());
         std::thread::sleep(PAUSE);
         let probe = gate.enter(NO_WAIT).expect("its time has come");
-        assert!(probe.is_probe() && gate.enter(NO_WAIT).is_none());
+        assert!(probe.probe && gate.enter(NO_WAIT).is_none());
         drop(probe);
         assert!(gate.enter(NO_WAIT).is_none(), "a failed probe has a pause after it");
         std::thread::sleep(PAUSE);
@@ -202,9 +197,9 @@ mod tests {
             let gate = open();
             gate.doubt();
             let probe = gate.enter(NO_WAIT).expect("the first to ask");
-            assert!(probe.is_probe() && gate.enter(NO_WAIT).is_none());
+            assert!(probe.probe && gate.enter(NO_WAIT).is_none());
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.is_probe()));
+                let waiting = scope.spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.probe));
                 if answers {
                     probe.opened();
                 } else {

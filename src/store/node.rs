@@ -290,7 +290,7 @@ impl Node {
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
         let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
-        let opened = self.connector.open(deadline, pass.is_probe());
+        let opened = self.connector.open(deadline);
         match &opened {
             Err(error) if !error.permanent => pass.failed(),
             _ => pass.opened(),
