@@ -203,7 +203,7 @@
 //!
 //! Redlock: the same locks, on a majority of independent servers. They survive the loss of a minority. There are no fences and no queue.
 //!
-//! ```ignore
+//! ```
 //! # use distlock::Client;
 //! # fn main() -> distlock::Result<()> {
 //! let client = Client::redlock(["memory://a", "memory://b", "memory://c"])?;
