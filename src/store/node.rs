@@ -212,8 +212,10 @@ impl Node {
     ///
     /// Without it they would last as long as anything that still names the client, such as a hold that its thread never took back.
     pub(crate) fn close(&self) {
-        if let Pool::Own(pool) = &self.pool {
-            pool.close();
+        match &self.pool {
+            Pool::Own(pool) => pool.close(),
+            Pool::One(slot) => locked(slot).connection = None,
+            Pool::Theirs(_) => {}
         }
         locked(&self.renewing).connection = None;
     }
