@@ -73,14 +73,21 @@ fn an_update_is_lost_where_two_valid_windows_wrote_the_same() {
 
 #[test]
 fn fences_must_grow_from_hold_to_hold() {
-    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 6)]), 0);
-    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 5)]), 1);
-    assert_eq!(fence_regressions(&[hold(1, 10, 20, 9), hold(2, 30, 40, 10), hold(1, 50, 60, 3)]), 1);
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 6)], false), 0);
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 5)], false), 1);
+    assert_eq!(fence_regressions(&[hold(1, 10, 20, 9), hold(2, 30, 40, 10), hold(1, 50, 60, 3)], true), 1);
 }
 
 #[test]
 fn fences_of_overlapping_holds_have_no_order() {
-    assert_eq!(fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)]), 0);
+    assert_eq!(fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)], false), 0);
+}
+
+#[test]
+fn a_lease_that_was_taken_away_may_be_passed_on_until_that_is_noticed() {
+    let holds = [hold(1, 10, 20, 5), hold(10_001, 30, 40, 60), hold(2, 50, 60, 6)];
+    assert_eq!(fence_regressions(&holds, false), 1);
+    assert_eq!(fence_regressions(&holds, true), 0);
 }
 
 #[test]
