@@ -108,9 +108,13 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
     (refused + accepted, accepted)
 }
 
+/// From when until when (ns).
+type Spans = Vec<(u64, u64)>;
+
 /// The longest time in which a key had a waiter and no holder (ns), looking only at what lies between `from` and `to`.
 pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
-    let mut keys: BTreeMap<u64, (Vec<(u64, u64)>, Vec<(u64, u64)>)> = BTreeMap::new();
+    // For each key: when it was held, and when it was waited for.
+    let mut keys: BTreeMap<u64, (Spans, Spans)> = BTreeMap::new();
     for hold in holds {
         let (held, waited) = keys.entry(hold.key).or_default();
         held.push((hold.granted, hold.end().max(hold.ended).max(hold.granted)));

@@ -1,5 +1,6 @@
 //! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in a bad one.
 
+#[allow(dead_code)]
 #[path = "../faults/check.rs"]
 mod check;
 #[allow(dead_code)]
