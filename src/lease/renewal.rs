@@ -18,7 +18,7 @@ use crate::base::locked;
 use crate::base::options::Renewal as Renew;
 
 /// At most this many leases in one call.
-const BULK: usize = 256;
+const BULK: usize = 1024;
 /// Extends of long leases are put off to a common beat, so that thousands of them go out together; leases shorter than [`LONG`] are not.
 const BEAT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(3);
@@ -49,6 +49,8 @@ struct Book {
     free: Vec<usize>,
     due: BTreeSet<(Instant, usize)>,
     sleep: Sleep,
+    /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
+    linger: Duration,
     closed: bool,
 }
 
@@ -100,6 +102,7 @@ impl Renewal {
         book.entries[index] = Some(Entry { lease: Arc::clone(lease), due, extends_left });
         book.due.insert((due, index));
         lease.entry.store(index + 1, Ordering::SeqCst);
+        book.linger = due.saturating_duration_since(self.thread.clock.now());
         self.wake_for(book, due);
         true
     }
@@ -199,7 +202,7 @@ impl Book {
         self.sleep = Sleep::Awake;
         let mut found = Vec::new();
         for (due, index) in &self.due {
-            if *due > now || found.len() == BULK * 4 {
+            if *due > now || found.len() == BULK {
                 break;
             }
             if let Some(Some(entry)) = self.entries.get(*index) {
@@ -207,7 +210,12 @@ impl Book {
             }
         }
         if found.is_empty() {
-            self.sleep = self.due.first().map_or(Sleep::Forever, |(due, _)| Sleep::Until(*due));
+            self.sleep = match self.due.first() {
+                Some((due, _)) => Sleep::Until(*due),
+                // Leases come and go, and the next one will be due about as far ahead as the last: it need not wake anybody.
+                None if !self.linger.is_zero() => Sleep::Until(now + std::mem::take(&mut self.linger)),
+                None => Sleep::Forever,
+            };
         }
         found
     }
