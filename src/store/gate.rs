@@ -7,9 +7,17 @@ use std::time::{Duration, Instant};
 use crate::base::locked;
 
 /// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen soon.
-pub(super) const PAUSE: Duration = Duration::from_millis(75);
+const PAUSE: Duration = Duration::from_millis(75);
 /// How many connections are opened at the same time to a node that is up: so many may be opened in vain when it goes down.
 const AT_ONCE: u32 = 4;
+
+/// Times the number of a quorum's nodes: they share the process's connection attempts, because they may all be down together.
+const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a node that is down is left alone; `nodes`: how many there are in its quorum.
+pub(super) fn pause(nodes: Option<u32>) -> Duration {
+    nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
+}
 
 static GATES: Mutex<Vec<(String, Weak<Gate>)>> = Mutex::new(Vec::new());
 

@@ -17,9 +17,6 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::StoreError;
 
-/// Times the number of a quorum's nodes: how long one that is down is left alone.
-const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
-
 /// The commands of a caller of `execute`.
 pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
 
@@ -54,9 +51,7 @@ impl Node {
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
-        // Nodes of a quorum share the process's connection attempts: they may all be down together (R14).
-        let pause = settings.member_of.map_or(gate::PAUSE, |nodes| gate::PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)));
-        let gate = Gate::at(info.addr().to_string(), pause);
+        let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
         let connector = Connector::new(
             info,
             clock.clone(),
