@@ -126,7 +126,7 @@ pub fn run(arguments: &[String]) {
     };
     let planned = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if !info.payload().downcast_ref::<&str>().is_some_and(|text| *text == PLANNED) {
+        if info.payload().downcast_ref::<&str>().is_none_or(|text| *text != PLANNED) {
             planned(info);
         }
     }));
@@ -174,8 +174,10 @@ fn live(process: &Arc<Process>, owner: u64, seed: u64) {
             let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Worker::new(&shared, owner, life).run(&mut random, &number);
         };
-        let result = if process.load.habit == Habit::Unlock { Ok(work()) } else { thread::spawn(work).join() };
-        if let Err(panic) = result
+        if process.load.habit == Habit::Unlock {
+            return work();
+        }
+        if let Err(panic) = thread::spawn(work).join()
             && panic.downcast_ref::<&str>() != Some(&PLANNED)
         {
             panic::resume_unwind(panic);
