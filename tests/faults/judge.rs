@@ -106,6 +106,7 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     must_not(of(Outcome::Mismatched) > 0, "a reply of another command".into());
     must_not(row.punctual && late > 0, format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000));
     must_not(early > 0, format!("{early} timed calls early (I6)"));
+    must_not(row.stuck.is_some_and(|most| stuck > nanos(most)), format!("a key was stuck for {} ms (I4)", stuck / 1_000_000));
     must_not(wait > nanos(ms(30_000)), "a waiter starved (I7)".into());
     must_not(row.recovers > 0.0 && recovery.is_none_or(|time| time > nanos(ms(5000))), "throughput did not recover (I8)".into());
     let minimum = if size == Size::Quick { row.faults.0 } else { row.faults.1 };

@@ -39,7 +39,7 @@ pub struct Load {
     pub pool: u32,
     /// Holds last up to this long,
     pub hold: Duration,
-    /// and this many in a million last one lease and a half.
+    /// and this many in a million last three leases.
     pub long: u64,
     /// Between two holds of a thread.
     pub pause: Duration,
@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
         self.writer.write(&record);
         let twice = random.happens(300_000);
         let mut wrong = load.fenced != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
-        let length = if random.happens(load.long) { load.lease * 3 / 2 } else { random.between((Duration::ZERO, load.hold)) };
+        let length = if random.happens(load.long) { load.lease * 3 } else { random.between((Duration::ZERO, load.hold)) };
         let read = self.process.cells.read(record.key);
         let until = now() + nanos(length);
         loop {
