@@ -670,3 +670,20 @@ fn host_that_never_answers_a_packet_ends_within_the_deadline() {
     let error = within(..PATIENCE + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
     assert!(error.is_unavailable(), "{error:?}");
 }
+
+/// The attempt is answered in time and the withdrawal of its place would not be: the caller is not kept for it (R13).
+#[test]
+fn slow_link_keeps_no_caller_for_a_withdrawal() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let holder = Client::open(&server.url()).unwrap().lock("x");
+    let _held = holder.guard().unwrap();
+    let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
+    let lock = client.lock("x");
+    // The lock is known to be contended from here on, and the connection stands: one round trip each for the attempt and its withdrawal.
+    assert!(!lock.try_lock(ms(50)).unwrap());
+    proxy.set_delay(ms(400), ms(400));
+    let refused = within(ms(700)..ms(1400), || lock.try_lock(ms(10)));
+    assert!(!refused.unwrap());
+    eventually(ms(10_000), || redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap() == 0);
+}
