@@ -594,7 +594,7 @@ fn work_while(client: &Client, disturb: impl Fn(), is_fine: impl Fn(&RedisLock, 
             });
         }
         let start = Instant::now();
-        while start.elapsed() < ms(1500) {
+        while start.elapsed() < ms(1800) {
             disturb();
             thread::sleep(ms(4));
         }
@@ -608,7 +608,7 @@ fn work_while(client: &Client, disturb: impl Fn(), is_fine: impl Fn(&RedisLock, 
 fn scripts_may_be_flushed_at_any_moment() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
-    let held = client.lock_with("held", LockOptions::new().lease(ms(600))).unwrap();
+    let held = client.lock_with("held", LockOptions::new().lease(ms(2500))).unwrap();
     held.lock().unwrap();
     let flusher = std::cell::RefCell::new(server.connection());
     work_while(&client, || redis::cmd("SCRIPT").arg("FLUSH").exec(&mut *flusher.borrow_mut()).unwrap(), |_, _| false);
@@ -620,7 +620,7 @@ fn scripts_may_be_flushed_at_any_moment() {
 fn connections_may_be_killed_at_any_moment() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
-    let held = client.lock_with("held", LockOptions::new().lease(ms(1500))).unwrap();
+    let held = client.lock_with("held", LockOptions::new().lease(ms(3000))).unwrap();
     held.lock().unwrap();
     let killer = std::cell::RefCell::new(server.connection());
     let kill =

@@ -229,7 +229,7 @@ fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
         done.store(true, Ordering::SeqCst);
         askers.into_iter().map(|asker| asker.join().unwrap()).sum()
     });
-    assert!(answered > 100, "{answered}");
+    assert!(answered > 30, "{answered}");
 }
 
 #[test]
