@@ -60,7 +60,7 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                long: if quick { 300 } else { 1_000 },
+                long: if quick { 100 } else { 1_000 },
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
@@ -247,7 +247,7 @@ impl World {
     }
 
     fn patience(&self, time: Duration) -> Patience {
-        Patience { least: now() + nanos(time), most: now() + nanos(time) * 4, holds: super::history::about(self.dir()) + 1400 }
+        Patience { least: now() + nanos(time), most: now() + nanos(time) * 4, holds: super::history::about(self.dir()) + 2200 }
     }
 
     /// Runs a command at the server, over a connection that is kept. `None`: the server did not answer, or refused.

@@ -37,7 +37,7 @@ pub fn rows() -> Vec<Row> {
             class: 'T',
             name: "keys deleted or overwritten by a third party",
             // Long holds come and go; so does the rate, over so short a time as one of them.
-            tune: |tune| (tune.load.long, tune.healing) = (tune.load.long * 20, tune.healing.max(tune.load.lease * 5)),
+            tune: |tune| (tune.load.long, tune.healing) = (tune.load.long * 60, tune.healing.max(tune.load.lease * 5)),
             run: third_party,
             ..USUAL
         },

@@ -31,7 +31,7 @@ pub fn rows() -> Vec<Row> {
             number: 2,
             name: "cut before send",
             may_be_unknown: false,
-            run: |world| shower(world, OFTEN, any, |_| Fault::CutBefore),
+            run: |world| shower(world, (ms(60), ms(150)), any, |_| Fault::CutBefore),
             ..USUAL
         },
         Row { number: 4, name: "cut after send", run: |world| shower(world, OFTEN, any, |_| Fault::CutAfter), ..USUAL },
@@ -49,7 +49,10 @@ pub fn rows() -> Vec<Row> {
             number: 7,
             name: "renewal reply swallowed, 1 of 2",
             may_lose: false,
-            tune: |tune| tune.load.long *= 10,
+            // Renewals come of long holds, and many keys keep those from standing in everybody's way.
+            tune: |tune| {
+                (tune.load.long, tune.load.keys, tune.load.threads) = (tune.load.long * 10, tune.load.keys * 4, tune.load.threads * 2)
+            },
             run: |world| {
                 let seen = AtomicUsize::new(0);
                 let every_other = move |command: &[Vec<u8>]| is_extend(command) && seen.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
