@@ -60,7 +60,7 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                long: if quick { 300 } else { 1_000 },
+                long: if quick { 500 } else { 2_000 },
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,

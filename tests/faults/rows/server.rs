@@ -26,8 +26,6 @@ pub fn rows() -> Vec<Row> {
             name: "server stopped for 2 leases",
             faults: (3, 10),
             tune: |tune| {
-                tune.load.long *= 10;
-                tune.healing = tune.healing.max(tune.load.lease * 5);
                 tune.on = (tune.load.lease * 2, tune.load.lease * 2);
                 tune.faulted = tune.faulted.max(ms(7500));
             },
