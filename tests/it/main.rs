@@ -27,6 +27,7 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod rules;
 mod secrets;
 #[allow(dead_code)]
 mod support;

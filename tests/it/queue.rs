@@ -301,9 +301,10 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
     let (token, entry) = &entries[0];
     let attempt: u64 = entry.split('|').nth(1).unwrap().parse().unwrap();
     let forged =
-        ["", "hello", "1", "1 2", "x y z a", &format!("0 0 {token} a"), &format!("{} 7 {token} a", attempt + 1_000)].map(str::to_owned);
-    let stale = (attempt > 1).then(|| format!("{} 7 {token} a", attempt - 1));
-    for message in forged.into_iter().chain(stale).chain([format!("{attempt} 7 somebody a")]) {
+        ["", "hello", "1", "1 2", "x y z a", &format!("0 0 {token} a"), &format!("{} 0 {token} a", attempt + 1_000)].map(str::to_owned);
+    let stale = (attempt > 1).then(|| format!("{} 0 {token} a", attempt - 1));
+    // The lock is not fenced, so only one of these is kept out by its fence.
+    for message in forged.into_iter().chain(stale).chain([format!("{attempt} 0 somebody a"), format!("{attempt} 7 {token} a")]) {
         let heard: u32 = redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
         assert_eq!(heard, 1, "{message:?}");
     }

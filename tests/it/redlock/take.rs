@@ -74,6 +74,8 @@ fn what_a_minority_granted_is_released_at_once() {
     for node in [0, 1, 2] {
         nodes.nodes[node].hold("a", "somebody", LEASE);
     }
+    // The others have granted it before it is known that they are a minority.
+    nodes.set([0], Mood::Late(Duration::from_millis(100)));
     let client = nodes.client();
     assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap());
     // Sooner than any answer that a background thread waits for.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use distlock::Lock;
 
 use super::nodes::{Mood, Nodes};
-use crate::support::{eventually, in_own_process, thread_names, within};
+use crate::support::{eventually, in_own_process, thread_count, thread_names, within};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -36,6 +36,23 @@ fn there_is_one_thread_per_node_and_none_after_close() {
         // The kernel has forgotten a thread a moment after its last word.
         eventually(Duration::from_millis(200), || !thread_names().iter().any(|name| name.starts_with("distlock")));
         assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_unavailable());
+    });
+}
+
+#[test]
+fn questions_to_a_silent_node_wait_for_its_thread() {
+    in_own_process("redlock::threads::questions_to_a_silent_node_wait_for_its_thread", || {
+        let nodes = Nodes::start();
+        let client = nodes.client();
+        let lock = |i: usize| client.lock(&format!("{i}")).lock().unwrap();
+        lock(0);
+        let before = thread_count();
+        nodes.set([0], Mood::Silent);
+        // It is silent for far longer than it takes to ask the others.
+        (1..=20).for_each(lock);
+        assert!(thread_count() <= before, "{} threads more", thread_count() - before);
+        nodes.set([0], Mood::Fine);
+        (0..=20).for_each(|i| client.lock(&format!("{i}")).unlock().unwrap());
     });
 }
 

@@ -1,0 +1,308 @@
+//! What is left of the safety rules: for each patch in `tests/rules` that no test of a behaviour notices, the test that does.
+
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Interrupt, Lock, LockOptions, LostReason, Queue, Retry};
+
+use crate::faults::{PATIENCE, impatient, through_proxy};
+use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, keys, memory, ms, pttl, put};
+use crate::support::{Fault, Rule, Server, eventually, within};
+
+/// A lock in memory with a lease of 30 s, on a clock that is moved by hand.
+fn on_fake_clock() -> (Client, std::sync::Arc<Notes>, FakeClock) {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    (client, notes, clock)
+}
+
+/// The channel on which the only waiting client hears of hand-offs.
+fn inbox(server: &Server) -> String {
+    let mut channels: Vec<String> = Vec::new();
+    eventually(SOON, || {
+        channels = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap();
+        channels.len() == 1
+    });
+    channels.remove(0)
+}
+
+#[test]
+fn a_renewed_validity_counts_from_before_the_extend_was_sent() {
+    let (client, notes, clock) = on_fake_clock();
+    let lock = client.lock("job");
+    let late = Mutex::new(Some(clock.clone()));
+    notes.after(move |asked| {
+        if matches!(asked, Asked::Extend { .. })
+            && let Some(clock) = late.lock().unwrap().take()
+        {
+            clock.advance(ms(5_000));
+        }
+    });
+    lock.lock().unwrap();
+    clock.advance(ms(11_000));
+    eventually(SOON, || lock.remaining().unwrap() > ms(20_000));
+    let remaining = lock.remaining().unwrap();
+    assert!(remaining <= ms(30_000 - 302 - 5_000), "{remaining:?}");
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_lease_that_has_run_out_is_not_handed_to_the_next_thread() {
+    let (client, notes, clock) = on_fake_clock();
+    let lock = client.lock("job");
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    let next = {
+        let lock = lock.clone();
+        Underway::behind(&client, "job", move || {
+            lock.lock().unwrap();
+            let valid = lock.is_valid();
+            let _ = lock.unlock();
+            valid
+        })
+    };
+    // Renewal stands still in the middle of its extend, so that nobody but the holder can notice.
+    clock.advance(ms(11_000));
+    hears.recv_timeout(SOON).unwrap();
+    clock.advance(ms(60_000));
+    let unlocked = lock.unlock();
+    assert!(next.result(), "it was told that it has the lock, and its lease had run out");
+    assert!(error(unlocked).is_lost());
+    drop(go_on);
+}
+
+#[test]
+fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
+    let server = Server::start();
+    let guard = client(&server).lock("job").guard().unwrap();
+    let clock = FakeClock::new();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    // It does not ask by itself meanwhile.
+    let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 6))).unwrap();
+    let waiting = Underway::start(move || lock.with(|guard| guard.remaining()));
+    // Refused once before it listened, and once after.
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
+    // A pause of the process: what a hand-off grants counts from the last refusal, and is over.
+    clock.advance(SOON);
+    guard.release().unwrap();
+    let remaining = waiting.result().unwrap();
+    assert!(remaining > ms(25_000), "{remaining:?}");
+    assert_eq!(notes.attempts(), 3);
+}
+
+#[test]
+fn a_validity_that_was_seen_ended_stays_ended() {
+    let (client, notes, clock) = on_fake_clock();
+    let lock = client.lock("job");
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.after(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    clock.advance(ms(11_000));
+    hears.recv_timeout(SOON).unwrap();
+    // The store has extended it until 41 s; the answer is on its way while the old validity ends, at 29.7 s, and the holder looks.
+    clock.advance(ms(20_000));
+    assert!(!lock.is_valid());
+    drop(go_on);
+    assert_eq!(told.recv_timeout(SOON), Ok(LostReason::Expired));
+    assert!(!lock.is_valid());
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn late_replies_are_not_taken_for_the_next_ones() {
+    let (server, proxy) = through_proxy();
+    let clock = FakeClock::new();
+    let client = impatient(&proxy.url()).clock(clock.clone()).build().unwrap();
+    let (first, second) = (client.lock("first"), client.lock("second"));
+    let (tell, told) = mpsc::channel();
+    for lock in [&first, &second] {
+        let tell = tell.clone();
+        lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
+        lock.lock().unwrap();
+        // Has the server know the script of renewal.
+        lock.extend(ms(30_000)).unwrap();
+    }
+    delete(&server, "second");
+    // Both are extended at once. The two replies come when nobody waits for them any more: 1, and 0.
+    let late = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(PATIENCE + ms(50))).next(1));
+    clock.advance(ms(11_000));
+    late.wait_fired(SOON);
+    thread::sleep(PATIENCE + ms(200));
+    // And again, for the same two answers.
+    clock.advance(ms(1_500));
+    assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("second"));
+    assert_eq!(told.recv_timeout(ms(100)).ok(), None);
+    first.unlock().unwrap();
+    assert!(error(second.unlock()).is_lost());
+}
+
+#[test]
+fn a_grant_that_nobody_waits_for_is_withdrawn() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON * 6);
+    let client = client(&server);
+    let (lock, interrupt) = (client.lock("job"), Interrupt::new());
+    let waiting = {
+        let interrupt = interrupt.clone();
+        Underway::start(move || lock.lock_interruptibly(&interrupt))
+    };
+    let inbox = inbox(&server);
+    // A hand-off to a waiter of this client that has given up, and whose withdrawal came before it.
+    put(&server, "other", "given-up", SOON * 6);
+    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("1 0 given-up other").query(&mut server.connection()).unwrap();
+    assert_eq!(heard, 1);
+    eventually(ms(5_000), || get(&server, "other").is_none());
+    interrupt.interrupt();
+    assert!(error(waiting.result()).is_interrupted());
+}
+
+#[test]
+fn a_waiter_that_gave_up_leaves_the_queue() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON * 6);
+    assert!(!client(&server).lock("job").try_lock(ms(100)).unwrap());
+    // Those of a waiter that died would be there for nine seconds.
+    eventually(ms(4_000), || keys(&server) == ["job"]);
+}
+
+#[test]
+fn nothing_is_renewed_during_a_wait_in_a_condition() {
+    let client = memory();
+    let lock = client.lock("job");
+    let (held, holds) = mpsc::channel();
+    let waiting = {
+        let lock = lock.clone();
+        Underway::start(move || {
+            lock.lock().unwrap();
+            held.send(()).unwrap();
+            let notified = lock.new_condition("news").unwrap().wait_timeout(ms(500)).unwrap();
+            lock.unlock().unwrap();
+            notified
+        })
+    };
+    holds.recv_timeout(SOON).unwrap();
+    // Long before its next extend would find that it is not ours any more.
+    eventually(ms(5_000), || client.remembered().1 == 0 && !lock.is_locked().unwrap());
+    assert!(!waiting.result());
+}
+
+#[test]
+fn a_dying_thread_asks_the_server_nothing_itself() {
+    let (client, notes) = Notes::of(Client::builder("memory://"));
+    let lock = client.lock("job");
+    let dead = thread::spawn(move || {
+        lock.lock().unwrap();
+        thread::current().id()
+    });
+    let dead = dead.join().unwrap();
+    let withdrawn_by = || notes.asked().into_iter().find_map(|(_, thread, asked)| (asked == Asked::Withdraw).then_some(thread));
+    eventually(SOON, || withdrawn_by().is_some());
+    assert_ne!(withdrawn_by(), Some(dead));
+}
+
+#[test]
+fn pauses_are_jittered() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON * 6);
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", LockOptions::new().queue(Queue::None).retry(Retry::jittered(ms(5), ms(200)))).unwrap();
+    let interrupt = Interrupt::new();
+    let waiting = {
+        let interrupt = interrupt.clone();
+        Underway::start(move || lock.lock_interruptibly(&interrupt))
+    };
+    let shorter = |than: Duration| {
+        let times: Vec<Instant> =
+            notes.asked().into_iter().filter_map(|(at, _, asked)| matches!(asked, Asked::Acquire { .. }).then_some(at)).collect();
+        times.windows(2).any(|pair| pair[1] - pair[0] < than)
+    };
+    eventually(SOON, || shorter(ms(100)));
+    interrupt.interrupt();
+    assert!(error(waiting.result()).is_interrupted());
+}
+
+#[test]
+fn a_pause_longer_than_the_wait_ends_with_it() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON * 6);
+    let lock = client(&server).lock_with("job", LockOptions::new().retry(Retry::fixed(ms(4_000)))).unwrap();
+    assert!(!within(ms(100)..ms(2_500), || lock.try_lock(ms(100)).unwrap()));
+}
+
+#[test]
+fn a_hand_off_of_anothers_token_lets_nobody_in() {
+    let server = Server::start();
+    let guard = client(&server).lock("job").guard().unwrap();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()));
+    // It asks no more, so the number of its last attempt is known.
+    let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 6))).unwrap();
+    let waiting = Underway::start(move || lock.with(|_| ()));
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
+    let inbox = inbox(&server);
+    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("2 0 somebody job").query(&mut server.connection()).unwrap();
+    assert_eq!(heard, 1);
+    thread::sleep(ms(200));
+    assert!(!waiting.is_done() && guard.is_valid());
+    guard.release().unwrap();
+    waiting.result().unwrap();
+}
+
+#[test]
+fn a_counter_that_is_lost_while_others_wait_never_makes_a_fence_smaller() {
+    let server = Server::start();
+    let (mine, theirs) = (client(&server), client(&server));
+    let options = || LockOptions::new().fenced();
+    let guard = mine.lock_with("job", options()).unwrap().guard().unwrap();
+    let lock = theirs.lock_with("job", options()).unwrap();
+    let waiting = Underway::start(move || lock.with(|guard| guard.fence().unwrap()).unwrap());
+    let _inbox = inbox(&server);
+    delete(&server, "{job}:fence");
+    let last = guard.fence().unwrap();
+    guard.release().unwrap();
+    let fence = waiting.result();
+    assert!(fence > last, "{fence} after {last}");
+}
+
+#[test]
+fn a_hand_off_first_grants_a_short_lease_which_renewal_makes_whole() {
+    let server = Server::start();
+    let guard = client(&server).lock("job").guard().unwrap();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()));
+    // It does not ask by itself while it is handed the lock: the answer to that would be a whole lease.
+    let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
+    let (say, hear) = mpsc::channel();
+    let (unlock, told) = mpsc::channel::<()>();
+    let waiting = Underway::start(move || {
+        lock.lock().unwrap();
+        say.send(lock.remaining().unwrap()).unwrap();
+        let _ = told.recv();
+        lock.unlock()
+    });
+    // Refused once before it listened, and once after.
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
+    guard.release().unwrap();
+    assert!(hear.recv_timeout(SOON).unwrap() <= ms(3_000), "a frozen waiter would cost more than that");
+    assert_eq!(notes.attempts(), 2, "it was handed over");
+    eventually(ms(5_000), || pttl(&server, "job") > 20_000);
+    drop(unlock);
+    waiting.result().unwrap();
+}
