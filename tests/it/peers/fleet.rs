@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use distlock::LockOptions;
 
 use super::{Peer, ask, lock, plain, redisson, start, timestamp};
-use crate::support::Server;
+use crate::helpers::SOON;
+use crate::support::{Server, eventually};
 
-const EACH: u64 = 25;
+const EACH: u64 = 100;
 /// Far from the time that all of them need, and less than a starving one would wait: ours go on until it is done.
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -38,6 +39,7 @@ fn counts<const N: usize>(server: &Server, mut peers: [Peer; N], options: &LockO
         let ours = [scope.spawn(ours), scope.spawn(ours)];
         // Ours end even if a peer does not answer, or the scope would wait for them for ever.
         let end = End(&done);
+        eventually(SOON, || ask::<u64>(server, &["EXISTS", "counter"]) == 1);
         peers.iter_mut().for_each(|peer| peer.send(&format!("count a counter {EACH} 20000")));
         let mut shares: Vec<(u64, Duration)> =
             peers.iter().map(|peer| (EACH, Duration::from_micros(peer.number(&peer.answer())))).collect();

@@ -9,7 +9,7 @@ use super::sharing::{excludes, keeps_ours, keeps_theirs, takes_over};
 use super::{EXPIRY, Peer, ask, lock, plain, redisson, start, timestamp};
 use crate::faults::pool_of;
 use crate::helpers::{SOON, error, keys, ms, on_another_thread, pttl};
-use crate::support::{Fault, Proxy, Rule, Server, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 /// The Jedis driver with this kind of lock, not as sleepy as the old code was.
 fn jedis(server: &Server, kind: &str) -> Option<Peer> {
@@ -147,8 +147,18 @@ fn redis_lock_implements_lock() {
     interrupt.reset();
     peer.says("unlock a", "ok");
     ours.lock_interruptibly(&interrupt).unwrap();
+    ours.unlock().unwrap();
+    // Conditions need our queue, and leave theirs out of it: they take the lock while we wait in one.
+    let ours = lock(&server, LockOptions::new().lease(ms(1_000)));
+    ours.lock().unwrap();
     let condition = ours.new_condition("done").unwrap();
-    assert!(!condition.wait_timeout(ms(200)).unwrap(), "nobody notifies it");
+    thread::scope(|scope| {
+        let theirs = scope.spawn(|| {
+            peer.says("lock a 2000", "ok");
+            peer.says("unlock a", "ok");
+        });
+        eventually(SOON, || !condition.wait_timeout(ms(100)).unwrap() && theirs.is_finished());
+    });
     // Our lease is kept while theirs waits in its endless loop.
     peer.send("lock a 2000");
     thread::sleep(ms(2_500));
@@ -288,7 +298,7 @@ fn redlock_on_n_masters() {
     ours.unlock().unwrap();
     for server in &servers {
         // The last node may be told a moment after the majority.
-        crate::support::eventually(SOON, || keys(server).is_empty());
+        eventually(SOON, || keys(server).is_empty());
     }
     // Theirs is one node: no majority, and left alone.
     peers[0].says("lock a 20000", "ok");
