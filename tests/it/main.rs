@@ -21,6 +21,7 @@ mod lock;
 mod logs;
 mod loss;
 mod outage;
+mod peers;
 mod permissions;
 mod queue;
 mod rate_limiter;

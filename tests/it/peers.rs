@@ -1,0 +1,44 @@
+//! Other lock libraries on the same locks: the drivers of `tests/peers/`, run against private servers, both ways round.
+//!
+//! Leases are a second or two here, and holds outlast them two or three times: what a watchdog does for a lease of a minute it does for these too.
+
+mod driver;
+mod fleet;
+mod redisson;
+mod rows;
+mod sharing;
+mod waking;
+
+use std::time::Duration;
+
+use distlock::{Client, Layout, LockOptions, Queue, RedisLock};
+
+use crate::helpers::ms;
+use crate::support::Server;
+use driver::{Peer, start};
+
+/// What ours must wait at least, and may wait at most, for a lease of a second to run out. It may have run for a moment already.
+const EXPIRY: std::ops::Range<Duration> = ms(800)..ms(10_000);
+
+/// Leases in the layout that Jedis, redis-py and redsync write. No queue: its processes hand the lock on among themselves.
+fn plain() -> LockOptions {
+    LockOptions::new().queue(Queue::None)
+}
+
+fn timestamp() -> LockOptions {
+    LockOptions::new().layout(Layout::Timestamp)
+}
+
+/// Hand-offs inside this process publish nothing, so Redisson's waiters would wait behind all of them.
+fn redisson() -> LockOptions {
+    LockOptions::new().layout(Layout::Redisson).local_hand_offs(0)
+}
+
+/// The lock "a" of a client of its own, as another process would have it.
+fn lock(server: &Server, options: LockOptions) -> RedisLock {
+    Client::open(&server.url()).unwrap().lock_with("a", options).unwrap()
+}
+
+fn ask<T: redis::FromRedisValue>(server: &Server, command: &[&str]) -> T {
+    redis::cmd(command[0]).arg(&command[1..]).query(&mut server.connection()).unwrap()
+}
