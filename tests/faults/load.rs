@@ -39,7 +39,7 @@ pub struct Load {
     pub pool: u32,
     /// Holds last up to this long,
     pub hold: Duration,
-    /// and this many in a million last one lease and a half.
+    /// and this many in a million last three leases.
     pub long: u64,
     /// Between two holds of a thread.
     pub pause: Duration,
@@ -126,7 +126,7 @@ pub fn run(arguments: &[String]) {
     };
     let planned = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if !info.payload().downcast_ref::<&str>().is_some_and(|text| *text == PLANNED) {
+        if info.payload().downcast_ref::<&str>().is_none_or(|text| *text != PLANNED) {
             planned(info);
         }
     }));
@@ -174,8 +174,10 @@ fn live(process: &Arc<Process>, owner: u64, seed: u64) {
             let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Worker::new(&shared, owner, life).run(&mut random, &number);
         };
-        let result = if process.load.habit == Habit::Unlock { Ok(work()) } else { thread::spawn(work).join() };
-        if let Err(panic) = result
+        if process.load.habit == Habit::Unlock {
+            return work();
+        }
+        if let Err(panic) = thread::spawn(work).join()
             && panic.downcast_ref::<&str>() != Some(&PLANNED)
         {
             panic::resume_unwind(panic);
@@ -266,7 +268,7 @@ impl<'a> Worker<'a> {
         self.writer.write(&record);
         let twice = random.happens(300_000);
         let mut wrong = load.fenced != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
-        let length = if random.happens(load.long) { load.lease * 3 / 2 } else { random.between((Duration::ZERO, load.hold)) };
+        let length = if random.happens(load.long) { load.lease * 3 } else { random.between((Duration::ZERO, load.hold)) };
         let read = self.process.cells.read(record.key);
         let until = now() + nanos(length);
         loop {

@@ -7,6 +7,8 @@ mod quorum;
 mod server;
 pub mod time;
 
+use std::time::Duration;
+
 use super::world::{Tune, World};
 
 /// One row.
@@ -19,6 +21,8 @@ pub struct Row {
     pub faults: (u64, u64),
     /// At least so many holds in the faulted phase.
     pub holds: usize,
+    /// For how long no key may have waiters and no holder, where the fault is no outage.
+    pub stuck: Option<Duration>,
     /// Whether timed calls must end in time (I6): not where the clients themselves are stopped.
     pub punctual: bool,
     pub may_lose: bool,
@@ -44,6 +48,7 @@ const USUAL: Row = Row {
     name: "",
     faults: (5, 20),
     holds: 1000,
+    stuck: None,
     punctual: true,
     may_lose: true,
     may_be_unknown: true,

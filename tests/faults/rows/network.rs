@@ -38,6 +38,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 5,
             name: "acquire reply swallowed",
+            // An orphan that nobody withdraws lasts for its whole lease. One that is withdrawn is gone after a command timeout and a moment;
+            // a key may be hit several times in a row.
+            stuck: Some(ms(3000)),
+            tune: |tune| (tune.load.lease, tune.load.long) = (ms(5000), 0),
             run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
             ..USUAL
         },
