@@ -232,7 +232,7 @@ impl RedisLock {
             Ok(Some(lease)) => {
                 // Looked after from before `lock` returns (R8).
                 if !background.renewal.add(&lease) {
-                    background.cleaner.withdraw_now(lease.withdrawal());
+                    background.cleaner.withdraw_now(lease.withdrawal(), background.command_deadline());
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
                 }
                 self.hold(ticket, &lease).map(|()| true)

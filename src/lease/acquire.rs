@@ -23,6 +23,10 @@ const FIRST_LEASE: Duration = Duration::from_secs(3);
 pub(crate) struct Acquisition {
     pub(super) background: Arc<Background>,
     pub(super) store: Arc<dyn LeaseStore>,
+    /// Until when the caller of the last wait may be kept, where that had an end: one command timeout after it (R13).
+    latest: Option<Instant>,
+    /// How long the last refusal took to come.
+    refused_after: Duration,
     keeper: Arc<dyn Keeper>,
     key: Key,
     options: Arc<LockOptions>,
@@ -65,6 +69,8 @@ impl Acquisition {
         Ok(Self {
             background: Arc::clone(background),
             store: Arc::clone(store),
+            latest: None,
+            refused_after: Duration::ZERO,
             keeper,
             key: key.clone(),
             options: Arc::clone(options),
@@ -104,6 +110,7 @@ impl Acquisition {
         let mut rings = None;
         let mut was_stale = false;
         patience.check(&background)?;
+        self.latest = patience.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
         loop {
             let attempts_left = attempts.use_one();
             let step = match self.refused.take() {
@@ -223,6 +230,7 @@ impl Acquisition {
 
     pub(super) fn refused_at(&mut self, asked_at: Instant) {
         self.refusal = Some((self.attempts, asked_at));
+        self.refused_after = self.background.clock.now().saturating_duration_since(asked_at);
         self.left_behind |= self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
     }
 
@@ -360,12 +368,18 @@ impl Drop for Acquisition {
             return;
         }
         let what = self.withdrawal();
-        if self.unanswered || self.silent_since.is_some() {
+        // A caller whose time is over is not kept for one more round trip that would end later than an attempt may (R13):
+        //
+        // 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2 s;
+        // 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s: 2.4 s, instead of at most 2.05.
+        let too_slow = self.latest.is_some_and(|latest| self.background.clock.now() + self.refused_after > latest);
+        if self.unanswered || self.silent_since.is_some() || too_slow {
             self.background.cleaner.withdraw(what);
         } else {
             // The server answers, and a place that stays for a moment longer may be handed the lock: whoever was told "held by another" would find it
             // held by nobody he knows.
-            self.background.cleaner.withdraw_now(what);
+            let whole = self.background.command_deadline();
+            self.background.cleaner.withdraw_now(what, self.latest.map_or(whole, |latest| latest.min(whole)));
         }
     }
 }

@@ -78,9 +78,9 @@ impl Cleaner {
         }
     }
 
-    /// Withdraws at once, on this thread; what is not answered is left to the background.
-    pub(crate) fn withdraw_now(&self, what: Withdrawal) {
-        if what.try_once(self.clock.now() + self.limits.command_timeout).is_err() {
+    /// Withdraws at once, on this thread; what is not answered by the deadline is left to the background.
+    pub(crate) fn withdraw_now(&self, what: Withdrawal, deadline: Instant) {
+        if what.try_once(deadline).is_err() {
             self.withdraw(what);
         }
     }

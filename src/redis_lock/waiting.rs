@@ -53,7 +53,7 @@ impl RedisLock {
             None => self.acquire_again(&mut acquisition).map_err(|error| self.named(error))?,
         };
         if !background.renewal.add(&lease) {
-            background.cleaner.withdraw_now(lease.withdrawal());
+            background.cleaner.withdraw_now(lease.withdrawal(), background.command_deadline());
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }
         let ticket = self.shared.turn.adopt(&lease);

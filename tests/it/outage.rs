@@ -204,6 +204,13 @@ fn endless_outages_and_none_at_all_are_accepted() {
     waiting.into_iter().for_each(|waiter| waiter.result().unwrap());
 }
 
+/// A command timeout so long that a second one would stand out, also on a machine under load.
+const LONG: Duration = ms(1500);
+
+fn timed(url: &str) -> distlock::ClientBuilder {
+    Client::builder(url).command_timeout(LONG).connect_timeout(LONG)
+}
+
 /// `try_lock` of several threads, alone and behind each other, each by its deadline and one command timeout; all unavailable.
 fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
     thread::scope(|scope| {
@@ -212,7 +219,7 @@ fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
                 scope.spawn(move || {
                     let lock = client.lock(&if name == "own" { format!("{timeout:?}") } else { format!("same{timeout:?}") });
                     // Local turns: no thread has more than one command timeout after its own deadline.
-                    let error = within(*timeout / 2..*timeout + PATIENCE + ms(800), || error(lock.try_lock(*timeout)));
+                    let error = within(*timeout / 2..*timeout + LONG + ms(800), || error(lock.try_lock(*timeout)));
                     assert!(error.is_unavailable(), "{error:?}");
                     assert!(!lock.is_held());
                 });
@@ -228,7 +235,7 @@ fn try_lock_ends_by_its_deadline_whatever_the_outage() {
             for warm in [true, false] {
                 scope.spawn(move || {
                     let (server, proxy) = through_proxy();
-                    let client = impatient(&proxy.url()).build().unwrap();
+                    let client = timed(&proxy.url()).build().unwrap();
                     if warm {
                         warm_up(&client, 3);
                     }
@@ -244,7 +251,7 @@ fn try_lock_ends_by_its_deadline_whatever_the_outage() {
 #[test]
 fn try_lock_ends_by_its_deadline_when_connections_freeze() {
     let (_server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = timed(&proxy.url()).build().unwrap();
     warm_up(&client, 4);
     proxy.freeze();
     try_lock_ends_in_time(&client, &[Duration::ZERO, ms(300)]);
@@ -255,7 +262,7 @@ fn try_lock_ends_by_its_deadline_when_connections_freeze() {
 fn try_lock_over_the_programs_own_pool_ends_by_its_deadline() {
     for way in [Out::Refused, Out::Closed] {
         let (server, proxy) = through_proxy();
-        let client = impatient(&proxy.url()).pool(pool_of(&proxy.url(), 2, false)).build().unwrap();
+        let client = timed(&proxy.url()).pool(pool_of(&proxy.url(), 2, false)).build().unwrap();
         way.begin(&server, &proxy);
         try_lock_ends_in_time(&client, &[Duration::ZERO, ms(300)]);
     }
@@ -263,9 +270,9 @@ fn try_lock_over_the_programs_own_pool_ends_by_its_deadline() {
 
 #[test]
 fn name_that_does_not_resolve_is_unavailable_in_time() {
-    let client = impatient("redis://no-such-host.invalid:6399/").max_outage(ms(600)).build().unwrap();
+    let client = timed("redis://no-such-host.invalid:6399/").max_outage(ms(600)).build().unwrap();
     try_lock_ends_in_time(&client, &[Duration::ZERO, ms(300)]);
-    let error = within(..PATIENCE + SLACK * 2, || error(client.lock("x").lock()));
+    let error = within(..LONG + SLACK * 2, || error(client.lock("x").lock()));
     assert!(error.is_unavailable(), "{error:?}");
 }
 
@@ -662,4 +669,21 @@ fn host_that_never_answers_a_packet_ends_within_the_deadline() {
     let client = impatient("redis://192.0.2.1:6399/").build().unwrap();
     let error = within(..PATIENCE + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
     assert!(error.is_unavailable(), "{error:?}");
+}
+
+/// The attempt is answered in time and the withdrawal of its place would not be: the caller is not kept for it (R13).
+#[test]
+fn slow_link_keeps_no_caller_for_a_withdrawal() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let holder = Client::open(&server.url()).unwrap().lock("x");
+    let _held = holder.guard().unwrap();
+    let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
+    let lock = client.lock("x");
+    // The lock is known to be contended from here on, and the connection stands: one round trip each for the attempt and its withdrawal.
+    assert!(!lock.try_lock(ms(50)).unwrap());
+    proxy.set_delay(ms(400), ms(400));
+    let refused = within(ms(700)..ms(1400), || lock.try_lock(ms(10)));
+    assert!(!refused.unwrap());
+    eventually(ms(10_000), || redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap() == 0);
 }
