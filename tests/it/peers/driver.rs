@@ -69,7 +69,7 @@ pub fn start<const N: usize>(peers: [(&str, String); N]) -> Option<[Peer; N]> {
             let line = format!("peers: skipped, for {} is not built: run tests/peers/build", peer.name);
             assert!(env::var("DISTLOCK_PEERS").as_deref() != Ok("required"), "{line}");
             // Not eprintln: what a test prints that passes is not shown.
-            writeln!(io::stderr(), "{line}").unwrap();
+            io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
             return None;
         }
     }
