@@ -128,5 +128,6 @@ fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
     // Two votes of nodes that are certain, and one of a node that a late command may still make forget the lease in 5 s.
     assert!(within(..SOON, || store.extend(&[to(30)], soon())).remove(0).is_err());
     nodes.set([1], Mood::Fine);
-    assert!(store.extend(&[to(30)], soon()).remove(0).unwrap());
+    // On a loaded machine one deadline may be too short.
+    eventually(SOON, || matches!(store.extend(&[to(30)], soon()).remove(0), Ok(true)));
 }
