@@ -8,9 +8,9 @@ use std::time::Duration;
 use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions, Renewal};
 
-use crate::faults::{nothing_is_left, through_proxy};
+use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, error, get, keys, ms};
-use crate::support::{Fault, Rule, Server};
+use crate::support::{Fault, Rule, Server, eventually};
 
 const LEASE: Duration = ms(3000);
 /// How long the answer is on its way.
@@ -119,7 +119,7 @@ fn grant_that_comes_after_the_validity_is_no_grant_and_is_withdrawn() {
             assert!(!lock.is_held() && !lock.is_valid());
         }
         // Long before the lease ends on the server.
-        nothing_is_left(&server);
+        eventually(ms(5_000), || keys(&server).is_empty());
     }
 }
 
