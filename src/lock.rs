@@ -66,6 +66,8 @@ pub trait Lock: Send + Sync {
 
     /// Takes one hold of this thread back, and with the last one releases the lock. Java: `unlock()`.
     ///
+    /// One round trip. Where the server does not answer it is asked once more over another connection, so it ends within two command timeouts.
+    ///
     /// # Errors
     /// `NotHeld`: this thread does not hold it, nothing was changed. `Lost`: it held it, but the lease was lost before; another may hold the
     /// lock now, and the hold is taken back all the same. `Unknown`: no answer; the lock may still be held on the server, until the background has
