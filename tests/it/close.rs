@@ -147,9 +147,9 @@ fn a_guard_keeps_its_client_open() {
     let server = Server::start();
     let guard = {
         let client = client(&server);
-        client.lock_with("job", lease(ms(600))).unwrap().guard().unwrap()
+        client.lock_with("job", lease(ms(1200))).unwrap().guard().unwrap()
     };
-    thread::sleep(ms(1000));
+    thread::sleep(ms(1800));
     guard.ensure_valid().unwrap();
     assert!(get(&server, "job").is_some());
     guard.release().unwrap();

@@ -102,6 +102,12 @@ impl Place {
         self.store.inspect(key, deadline()).unwrap().map(|holder| holder.remaining.unwrap())
     }
 
+    /// Its end was moved to that long from now at least. A minority of a quorum may be behind for a moment, and be heard first.
+    #[track_caller]
+    fn lasts_longer_than(&self, key: &Key, length: Duration) {
+        eventually(ms(1000), || self.remaining(key).unwrap() > length);
+    }
+
     fn holder(&self, key: &Key) -> Option<String> {
         self.store.inspect(key, deadline()).unwrap().map(|holder| holder.token)
     }
@@ -203,7 +209,7 @@ fn extend_compares_the_token(place: &Place) {
     assert_eq!(place.extend(&[(&a, &token(), LEASE * 3)]), [false]);
     assert!(place.remaining(&a).unwrap() <= LEASE);
     assert_eq!(place.extend(&[(&a, &mine, LEASE * 3)]), [true]);
-    assert!(place.remaining(&a).unwrap() > LEASE * 2);
+    place.lasts_longer_than(&a, LEASE * 2);
 }
 
 fn extend_never_creates(place: &Place) {
@@ -243,7 +249,7 @@ fn extend_answers_for_each_lease_by_itself(place: &Place) {
         .collect();
     let expected: Vec<_> = (0..300).map(|i| i % 3 != 0).collect();
     assert_eq!(place.extend(&asked), expected);
-    assert!(place.remaining(&names[1].0).unwrap() > LEASE * 2);
+    place.lasts_longer_than(&names[1].0, LEASE * 2);
     assert!(place.remaining(&names[0].0).unwrap() <= LEASE);
     assert_eq!(place.extend(&[]), []);
 }
@@ -252,13 +258,13 @@ fn an_end_moves_both_ways_when_that_is_asked_for(place: &Place) {
     let (a, mine) = (key("a"), token());
     place.ask(&a, &mine, LEASE);
     assert!(place.end_in(&a, &mine, LEASE * 3, End::NotBefore));
-    assert!(place.remaining(&a).unwrap() > LEASE * 2);
+    place.lasts_longer_than(&a, LEASE * 2);
     assert!(place.end_in(&a, &mine, LEASE, End::NotBefore));
-    assert!(place.remaining(&a).unwrap() > LEASE * 2, "not to an earlier end");
+    place.lasts_longer_than(&a, LEASE * 2);
     assert!(place.end_in(&a, &mine, LEASE, End::Exactly));
     assert!(place.remaining(&a).unwrap() <= LEASE);
     assert!(place.end_in(&a, &mine, LEASE * 3, End::Exactly));
-    assert!(place.remaining(&a).unwrap() > LEASE * 2);
+    place.lasts_longer_than(&a, LEASE * 2);
 }
 
 fn an_end_moves_only_for_the_owner(place: &Place) {
@@ -532,10 +538,10 @@ fn force_unlock_lets_the_next_in_and_the_holder_learns_of_it(place: &Place) {
 }
 
 fn a_lease_is_renewed_until_it_is_unlocked(place: &Place) {
-    let lock = place.client.lock_with("a", place.options.clone().lease(ms(600))).unwrap();
+    let lock = place.client.lock_with("a", place.options.clone().lease(ms(1200))).unwrap();
     lock.lock().unwrap();
     let start = Instant::now();
-    while start.elapsed() < ms(1300) {
+    while start.elapsed() < ms(2000) {
         assert!(lock.is_valid());
         assert!(!on_another_thread(|| place.other.lock("a").try_lock(Duration::ZERO).unwrap()));
         thread::sleep(ms(20));

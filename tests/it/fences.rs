@@ -158,7 +158,7 @@ fn a_counter_ahead_of_the_servers_clock_still_grows() {
 fn the_holder_after_a_loss_has_a_greater_fence_than_the_loser() {
     let server = Server::start();
     let (mine, theirs) = (client(&server), client(&server));
-    let options = lease(ms(600)).fenced();
+    let options = lease(ms(900)).fenced();
     let lock = mine.lock_with("job", options.clone()).unwrap();
     let (tell, told) = mpsc::channel();
     lock.on_lost(move |lost| tell.send((lost.fence(), lost.reason())).unwrap());
@@ -167,7 +167,9 @@ fn the_holder_after_a_loss_has_a_greater_fence_than_the_loser() {
     delete(&server, "job");
     let new = theirs.lock_with("job", options).unwrap().guard().unwrap();
     assert!(new.fence() > old);
-    assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok((old, LostReason::Taken)));
+    // On a machine that stands still for a while the lease runs out first.
+    let (fence, reason) = told.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(fence == old && [LostReason::Taken, LostReason::Expired].contains(&reason));
     eventually(Duration::from_secs(10), || !lock.is_valid());
     assert!(error(lock.unlock()).is_lost());
     new.release().unwrap();

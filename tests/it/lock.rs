@@ -782,10 +782,10 @@ fn settings_that_cannot_work_are_refused_where_they_are_given() {
 fn a_lease_shorter_than_the_command_timeout_works() {
     let server = Server::start();
     let client = Client::builder(&server.url()).command_timeout(SOON).build().unwrap();
-    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let lock = client.lock_with("job", lease(ms(1200))).unwrap();
     let start = Instant::now();
     lock.with(|guard| {
-        while start.elapsed() < ms(1300) {
+        while start.elapsed() < ms(2000) {
             assert!(guard.is_valid());
             thread::sleep(ms(10));
         }
