@@ -41,7 +41,7 @@ fn one(size: Size, seed: u64, number: u32) -> Result<String, String> {
     let word = format!("{size:?}").to_lowercase();
     let program = std::env::current_exe().expect("the driver's own program");
     let mut command = Command::new(program);
-    let _clock = (number == rows::time::SHIMMED).then(|| shim(&mut command)).transpose()?;
+    let _clock = rows::time::SHIMMED.contains(&number).then(|| shim(&mut command)).transpose()?;
     let mut child = command
         .args(["row", &word, &(seed ^ u64::from(number) << 32).to_string(), &number.to_string()])
         .stdout(Stdio::piped())
@@ -53,17 +53,22 @@ fn one(size: Size, seed: u64, number: u32) -> Result<String, String> {
     found.ok_or_else(|| format!("the driver failed: {status}"))
 }
 
-/// Has the row start its server with a wall clock that it can move. The file of the clock lasts as long as what is returned.
+/// Has the row start its servers with wall clocks that it can move, each by a file named after its port. The files last as long as what is returned.
 fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
     let shim = std::env::var("FAULTS_SHIM").map_err(|_| "the clock shim is built by tests/faults/run".to_owned())?;
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let (clock, server) = (dir.path().join("clock"), dir.path().join("redis-server"));
+    let server = dir.path().join("redis-server");
     let redis = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
-    let script = format!("#!/bin/sh\nLD_PRELOAD='{shim}' exec '{redis}' \"$@\"\n");
-    fs::write(&clock, [0; 8]).and_then(|()| fs::write(&server, script)).map_err(|error| error.to_string())?;
+    let script = format!(
+        "#!/bin/sh\nport=${{*#*--port }}; port=${{port%% *}}; clock='{}'/$port\n\
+         [ -e \"$clock\" ] || head -c 8 /dev/zero >\"$clock\"\n\
+         LD_PRELOAD='{shim}' FAULTS_CLOCK=$clock exec '{redis}' \"$@\"\n",
+        dir.path().display()
+    );
+    fs::write(&server, script).map_err(|error| error.to_string())?;
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&server, executable).map_err(|error| error.to_string())?;
-    command.env("FAULTS_CLOCK", clock).env("DISTLOCK_REDIS_SERVER", server);
+    command.env("FAULTS_CLOCKS", dir.path()).env("DISTLOCK_REDIS_SERVER", server);
     Ok(dir)
 }
 

@@ -4,6 +4,7 @@ mod clients;
 mod data;
 mod network;
 mod quorum;
+mod quota;
 mod server;
 pub mod time;
 
@@ -72,11 +73,6 @@ pub fn all() -> Vec<Row> {
 /// Rows of the matrix that this driver does not run, and why.
 pub const NOT_RUN: &[(u32, &str)] = &[
     (12, "packet loss needs nftables in a network namespace, which the machine has not installed"),
-    (36, "CPU quota: not built"),
-    (47, "eviction: not built"),
-    (52, "Redlock, restarted empty: not built"),
-    (53, "Redlock, one clock jumps: not built"),
-    (54, "Redlock, 20 clients on one key: not built"),
     (56, "TLS certificates: tests/it"),
     (57, "edge values: tests/it"),
     (58, "fuzzed replies: a target of its own"),

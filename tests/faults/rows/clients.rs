@@ -1,7 +1,10 @@
 //! Faults of the clients' processes and threads, and many of them.
 
+use super::super::clock::{nanos, now};
 use super::super::load::Habit;
+use super::super::support::process::Guarded;
 use super::super::world::{World, ms};
+use super::quota::Quota;
 use super::{Row, USUAL};
 
 pub fn rows() -> Vec<Row> {
@@ -63,6 +66,15 @@ pub fn rows() -> Vec<Row> {
             ..USUAL
         },
         Row {
+            number: 36,
+            class: 'P',
+            name: "CPU starvation, 5 % of one CPU for each process",
+            punctual: false,
+            tune: |tune| tune.on = tune.on.max((ms(500), ms(1000))),
+            run: starve,
+            ..USUAL
+        },
+        Row {
             number: 40,
             name: "1000 waiters on one key",
             faults: (0, 0),
@@ -106,6 +118,37 @@ fn stop(world: &mut World) {
             world.faults += 1;
         },
         |world| world.clients[index.get()].cont(),
+    );
+}
+
+/// With the kernel's quota where we may set one; else each process is let run for 5 ms of every 100 ms, which is harder on it.
+fn starve(world: &mut World) {
+    let pids: Vec<u32> = world.clients.iter().map(|client| client.pid()).collect();
+    let groups: Vec<Quota> = pids.iter().filter_map(|pid| Quota::over(*pid)).collect();
+    if groups.len() == pids.len() {
+        world.remarks.push(format!("by {}", groups[0].means));
+        world.windows(
+            |world| {
+                groups.iter().for_each(|group| group.limit(true));
+                world.faults += 1;
+            },
+            |_| groups.iter().for_each(|group| group.limit(false)),
+        );
+        return;
+    }
+    world.remarks.push("no quota can be set here: by SIGSTOP and SIGCONT, 5 ms of each 100 ms".into());
+    world.windows(
+        |world| {
+            world.faults += 1;
+            let until = now() + nanos(world.draw(world.tune.on));
+            while now() < until {
+                world.clients.iter_mut().for_each(Guarded::stop);
+                std::thread::sleep(ms(95));
+                world.clients.iter_mut().for_each(Guarded::cont);
+                std::thread::sleep(ms(5));
+            }
+        },
+        |_| (),
     );
 }
 

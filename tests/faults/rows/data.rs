@@ -60,6 +60,15 @@ pub fn rows() -> Vec<Row> {
             },
             ..USUAL
         },
+        Row {
+            number: 47,
+            class: 'T',
+            name: "eviction, volatile-lru and allkeys-lru",
+            // While there is no room, what is not evicted is refused.
+            tune: |tune| (tune.load.long, tune.healing) = (tune.load.long * 30, tune.healing.max(tune.load.lease * 5)),
+            run: eviction,
+            ..USUAL
+        },
         Row { number: 48, class: 'T', name: "failover to a server without the keys", run: failover, ..USUAL },
     ]
 }
@@ -127,4 +136,34 @@ fn failover(world: &mut World) {
     });
     world.proxy.set_upstream(world.server.port());
     world.proxy.cut_all();
+}
+
+/// The server runs out of memory for a moment, and makes room with what is not for ever: the locks, their queues and their fences.
+fn eviction(world: &mut World) {
+    let evicted = |world: &World| -> u64 {
+        let stats = world.server.info("stats");
+        let line = stats.lines().find_map(|line| line.strip_prefix("evicted_keys:"));
+        line.and_then(|count| count.trim().parse().ok()).expect("a count of evicted keys")
+    };
+    let mut by_policy = [0, 0];
+    world.repeat((ms(150), ms(400)), |world| {
+        let which = world.random.below(2) as usize;
+        world.command(&["CONFIG", "SET", "maxmemory-policy", ["volatile-lru", "allkeys-lru"][which]]);
+        let before = evicted(world);
+        world.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        std::thread::sleep(ms(20));
+        world.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        let at = now();
+        world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));
+        let keys = evicted(world) - before;
+        by_policy[which] += keys;
+        world.faults += u64::from(keys > 0);
+    });
+    world.remarks.push(format!(
+        "{} keys evicted by volatile-lru, {} by allkeys-lru; the client does not look at the policy when it starts",
+        by_policy[0], by_policy[1]
+    ));
+    if by_policy.contains(&0) {
+        world.problems.push("a policy evicted nothing".into());
+    }
 }

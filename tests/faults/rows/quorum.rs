@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::thread;
 
+use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::support::{Proxy, Server};
 use super::super::world::{Tune, World, ms};
-use super::{Row, USUAL};
+use super::{Row, USUAL, time};
 
 pub fn rows() -> Vec<Row> {
     vec![
@@ -63,7 +64,124 @@ pub fn rows() -> Vec<Row> {
             },
             ..USUAL
         },
+        Row {
+            number: 52,
+            class: 'T',
+            name: "Redlock, 5 nodes: restarted empty, at once and after a delay",
+            faults: (5, 20),
+            tune: |tune| {
+                five(tune);
+                tune.load.long *= 30;
+                tune.faulted = tune.faulted.max(ms(8000));
+                tune.healing = tune.healing.max(tune.load.lease * 5);
+            },
+            prepare: |world| nodes(world, false),
+            run: forgetful,
+            ..USUAL
+        },
+        Row {
+            number: 53,
+            class: 'T',
+            name: "Redlock, 5 nodes: the clock of one jumps, by 60 s",
+            tune: |tune| {
+                five(tune);
+                tune.load.long *= 30;
+                tune.healing = tune.healing.max(tune.load.lease * 5);
+            },
+            prepare: |world| nodes(world, false),
+            run: |world| {
+                let port = server(world, 4).port();
+                let mut offset = 0;
+                world.repeat((ms(300), ms(700)), |world| {
+                    offset += 60;
+                    // There and back: a clock that stands behind keeps leases for longer, and one before it ends them.
+                    let to = if world.random.below(3) == 0 { offset - 120 } else { offset };
+                    time::set_clock(port, to);
+                    world.faults += u64::from(time::clock_error(server(world, 4)).abs_diff(to) <= 1);
+                });
+                time::set_clock(port, 0);
+            },
+            ..USUAL
+        },
+        Row {
+            number: 54,
+            name: "Redlock, 5 nodes: 20 clients on one key",
+            // No fault but the contention.
+            faults: (0, 0),
+            may_lose: false,
+            tune: |tune| {
+                five(tune);
+                (tune.processes, tune.load.threads, tune.load.keys, tune.load.pool) = (20, 1, 1, 1);
+                (tune.load.long, tune.load.timed) = (0, false);
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
+            prepare: |world| nodes(world, false),
+            run: contention,
+            ..USUAL
+        },
     ]
+}
+
+/// Nodes come back without what they had promised. While they do so at once, overlaps are counted, and judged by how soon they are noticed. After a delay
+/// of more than a lease, in which everything that a node has forgotten has run out, there must be none.
+fn forgetful(world: &mut World) {
+    let faulted = world.tune.faulted;
+    let some = |world: &mut World, count: u64| -> Vec<usize> {
+        let mut left: Vec<usize> = (0..5).collect();
+        (0..count).map(|_| left.remove(world.random.below(left.len() as u64) as usize)).collect()
+    };
+    world.windows_for(
+        faulted / 2,
+        |world| {
+            let count = 1 + world.random.below(3);
+            for index in some(world, count) {
+                server(world, index).restart();
+                world.faults += 1;
+            }
+        },
+        |_| (),
+    );
+    let (lease, on) = (world.tune.load.lease, world.tune.on);
+    // What was granted with the help of a node that forgot may go on for as long as it is renewed: long holds last three leases.
+    thread::sleep(lease * 4);
+    let from = now();
+    world.tune.on = (lease + ms(200), lease + ms(300));
+    let away: RefCell<Vec<usize>> = RefCell::default();
+    world.windows_for(
+        faulted / 2,
+        |world| {
+            let count = 1 + world.random.below(2);
+            for index in some(world, count) {
+                server(world, index).kill();
+                world.faults += 1;
+                away.borrow_mut().push(index);
+            }
+        },
+        |world| away.borrow_mut().drain(..).for_each(|index| server(world, index).restart()),
+    );
+    world.tune.on = on;
+    let (holds, _) = history::read_all(world.dir());
+    let (at_once, late): (Vec<_>, Vec<_>) = holds.into_iter().partition(|hold| hold.granted < from);
+    let (at_once, late) = (check::overlaps(&at_once).0.len(), check::overlaps(&late).0.len());
+    world.remarks.push(format!("restarted at once: {at_once} overlaps, after a delay of more than a lease: {late}"));
+    if late > 0 {
+        world.problems.push(format!("{late} overlaps although restarts were delayed"));
+    }
+}
+
+/// In every second somebody is granted the lock.
+fn contention(world: &mut World) {
+    let from = now();
+    world.repeat((ms(200), ms(200)), |_| ());
+    let (holds, _) = history::read_all(world.dir());
+    let second = nanos(ms(1000));
+    let seconds = (now() - from) / second;
+    let grants = |at: u64| holds.iter().filter(|hold| (at..at + second).contains(&hold.granted)).count();
+    let fewest = (0..seconds).map(|index| grants(from + index * second)).min().unwrap_or(0);
+    world.remarks.push(format!("at least {fewest} grants in each second"));
+    if fewest == 0 {
+        world.problems.push("a second without a grant (I7)".into());
+    }
 }
 
 /// A quorum has no fences, and no commands of a caller's own.
