@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use distlock::{Client, ErrorKind, Lock, LockOptions, RedisLock};
 
+use super::buffer;
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
 use super::support::{fd_count, thread_count};
@@ -26,6 +27,18 @@ pub enum Habit {
     Panic,
     /// Ends without an unlock.
     Leak,
+    /// Other loads: producers and consumers of a bounded buffer (processes are one or the other in turn), the same with producers that do not wait,
+    Buffer,
+    PollingBuffer,
+    /// and processes that are only one of these.
+    Produce,
+    Poll,
+    Consume,
+}
+
+impl Habit {
+    const ALL: [Habit; 8] =
+        [Habit::Unlock, Habit::Panic, Habit::Leak, Habit::Buffer, Habit::PollingBuffer, Habit::Produce, Habit::Poll, Habit::Consume];
 }
 
 /// What a client process is told on its command line.
@@ -53,11 +66,6 @@ pub struct Load {
 impl Load {
     /// The arguments that say so.
     pub fn arguments(&self, dir: &Path, process: u64, seed: u64) -> Vec<String> {
-        let habit = match self.habit {
-            Habit::Unlock => "unlock",
-            Habit::Panic => "panic",
-            Habit::Leak => "leak",
-        };
         vec![
             "client".into(),
             dir.display().to_string(),
@@ -73,7 +81,7 @@ impl Load {
             self.long.to_string(),
             nanos(self.pause).to_string(),
             self.timed.to_string(),
-            habit.into(),
+            format!("{:?}", self.habit),
             self.fenced.to_string(),
         ]
     }
@@ -85,12 +93,12 @@ pub fn key_name(key: u64) -> String {
 }
 
 /// What all threads of a process share.
-struct Process {
-    load: Load,
-    dir: PathBuf,
-    client: Client,
+pub struct Process {
+    pub load: Load,
+    pub dir: PathBuf,
+    pub client: Client,
     cells: witness::Cells,
-    stop: AtomicBool,
+    pub stop: AtomicBool,
 }
 
 /// The life of a client process: ends when the file `exit` appears.
@@ -112,11 +120,7 @@ pub fn run(arguments: &[String]) {
         long: number(long),
         pause: length(pause),
         timed: timed == "true",
-        habit: match habit.as_str() {
-            "panic" => Habit::Panic,
-            "leak" => Habit::Leak,
-            _ => Habit::Unlock,
-        },
+        habit: Habit::ALL.into_iter().find(|known| format!("{known:?}") == *habit).expect("a habit"),
         fenced: fenced == "true",
     };
     let (dir, process, seed) = (PathBuf::from(dir), number(process), number(seed));
@@ -166,6 +170,9 @@ const PLANNED: &str = "planned";
 
 /// One thread, or one after another where they end by habit.
 fn live(process: &Arc<Process>, owner: u64, seed: u64) {
+    if !matches!(process.load.habit, Habit::Unlock | Habit::Panic | Habit::Leak) {
+        return buffer::Worker::new(process, owner).run(&mut Random(seed));
+    }
     let random = Arc::new(std::sync::Mutex::new(Random(seed)));
     let number = Arc::new(AtomicU64::new(0));
     for life in 0.. {
@@ -346,7 +353,7 @@ impl Drop for Unlocks<'_> {
 }
 
 /// Notes the end of the validity. The clock is read first, so that a pause in between makes the noted end too early, and never too late.
-fn see(lock: &RedisLock, record: &mut Record) {
+pub fn see(lock: &RedisLock, record: &mut Record) {
     let at = now();
     if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
         record.valid_until = at + nanos(remaining);
@@ -354,7 +361,7 @@ fn see(lock: &RedisLock, record: &mut Record) {
     }
 }
 
-fn outcome(kind: ErrorKind) -> Outcome {
+pub fn outcome(kind: ErrorKind) -> Outcome {
     match kind {
         ErrorKind::Lost => Outcome::Lost,
         ErrorKind::Unknown => Outcome::Unknown,

@@ -1,6 +1,7 @@
 //! The fault driver: load by real processes, faults by row of the matrix, checkers over what happened. See `tests/faults/run`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod buffer;
 mod check;
 mod clock;
 mod history;

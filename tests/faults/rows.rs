@@ -1,6 +1,7 @@
 //! The rows of the matrix: which fault, how it is injected, and what the row's own criterion is.
 
 mod clients;
+mod conditions;
 mod data;
 mod network;
 mod quorum;
@@ -62,10 +63,13 @@ const USUAL: Row = Row {
     after: |_| (),
 };
 
-/// Every row that is built, by number.
+/// Every row that is built, by number. The matrix ends at 62; those above are the faults of conditions.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> =
-        [network::rows(), server::rows(), clients::rows(), data::rows(), quorum::rows(), time::rows()].into_iter().flatten().collect();
+        [network::rows(), server::rows(), clients::rows(), data::rows(), quorum::rows(), time::rows(), conditions::rows()]
+            .into_iter()
+            .flatten()
+            .collect();
     rows.sort_by_key(|row| row.number);
     rows
 }

@@ -128,7 +128,7 @@ const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
 const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 
 /// Hits single commands with a fault, a few times in each window of it.
-fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
+pub fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
     let mut planned: Vec<Planned> = Vec::new();
     world.repeat(pause, |world| {
         let (fault, skip) = (fault(world), world.random.below(30));
@@ -147,19 +147,21 @@ fn any(_: &[Vec<u8>]) -> bool {
     true
 }
 
-fn keys(command: &[Vec<u8>]) -> Option<&[u8]> {
-    let is_script = command.first()?.eq_ignore_ascii_case(b"EVALSHA") || command.first()?.eq_ignore_ascii_case(b"EVAL");
-    if is_script { command.get(2).map(Vec::as_slice) } else { None }
+/// A script with so many keys.
+pub fn is_script(command: &[Vec<u8>], keys: &[u8]) -> bool {
+    let name = command.first().map_or(&[][..], Vec::as_slice);
+    let is_script = name.eq_ignore_ascii_case(b"EVALSHA") || name.eq_ignore_ascii_case(b"EVAL");
+    is_script && command.get(2).is_some_and(|number| number == keys)
 }
 
 /// The acquire script has four keys and at least four arguments.
 fn is_acquire(command: &[Vec<u8>]) -> bool {
-    keys(command) == Some(b"4") && command.len() >= 11
+    is_script(command, b"4") && command.len() >= 11
 }
 
 /// The extend script has one key.
 fn is_extend(command: &[Vec<u8>]) -> bool {
-    keys(command) == Some(b"1")
+    is_script(command, b"1")
 }
 
 fn nonsense(world: &mut World) -> Fault {

@@ -1,0 +1,241 @@
+//! The load of the rows for conditions: bounded buffers between processes, with room for one item, so that each notification counts.
+//!
+//! Whoever waits gives the lock back: a wait ends one hold in the history and, when it returns, begins another. So the checkers see all holds, and
+//! "nobody holds the lock while somebody wants it" is what a lost notification looks like: with room for one item, all stand still.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Condition, ErrorKind, Lock, LockOptions, RedisLock};
+
+use super::clock::{Random, now};
+use super::history::{Outcome, Record, Writer};
+use super::load::{Habit, Process, key_name, outcome, see};
+use super::witness;
+
+/// How many items a buffer has room for.
+const ROOM: u64 = 1;
+/// A wait ends by itself after this: far later than any row lets the load stand still.
+const LONG: Duration = Duration::from_secs(20);
+/// For the row in which a notification may die with its waiter, as the docs say: its users wait with a timeout.
+pub const SHORT: Duration = Duration::from_secs(3);
+
+/// Numbers in a file, appended one by one, each by one write: a process that is killed has written it or not.
+struct Numbers(File);
+
+impl Numbers {
+    fn open(path: PathBuf) -> Numbers {
+        Numbers(OpenOptions::new().read(true).append(true).create(true).open(path).expect("the buffer"))
+    }
+
+    fn len(&self) -> u64 {
+        self.0.metadata().expect("the buffer has a length").len() / 8
+    }
+
+    fn get(&self, index: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, index * 8).expect("the item is there");
+        u64::from_le_bytes(bytes)
+    }
+
+    fn push(&mut self, number: u64) {
+        self.0.write_all(&number.to_le_bytes()).expect("the buffer can be written");
+    }
+}
+
+fn made(dir: &Path, key: u64) -> PathBuf {
+    dir.join(format!("made-{key}"))
+}
+
+fn taken(dir: &Path, key: u64) -> PathBuf {
+    dir.join(format!("taken-{key}"))
+}
+
+/// One thread: a producer or a consumer of one buffer.
+pub struct Worker<'a> {
+    process: &'a Process,
+    key: u64,
+    owner: u64,
+    number: u64,
+    produces: bool,
+    polls: bool,
+    longest: Duration,
+    lock: RedisLock,
+    not_full: Condition,
+    not_empty: Condition,
+    made: Numbers,
+    taken: Numbers,
+    writer: Writer,
+    resource: witness::Client,
+}
+
+impl<'a> Worker<'a> {
+    pub fn new(process: &'a Process, owner: u64) -> Worker<'a> {
+        let load = &process.load;
+        let key = owner % load.keys;
+        let options = LockOptions::new().lease(load.lease).fenced();
+        let lock = process.client.lock_with(&key_name(key), options).expect("the options can work");
+        let condition = |name| lock.new_condition(name).expect("this layout has conditions");
+        let (not_full, not_empty) = (condition("not-full"), condition("not-empty"));
+        // Without a role of its own, a process has one by its number.
+        let even = owner / 10_000 % 2 == 0;
+        Worker {
+            process,
+            key,
+            owner,
+            number: u64::from(std::process::id()) * 10_000_000,
+            produces: matches!(load.habit, Habit::Produce | Habit::Poll) || even && load.habit != Habit::Consume,
+            polls: matches!(load.habit, Habit::Poll | Habit::PollingBuffer),
+            longest: if load.timed { SHORT } else { LONG },
+            lock,
+            not_full,
+            not_empty,
+            made: Numbers::open(made(&process.dir, key)),
+            taken: Numbers::open(taken(&process.dir, key)),
+            writer: Writer::create(&process.dir, owner, u64::from(std::process::id())),
+            resource: witness::Client::connect(&process.dir),
+        }
+    }
+
+    /// Produces or consumes until told to stop.
+    pub fn run(mut self, random: &mut Random) {
+        while !self.is_over() {
+            let mut record = self.call(now());
+            match self.lock.lock() {
+                Ok(()) => self.hold(record, random),
+                Err(error) => {
+                    (record.ended, record.outcome) = (now(), outcome(error.kind()));
+                    self.writer.write(&record);
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+            thread::sleep(random.between((Duration::ZERO, self.process.load.pause)));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.process.stop.load(Ordering::SeqCst)
+    }
+
+    fn call(&mut self, called: u64) -> Record {
+        self.number += 1;
+        Record::call(self.number, self.key, self.owner, called, 0)
+    }
+
+    /// Works under the lock, waits in it where there is nothing to do, and unlocks.
+    fn hold(&mut self, mut record: Record, random: &mut Random) {
+        loop {
+            (record.granted, record.fence) = (now(), self.lock.fence().unwrap_or(0));
+            see(&self.lock, &mut record);
+            self.writer.write(&record);
+            // From here on, the resource refuses those before us: what we read stays true until we write.
+            let newest = self.resource.write(self.key, record.fence, self.owner, record.number);
+            let (made, taken) = (self.made.len(), self.taken.len());
+            let ready = if self.produces { made < taken + ROOM } else { taken < made };
+            if self.is_over() {
+                let _ = self.not_full.notify_all().and_then(|()| self.not_empty.notify_all());
+                break;
+            }
+            if !newest || self.polls && self.produces && !ready {
+                break;
+            }
+            if ready {
+                thread::sleep(random.between((Duration::ZERO, self.process.load.hold)));
+                self.work(&mut record, made, taken);
+                break;
+            }
+            let condition = if self.produces { self.not_full.clone() } else { self.not_empty.clone() };
+            see(&self.lock, &mut record);
+            let begun = now();
+            // That the lock is given back is known only when the wait returns: the history has it as soon as it was asked for.
+            (record.released, record.ended, record.outcome) = (self.released(&record), begun, Outcome::Ok);
+            self.writer.write(&record);
+            match condition.wait_timeout(self.longest) {
+                Ok(_) => record = self.call(begun),
+                Err(error) => {
+                    record.outcome = outcome(error.kind());
+                    self.writer.write(&record);
+                    if self.lock.is_held() {
+                        break;
+                    }
+                    return;
+                }
+            }
+        }
+        self.end(record);
+    }
+
+    /// Tells the other side, and then puts an item in or takes one out. In this order a process that is killed in between has woken somebody for
+    /// nothing, and who finds nothing waits again; in the other order, the item would be there and nobody would know.
+    fn work(&mut self, record: &mut Record, made: u64, taken: u64) {
+        let condition = if self.produces { &self.not_empty } else { &self.not_full };
+        loop {
+            match condition.notify_one() {
+                Ok(()) => break,
+                // Nobody knows whether somebody was woken: twice is better than never.
+                Err(error) if error.kind() == ErrorKind::Unknown && self.lock.is_valid() => {}
+                Err(error) => {
+                    log::info!("not notified: {error}");
+                    return;
+                }
+            }
+        }
+        if !self.lock.is_valid() || !self.resource.write(self.key, record.fence, self.owner, record.number) {
+            return;
+        }
+        if self.produces {
+            self.made.push(made + 1);
+        } else {
+            let item = self.made.get(taken);
+            self.taken.push(item);
+        }
+        if !self.lock.is_valid() {
+            record.tainted = now();
+        }
+    }
+
+    fn released(&self, record: &Record) -> u64 {
+        record.last_valid.max(if self.lock.is_valid() { 0 } else { now() })
+    }
+
+    fn end(&mut self, mut record: Record) {
+        see(&self.lock, &mut record);
+        (record.released, record.outcome) = (self.released(&record), Outcome::Open);
+        self.writer.write(&record);
+        let answer = self.lock.unlock();
+        (record.ended, record.outcome) = (now(), answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok));
+        if self.lock.is_held() {
+            record.outcome = Outcome::Other;
+            log::error!("held more often than it was locked");
+        }
+        self.writer.write(&record);
+    }
+}
+
+/// What has gone through the buffers, and what is wrong with it in words.
+pub fn inspect(dir: &Path, keys: u64) -> (u64, Vec<String>) {
+    let (mut through, mut problems) = (0, Vec::new());
+    for key in 0..keys {
+        let read = |path: PathBuf| -> Vec<u64> {
+            let bytes = fs::read(path).unwrap_or_default();
+            bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes"))).collect()
+        };
+        let (made, taken) = (read(made(dir, key)), read(taken(dir, key)));
+        through += taken.len() as u64;
+        for (numbers, what) in [(&made, "made"), (&taken, "taken")] {
+            let wrong = (1..).zip(numbers.iter()).find(|(wanted, number)| wanted != *number);
+            if let Some((wanted, number)) = wrong {
+                problems.push(format!("buffer {key}: {number} was {what} where {wanted} should have been: lost or doubled"));
+            }
+        }
+        if !(taken.len()..=taken.len() + ROOM as usize).contains(&made.len()) {
+            problems.push(format!("buffer {key}: {} made, {} taken", made.len(), taken.len()));
+        }
+    }
+    (through, problems)
+}
