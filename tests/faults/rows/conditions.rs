@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::super::buffer;
-use super::super::clock::now;
+use super::super::check;
+use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::load::Habit;
 use super::super::support::{Fault, Planned, Rule};
@@ -166,11 +167,16 @@ fn waiters(world: &mut World) {
     world.remarks.push(format!("{} times when one had just been notified", notified.get()));
 }
 
-/// No item is lost, none doubled.
+/// No item is lost, none doubled, and nobody waits in vain.
 fn inspect(world: &mut World) {
     let (through, problems) = buffer::inspect(world.dir(), world.tune.load.keys);
     world.remarks.push(format!("{through} items"));
     let (holds, _) = history::read_all(world.dir());
+    // One whose notification was lost waits until its time is over, also where the others go on without it.
+    let longest = check::longest_wait(&holds);
+    if longest > nanos(ms(6000) + NEVER_LOST) {
+        world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
+    }
     let tainted = holds.iter().filter(|hold| hold.tainted != 0).count();
     if tainted == 0 {
         world.problems.extend(problems);
