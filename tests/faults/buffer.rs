@@ -1,7 +1,8 @@
 //! The load of the rows for conditions: bounded buffers between processes, with room for one item, so that each notification counts.
 //!
 //! Whoever waits gives the lock back: a wait ends one hold in the history and, when it returns, begins another. So the checkers see all holds, and
-//! "nobody holds the lock while somebody wants it" is what a lost notification looks like: with room for one item, all stand still.
+//! "nobody holds the lock while somebody wants it" is what a lost notification looks like: with room for one item, one producer and one consumer, both
+//! stand still until the waiter next looks whether it is still in the condition, which it does after 4 to 6 s.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,7 +24,7 @@ const ROOM: u64 = 1;
 /// A wait ends by itself after this: far later than any row lets the load stand still.
 const LONG: Duration = Duration::from_secs(20);
 /// For the row in which a notification may die with its waiter, as the docs say: its users wait with a timeout.
-pub const SHORT: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_secs(3);
 
 /// Numbers in a file, appended one by one, each by one write: a process that is killed has written it or not.
 struct Numbers(File);
@@ -52,6 +53,11 @@ fn made(dir: &Path, key: u64) -> PathBuf {
     dir.join(format!("made-{key}"))
 }
 
+/// How many items have been taken out of a buffer.
+pub fn count_taken(dir: &Path, key: u64) -> u64 {
+    fs::metadata(taken(dir, key)).map_or(0, |data| data.len() / 8)
+}
+
 fn taken(dir: &Path, key: u64) -> PathBuf {
     dir.join(format!("taken-{key}"))
 }
@@ -77,19 +83,19 @@ pub struct Worker<'a> {
 impl<'a> Worker<'a> {
     pub fn new(process: &'a Process, owner: u64) -> Worker<'a> {
         let load = &process.load;
-        let key = owner % load.keys;
+        let key = (owner % 10_000 - 1) % load.keys;
         let options = LockOptions::new().lease(load.lease).fenced();
         let lock = process.client.lock_with(&key_name(key), options).expect("the options can work");
         let condition = |name| lock.new_condition(name).expect("this layout has conditions");
         let (not_full, not_empty) = (condition("not-full"), condition("not-empty"));
         // Without a role of its own, a process has one by its number.
-        let even = owner / 10_000 % 2 == 0;
+        let first = owner / 10_000 == 0;
         Worker {
             process,
             key,
             owner,
             number: u64::from(std::process::id()) * 10_000_000,
-            produces: matches!(load.habit, Habit::Produce | Habit::Poll) || even && load.habit != Habit::Consume,
+            produces: matches!(load.habit, Habit::Produce | Habit::Poll) || first && load.habit != Habit::Consume,
             polls: matches!(load.habit, Habit::Poll | Habit::PollingBuffer),
             longest: if load.timed { SHORT } else { LONG },
             lock,
@@ -116,6 +122,9 @@ impl<'a> Worker<'a> {
             }
             thread::sleep(random.between((Duration::ZERO, self.process.load.pause)));
         }
+        // Whoever waits for what we would have done has to hear that it is over.
+        let told = self.lock.lock().and_then(|()| self.not_full.notify_all()).and_then(|()| self.not_empty.notify_all());
+        let _ = told.and_then(|()| self.lock.unlock());
     }
 
     fn is_over(&self) -> bool {
@@ -137,11 +146,7 @@ impl<'a> Worker<'a> {
             let newest = self.resource.write(self.key, record.fence, self.owner, record.number);
             let (made, taken) = (self.made.len(), self.taken.len());
             let ready = if self.produces { made < taken + ROOM } else { taken < made };
-            if self.is_over() {
-                let _ = self.not_full.notify_all().and_then(|()| self.not_empty.notify_all());
-                break;
-            }
-            if !newest || self.polls && self.produces && !ready {
+            if self.is_over() || !newest || self.polls && self.produces && !ready {
                 break;
             }
             if ready {

@@ -27,7 +27,7 @@ pub enum Habit {
     Panic,
     /// Ends without an unlock.
     Leak,
-    /// Other loads: producers and consumers of a bounded buffer (processes are one or the other in turn), the same with producers that do not wait,
+    /// Other loads: producers and consumers of a bounded buffer (the first process produces, the others consume), the same with a producer that does not wait,
     Buffer,
     PollingBuffer,
     /// and processes that are only one of these.

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::judge::HEAD;
-use super::rows::{self, NOT_RUN};
+use super::rows::packets::{IN_NAMESPACE, Namespace};
+use super::rows::{self, NOT_RUN, Row};
 use super::world::Size;
 
 /// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if every row is green.
@@ -20,8 +21,15 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let started = Instant::now();
     let mut lines = Vec::new();
     println!("{HEAD}");
+    let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
+    let missing = rows.iter().any(|row| row.namespace != Namespace::No).then(rows::packets::missing).flatten();
     for row in &rows {
-        let line = one(size, seed, row.number)
+        if let Some(why) = missing.filter(|_| row.namespace == Namespace::Must) {
+            println!("row {} not run: {why}", row.number);
+            not_run.push((row.number, why));
+            continue;
+        }
+        let line = one(size, seed, row, row.namespace != Namespace::No && missing.is_none())
             .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(15)));
         println!("{line}");
         let _ = std::io::stdout().flush();
@@ -30,17 +38,21 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let red = lines.iter().filter(|line| line.ends_with("| red |")).count();
     println!("{} green, {red} red in {} s", lines.len() - red, started.elapsed().as_secs());
     if let Ok(path) = std::env::var("FAULTS_REPORT") {
-        fs::write(&path, report(size, seed, &lines, started.elapsed())).expect("the report can be written");
+        fs::write(&path, report(size, seed, &lines, &not_run, started.elapsed())).expect("the report can be written");
         println!("written: {path}");
     }
     i32::from(red > 0)
 }
 
 /// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red row.
-fn one(size: Size, seed: u64, number: u32) -> Result<String, String> {
-    let word = format!("{size:?}").to_lowercase();
+fn one(size: Size, seed: u64, row: &Row, in_namespace: bool) -> Result<String, String> {
+    let (number, word) = (row.number, format!("{size:?}").to_lowercase());
     let program = std::env::current_exe().expect("the driver's own program");
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
+    if in_namespace {
+        command = Command::new(IN_NAMESPACE[0]);
+        command.args(&IN_NAMESPACE[1..]).arg(&program);
+    }
     let _clock = rows::time::SHIMMED.contains(&number).then(|| shim(&mut command)).transpose()?;
     let mut child = command
         .args(["row", &word, &(seed ^ u64::from(number) << 32).to_string(), &number.to_string()])
@@ -72,7 +84,7 @@ fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
     Ok(dir)
 }
 
-fn report(size: Size, seed: u64, lines: &[String], took: Duration) -> String {
+fn report(size: Size, seed: u64, lines: &[String], not_run: &[(u32, &str)], took: Duration) -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output();
         output.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -96,7 +108,7 @@ fn report(size: Size, seed: u64, lines: &[String], took: Duration) -> String {
         text += &format!("- {what}: {value}\n");
     }
     text += &format!("\n{HEAD}\n{}\n\nNot run:\n\n", lines.join("\n"));
-    for (number, why) in NOT_RUN {
+    for (number, why) in not_run {
         text += &format!("- {number}: {why}\n");
     }
     text

@@ -4,6 +4,7 @@ mod clients;
 mod conditions;
 mod data;
 mod network;
+pub mod packets;
 mod quorum;
 mod quota;
 mod server;
@@ -11,6 +12,7 @@ pub mod time;
 
 use std::time::Duration;
 
+use self::packets::Namespace;
 use super::world::{Tune, World};
 
 /// One row.
@@ -35,6 +37,7 @@ pub struct Row {
     pub leaves_no_queue: bool,
     /// The first keys hold somebody else's data.
     pub foreign_keys: u64,
+    pub namespace: Namespace,
     pub tune: fn(&mut Tune),
     /// Before the clients start.
     pub prepare: fn(&mut World),
@@ -57,6 +60,7 @@ const USUAL: Row = Row {
     recovers: 0.8,
     leaves_no_queue: true,
     foreign_keys: 0,
+    namespace: Namespace::No,
     tune: |_| (),
     prepare: |_| (),
     run: |_| (),
@@ -66,7 +70,7 @@ const USUAL: Row = Row {
 /// Every row that is built, by number. The matrix ends at 62; those above are the faults of conditions.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> =
-        [network::rows(), server::rows(), clients::rows(), data::rows(), quorum::rows(), time::rows(), conditions::rows()]
+        [network::rows(), packets::rows(), server::rows(), clients::rows(), data::rows(), quorum::rows(), time::rows(), conditions::rows()]
             .into_iter()
             .flatten()
             .collect();
@@ -76,7 +80,6 @@ pub fn all() -> Vec<Row> {
 
 /// Rows of the matrix that this driver does not run, and why.
 pub const NOT_RUN: &[(u32, &str)] = &[
-    (12, "packet loss needs nftables in a network namespace, which the machine has not installed"),
     (56, "TLS certificates: tests/it"),
     (57, "edge values: tests/it"),
     (58, "fuzzed replies: a target of its own"),

@@ -160,8 +160,7 @@ impl World {
     /// Starts all client processes and waits until they work.
     pub fn start_clients(&mut self) {
         for _ in 0..self.tune.processes {
-            let client = self.spawn_client();
-            self.clients.push(client);
+            self.add_client();
         }
         let started = now();
         while (0..self.spawned).any(|process| !self.status(process).contains("started")) {
@@ -179,6 +178,12 @@ impl World {
         let program = std::env::current_exe().expect("the driver's own program");
         let seed = self.seed ^ (process + 1).wrapping_mul(0x2545_f491_4f6c_dd1d);
         Guarded::start(&own, &program.display().to_string(), &self.tune.load.arguments(self.dir.path(), process, seed))
+    }
+
+    /// Starts one more client process.
+    pub fn add_client(&mut self) {
+        let client = self.spawn_client();
+        self.clients.push(client);
     }
 
     /// Kills one client process and starts another in its place.

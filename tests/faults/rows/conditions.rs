@@ -7,16 +7,19 @@ use std::time::Duration;
 use super::super::buffer;
 use super::super::check;
 use super::super::clock::{nanos, now};
-use super::super::history;
+use super::super::history::{self, Outcome};
 use super::super::load::Habit;
-use super::super::support::{Fault, Planned, Rule};
+use super::super::support::{Fault, Held, Rule};
 use super::super::world::{Size, Tune, World, ms};
 use super::network::{is_script, shower};
 use super::{Row, USUAL};
 
-/// For how long a buffer may stand still where every notification must arrive: its holder may have been killed, which costs a lease; the answer to an
-/// unlock or to a wait may have been lost, which costs a command timeout or two.
-const NEVER_LOST: Duration = Duration::from_secs(4);
+/// For how long a buffer may stand still where every notification must arrive: its holder may have been killed, which costs a lease and the start of
+/// another; the answer to an unlock or to a wait may have been lost, which costs a command timeout or two. One whose notification was lost finds out
+/// after 4 s at the earliest.
+const NEVER_LOST: Duration = Duration::from_millis(3500);
+/// Where a notification may have died with the lock in the hands of its waiter: until another wakes by its timeout, of 3 s.
+const DIED_WITH_ITS_WAITER: Duration = Duration::from_millis(6500);
 
 pub fn rows() -> Vec<Row> {
     vec![
@@ -35,11 +38,11 @@ pub fn rows() -> Vec<Row> {
             number: 64,
             name: "conditions: waiter killed, waiting or just notified",
             // One that dies with the lock, and before it did anything, takes its notification along. The docs say so, and this load waits with a timeout.
-            stuck: Some(buffer::SHORT.saturating_add(NEVER_LOST)),
+            stuck: Some(DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
-                tune.load.timed = true;
+                (tune.processes, tune.load.threads, tune.load.keys, tune.load.timed) = (5, 1, 1, true);
             },
             run: waiters,
             after: inspect,
@@ -64,7 +67,7 @@ pub fn rows() -> Vec<Row> {
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
             // Nobody can tell those who wait: each finds out when it next shows a sign of life, after 6 s at most.
-            stuck: Some(ms(6000).saturating_add(NEVER_LOST)),
+            stuck: Some(ms(9000)),
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
                 tune.faulted = tune.faulted.max(ms(6000));
@@ -83,8 +86,9 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
+/// One producer and one consumer for each of eight buffers, in a process each.
 fn buffers(tune: &mut Tune, habit: Habit) {
-    (tune.processes, tune.load.threads, tune.load.keys) = (4, 4, 2);
+    (tune.processes, tune.load.threads, tune.load.keys, tune.load.lease) = (2, 8, 8, ms(1000));
     (tune.load.habit, tune.load.timed, tune.load.hold) = (habit, false, Duration::from_micros(300));
 }
 
@@ -93,78 +97,112 @@ fn is_wait(command: &[Vec<u8>]) -> bool {
     is_script(command, b"6")
 }
 
+fn is_wait_of_a_consumer(command: &[Vec<u8>]) -> bool {
+    is_wait(command) && command[7].ends_with(b"not-empty:queue")
+}
+
+fn is_notify_to_a_consumer(command: &[Vec<u8>]) -> bool {
+    is_notify(command) && command[8] == b"not-empty"
+}
+
 /// The script that notifies has four keys, as others have, and three arguments, as none of them.
 fn is_notify(command: &[Vec<u8>]) -> bool {
     is_script(command, b"4") && command.len() == 10
-}
-
-/// Kills a process, whose place another takes. Even ones are producers, odd ones consumers.
-fn kill(world: &mut World, index: u64, habit: Habit) {
-    world.tune.load.habit = habit;
-    world.replace_client(usize::try_from(index).expect("a few processes"));
-    world.faults += 1;
-}
-
-/// Kills one of these, whichever.
-fn kill_one(world: &mut World, first: u64, habit: Habit) {
-    let index = world.random.below(world.tune.processes / 2) * 2 + first;
-    kill(world, index, habit);
 }
 
 fn often(world: &World) -> (Duration, Duration) {
     if world.size == Size::Quick { (ms(100), ms(400)) } else { (ms(1000), ms(2000)) }
 }
 
-/// Waits a moment for a fault to happen.
-fn happens(planned: &Planned) -> bool {
-    let begun = now();
-    while planned.fired() == 0 && now() - begun < 300_000_000 {
-        thread::sleep(ms(1));
-    }
-    planned.remove();
-    planned.fired() > 0
-}
-
-/// Some at any moment; some while their notification is on its way to the server, which runs it when they are dead, or never; some when it has been run.
+/// The producers' process is killed at any moment; while a notification is on its way to the server, which runs it when its sender is dead, or never; and
+/// when it has been run.
 fn notifiers(world: &mut World) {
+    world.tune.load.habit = Habit::Poll;
     let within = Cell::new(0);
     let pause = often(world);
     world.repeat(pause, |world| {
         let fault = match world.random.below(3) {
-            0 => return kill_one(world, 0, Habit::Poll),
-            1 => Fault::HoldRequest,
-            _ => Fault::HoldReply,
+            0 => None,
+            1 => Some(Fault::HoldRequest),
+            _ => Some(Fault::HoldReply),
         };
-        let planned = world.proxy.add(Rule::any(fault).when(is_notify).next(1));
-        if !happens(&planned) {
-            return;
-        }
-        within.set(within.get() + 1);
-        let held = planned.wait_held(ms(1000));
-        // Whichever of them it was.
-        for index in (0..world.tune.processes).step_by(2) {
-            kill(world, index, Habit::Poll);
-        }
-        if world.random.below(2) == 0 {
+        let held = fault.and_then(|fault| catch(world, fault, is_notify));
+        within.set(within.get() + u64::from(held.is_some()));
+        world.replace_client(0);
+        world.faults += 1;
+        if let Some(held) = held
+            && world.random.below(2) == 0
+        {
             held.release();
         }
     });
     world.remarks.push(format!("{} times while it notified", within.get()));
 }
 
-/// Some at any moment, which most of them spend waiting; some just when one of them has been notified.
+/// Waits a moment for a command to be held.
+fn catch(world: &World, fault: Fault, aim: fn(&[Vec<u8>]) -> bool) -> Option<Held> {
+    let planned = world.proxy.add(Rule::any(fault).when(aim).next(1));
+    let begun = now();
+    while planned.fired() == 0 && now() - begun < 300_000_000 {
+        thread::sleep(ms(1));
+    }
+    planned.remove();
+    (planned.fired() > 0).then(|| planned.wait_held(ms(1000)))
+}
+
+/// Which of the consumers' processes began to wait first, or last. They begin one after another, under the lock.
+fn waiting(world: &World, last: bool) -> usize {
+    let (holds, _) = history::read_all(world.dir());
+    let begun = |process: u64| {
+        holds.iter().filter(|hold| hold.owner / 10_000 == process && hold.outcome == Outcome::Ok).map(|hold| hold.ended).max()
+    };
+    let process_of = |index: &usize| {
+        let pid = format!("pid {}", world.clients[*index].pid());
+        (0..world.spawned).find(|process| world.status(*process).lines().any(|line| line == pid))
+    };
+    let consumers = 1..world.clients.len();
+    let order = |index: &usize| process_of(index).and_then(begun).unwrap_or(if last { 0 } else { u64::MAX });
+    if last { consumers.max_by_key(order) } else { consumers.min_by_key(order) }.expect("there are consumers")
+}
+
+/// Consumers are killed: at any moment, in which some of them has the lock and some wait; when one has been notified and its notifier still has the lock; and
+/// when one has asked to wait, which the server hears only after its death. In the last two cases nobody dies with the lock, and so the item that is in the
+/// buffer, or is put into it, must be taken before another consumer comes.
 fn waiters(world: &mut World) {
-    let notified = Cell::new(0);
+    world.tune.load.habit = Habit::Consume;
+    let just_in_time = Cell::new((0, 0));
     let pause = often(world);
     world.repeat(pause, |world| {
-        if world.random.below(2) == 0 {
-            // The notifier waits for its answer meanwhile, and so keeps the lock.
-            let planned = world.proxy.add(Rule::any(Fault::DelayReply(ms(30))).when(is_notify).next(1));
-            notified.set(notified.get() + u64::from(happens(&planned)));
+        let (notified, waits) = just_in_time.get();
+        let (held, last) = match world.random.below(4) {
+            0 => (None, false),
+            1 => (catch(world, Fault::HoldRequest, is_wait_of_a_consumer), true),
+            _ => (catch(world, Fault::HoldReply, is_notify_to_a_consumer), false),
+        };
+        world.faults += 1;
+        let Some(held) = held else {
+            let index = 1 + world.random.below(world.tune.processes - 1);
+            return world.replace_client(usize::try_from(index).expect("a few processes"));
+        };
+        just_in_time.set(if last { (notified, waits + 1) } else { (notified + 1, waits) });
+        let victim = waiting(world, last);
+        world.clients.remove(victim).kill_and_keep_dir();
+        // Its connections end, and the server hears of it.
+        thread::sleep(ms(20));
+        held.release();
+        let (begun, before) = (now(), buffer::count_taken(world.dir(), 0));
+        while buffer::count_taken(world.dir(), 0) < before + 2 {
+            if now() - begun > nanos(NEVER_LOST) {
+                let what = if last { "asked to wait" } else { "had been notified" };
+                world.problems.push(format!("nobody came after one that {what} was killed"));
+                break;
+            }
+            thread::sleep(ms(2));
         }
-        kill_one(world, 1, Habit::Consume);
+        world.add_client();
     });
-    world.remarks.push(format!("{} times when one had just been notified", notified.get()));
+    let (notified, waits) = just_in_time.get();
+    world.remarks.push(format!("{notified} times when one had just been notified, {waits} times when one had just asked to wait"));
 }
 
 /// No item is lost, none doubled, and nobody waits in vain.
@@ -174,7 +212,7 @@ fn inspect(world: &mut World) {
     let (holds, _) = history::read_all(world.dir());
     // One whose notification was lost waits until its time is over, also where the others go on without it.
     let longest = check::longest_wait(&holds);
-    if longest > nanos(ms(6000) + NEVER_LOST) {
+    if longest > nanos(ms(6000) + DIED_WITH_ITS_WAITER) {
         world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
     }
     let tainted = holds.iter().filter(|hold| hold.tainted != 0).count();

@@ -1,5 +1,6 @@
 //! Faults between client and server, by the proxy.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -9,6 +10,7 @@ use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::support::{Fault, Held, Mode, Planned, Rule};
 use super::super::world::{World, ms};
+use super::packets::{self, Namespace};
 use super::{Row, USUAL};
 
 pub fn rows() -> Vec<Row> {
@@ -79,7 +81,8 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 10,
-            name: "silence of 0.5 to 3 leases (proxy), late copies of acquires",
+            name: "silence of 0.5 to 3 leases (proxy, nft), late copies of acquires",
+            namespace: Namespace::IfPossible,
             faults: (3, 10),
             tune: |tune| {
                 tune.on = (tune.load.lease / 2, tune.load.lease * 3);
@@ -178,6 +181,7 @@ fn nonsense(world: &mut World) -> Fault {
 fn blackhole(world: &mut World) {
     let held: Arc<std::sync::Mutex<Vec<(u64, Held)>>> = Arc::default();
     let (put, take) = (Arc::clone(&held), held);
+    let by_packets = Cell::new(0);
     world.windows(
         |world| {
             let caught = world.proxy.add(Rule::any(Fault::HoldRequest).when(is_acquire).next(2));
@@ -188,11 +192,20 @@ fn blackhole(world: &mut World) {
                 world.faults += 1;
             }
             caught.remove();
-            world.proxy.freeze();
+            // Where the kernel drops the packets, a request that was given up on may be sent again after all, and nobody learns of a connection's end.
+            if packets::in_namespace() && world.random.below(2) == 0 {
+                packets::drop_packets(world, 100);
+                by_packets.set(by_packets.get() + 1);
+            } else {
+                world.proxy.freeze();
+            }
             world.faults += 1;
         },
         |world| {
             world.proxy.thaw();
+            if packets::in_namespace() {
+                packets::drop_packets(world, 0);
+            }
             let mut held = take.lock().unwrap();
             for (late, copy) in std::mem::take(&mut *held) {
                 if late <= now() { copy.release() } else { held.push((late, copy)) }
@@ -201,6 +214,13 @@ fn blackhole(world: &mut World) {
     );
     let left: Vec<_> = std::mem::take(&mut *take.lock().unwrap());
     left.into_iter().for_each(|(_, copy)| copy.release());
+    if packets::in_namespace() {
+        packets::forget_half_open(world);
+    }
+    world.remarks.push(match packets::missing().filter(|_| !packets::in_namespace()) {
+        Some(why) => format!("by the proxy alone: {why}"),
+        None => format!("{} times by nft", by_packets.get()),
+    });
 }
 
 fn latency(world: &mut World) {
