@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use distlock::{Client, ErrorKind, Lock, LockOptions, RedisLock};
 
-use super::buffer;
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
 use super::support::{fd_count, thread_count};
-use super::witness;
+use super::{buffer, limits, witness};
 
 /// What a thread does with one in twenty holds instead of unlocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,11 +33,22 @@ pub enum Habit {
     Produce,
     Poll,
     Consume,
+    /// Rate limits instead of locks.
+    Limit,
 }
 
 impl Habit {
-    const ALL: [Habit; 8] =
-        [Habit::Unlock, Habit::Panic, Habit::Leak, Habit::Buffer, Habit::PollingBuffer, Habit::Produce, Habit::Poll, Habit::Consume];
+    const ALL: [Habit; 9] = [
+        Habit::Unlock,
+        Habit::Panic,
+        Habit::Leak,
+        Habit::Buffer,
+        Habit::PollingBuffer,
+        Habit::Produce,
+        Habit::Poll,
+        Habit::Consume,
+        Habit::Limit,
+    ];
 }
 
 /// What a client process is told on its command line.
@@ -170,8 +180,10 @@ const PLANNED: &str = "planned";
 
 /// One thread, or one after another where they end by habit.
 fn live(process: &Arc<Process>, owner: u64, seed: u64) {
-    if !matches!(process.load.habit, Habit::Unlock | Habit::Panic | Habit::Leak) {
-        return buffer::Worker::new(process, owner).run(&mut Random(seed));
+    match process.load.habit {
+        Habit::Unlock | Habit::Panic | Habit::Leak => {}
+        Habit::Limit => return limits::ask(process, owner, &mut Random(seed)),
+        _ => return buffer::Worker::new(process, owner).run(&mut Random(seed)),
     }
     let random = Arc::new(std::sync::Mutex::new(Random(seed)));
     let number = Arc::new(AtomicU64::new(0));

@@ -6,6 +6,7 @@ mod check;
 mod clock;
 mod history;
 mod judge;
+mod limits;
 mod load;
 mod model;
 mod report;

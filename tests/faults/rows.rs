@@ -85,6 +85,5 @@ pub const NOT_RUN: &[(u32, &str)] = &[
     (58, "fuzzed replies: a target of its own"),
     (59, "schedules: tests/models and tests/it"),
     (60, "all of N at random: `tests/faults/run soak`"),
-    (61, "the limiter: tests/it"),
     (62, "other servers: DISTLOCK_REDIS_SERVER=… tests/faults/run quick 1 1 5 21"),
 ];

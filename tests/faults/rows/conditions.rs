@@ -1,6 +1,7 @@
 //! Conditions: bounded buffers between processes, and faults of those who notify, of those who wait, and of what is between them and the server.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
@@ -90,6 +91,8 @@ pub fn rows() -> Vec<Row> {
 fn buffers(tune: &mut Tune, habit: Habit) {
     (tune.processes, tune.load.threads, tune.load.keys, tune.load.lease) = (2, 8, 8, ms(1000));
     (tune.load.habit, tune.load.timed, tune.load.hold) = (habit, false, Duration::from_micros(300));
+    // So long that whoever is early finds nothing to do, and waits; else both would meet in the lock's own queue, and nobody in a condition.
+    tune.load.pause = ms(8);
 }
 
 /// The script that enters a condition has six keys.
@@ -167,7 +170,7 @@ fn waiting(world: &World, last: bool) -> usize {
 
 /// Consumers are killed: at any moment, in which some of them has the lock and some wait; when one has been notified and its notifier still has the lock; and
 /// when one has asked to wait, which the server hears only after its death. In the last two cases nobody dies with the lock, and so the item that is in the
-/// buffer, or is put into it, must be taken before another consumer comes.
+/// buffer, or is put into it, must be taken before another consumer comes, and before one of those that wait looks by itself.
 fn waiters(world: &mut World) {
     world.tune.load.habit = Habit::Consume;
     let just_in_time = Cell::new((0, 0));
@@ -192,7 +195,7 @@ fn waiters(world: &mut World) {
         held.release();
         let (begun, before) = (now(), buffer::count_taken(world.dir(), 0));
         while buffer::count_taken(world.dir(), 0) < before + 2 {
-            if now() - begun > nanos(NEVER_LOST) {
+            if now() - begun > nanos(ms(2000)) {
                 let what = if last { "asked to wait" } else { "had been notified" };
                 world.problems.push(format!("nobody came after one that {what} was killed"));
                 break;
@@ -210,6 +213,12 @@ fn inspect(world: &mut World) {
     let (through, problems) = buffer::inspect(world.dir(), world.tune.load.keys);
     world.remarks.push(format!("{through} items"));
     let (holds, _) = history::read_all(world.dir());
+    let ends: HashSet<_> = holds.iter().map(|hold| (hold.owner, hold.ended)).collect();
+    let waits = holds.iter().filter(|hold| ends.contains(&(hold.owner, hold.called))).count();
+    world.remarks.push(format!("{waits} waits"));
+    if waits < 500 {
+        world.problems.push("so few waits prove nothing".into());
+    }
     // One whose notification was lost waits until its time is over, also where the others go on without it.
     let longest = check::longest_wait(&holds);
     if longest > nanos(ms(6000) + DIED_WITH_ITS_WAITER) {

@@ -3,9 +3,12 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::super::clock::now;
+use super::super::clock::{nanos, now};
+use super::super::limits;
+use super::super::load::Habit;
 use super::super::support::Server;
 use super::super::world::ms;
 use super::{Row, USUAL};
@@ -14,7 +17,11 @@ use super::{Row, USUAL};
 pub const SHIMMED: [u32; 3] = [43, 53, 61];
 
 pub fn rows() -> Vec<Row> {
-    vec![Row {
+    vec![clock(), rate_limits()]
+}
+
+fn clock() -> Row {
+    Row {
         number: 43,
         class: 'T',
         name: "server clock +60 s",
@@ -30,7 +37,67 @@ pub fn rows() -> Vec<Row> {
             });
         },
         ..USUAL
-    }]
+    }
+}
+
+fn rate_limits() -> Row {
+    Row {
+        number: 61,
+        class: 'T',
+        name: "rate limiter: clock +60 s and -30 s, FLUSHALL, restart empty",
+        // No locks here: the row counts what its limits let through.
+        holds: 0,
+        recovers: 0.0,
+        tune: |tune| tune.load.habit = Habit::Limit,
+        run: |world| {
+            let (port, mut offset, begun) = (world.server.port(), 0_i64, now());
+            // Each epoch ends before the state of the limits is lost, or the clock goes on by more than time does, and the next begins thereafter. Where the
+            // clock goes back, nothing new may be let through: that is no end of an epoch.
+            let (mut ends, mut begins) = (Vec::new(), vec![begun]);
+            let faulted = nanos(world.tune.faulted);
+            while now() - begun < faulted {
+                let off = world.draw((ms(200), ms(500)));
+                thread::sleep(off);
+                let how = world.random.below(4);
+                let at = now();
+                match how {
+                    0 => offset += 60,
+                    1 => offset -= 30,
+                    2 => drop(world.command(&["FLUSHALL"])),
+                    _ => world.server.restart(),
+                }
+                set_clock(port, offset);
+                if how != 1 {
+                    ends.push(at);
+                    begins.push(now());
+                }
+                world.faults += 1;
+            }
+            ends.push(now());
+            world.times.push((begun, now()));
+            // A fixed window that the clock was set back in lasts until the clock is where it was: forward, so that everybody comes through in the end.
+            set_clock(port, offset + 3600);
+            let epochs: Vec<_> = begins.into_iter().zip(ends).collect();
+            let [fixed, smooth] = limits::read_all(world.dir());
+            // Around the end of a fixed window twice the count can pass.
+            for (form, passed, windows) in [("fixed", &fixed, 2), ("smooth", &smooth, 1)] {
+                let overrun = limits::overrun(passed, &epochs, windows);
+                if overrun > 0 {
+                    world.problems.push(format!("the {form} limit was overrun by {overrun}"));
+                }
+            }
+            world.remarks.push(format!(
+                "{} and {} calls let through (fixed, smooth) in {} epochs",
+                fixed.len(),
+                smooth.len(),
+                epochs.len()
+            ));
+            if fixed.len().min(smooth.len()) < 500 || fixed.len() + smooth.len() < 1000 {
+                world.problems.push("so few prove nothing".into());
+            }
+        },
+        ..USUAL
+    }
 }
 
 /// Sets the clock of the server on this port so many seconds before that of the machine. It jumps at once.
