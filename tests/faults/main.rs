@@ -6,6 +6,7 @@ mod clock;
 mod history;
 mod judge;
 mod load;
+mod machine;
 mod model;
 mod report;
 mod rows;

@@ -86,7 +86,7 @@ fn report(size: Size, seed: u64, lines: &[String], took: Duration) -> String {
         ("machine", format!("{cpus} CPUs, {model}, {}", said("uname", &["-sr"]))),
         ("server", said(&server, &["--version"])),
         ("rustc", said("rustc", &["--version"])),
-        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["rev-parse", "--short", "HEAD"]))),
+        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["describe", "--always", "--dirty", "--exclude=*"]))),
     ] {
         text += &format!("- {what}: {value}\n");
     }
