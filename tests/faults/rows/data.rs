@@ -42,6 +42,8 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 (tune.load.hold, tune.load.long) = (ms(40), tune.load.long.max(6000));
                 tune.load.keys *= 4;
+                // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
+                tune.load.command = tune.load.lease * 3 / 10;
             },
             run: third_party,
             ..USUAL

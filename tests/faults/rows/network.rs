@@ -105,7 +105,14 @@ pub fn rows() -> Vec<Row> {
             run: latency,
             ..USUAL
         },
-        Row { number: 15, name: "refused connections, storms of RST", run: refused, ..USUAL },
+        Row {
+            number: 15,
+            name: "refused connections, storms of RST",
+            // A rate is nothing that a moment shows.
+            tune: |tune| tune.on = tune.on.max((ms(700), ms(1000))),
+            run: refused,
+            ..USUAL
+        },
         Row {
             number: 16,
             name: "accepts and stays silent",
