@@ -1,18 +1,25 @@
-//! The pool: r2d2 counts and queues, and never connects.
+//! The pool: the client's own connections, or those of a program that has a pool already.
 //!
-//! r2d2's own connector backs off after an outage, hangs on a silent server, and reports a wrong password as a timeout. So what it
-//! keeps are *slots*: making one cannot fail, and whoever checks one out opens the connection in it.
+//! r2d2 keeps the program's. The client's own it does not: its connector backs off after an outage, hangs on a silent server, and reports a wrong password
+//! as a timeout; it closes idle connections only every 30 s; and it looks at the clock five times in each use, which is a good part of what an uncontended lock costs.
 
-use std::convert::Infallible;
+use std::collections::VecDeque;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use r2d2::PooledConnection;
+use crossbeam_channel::{Sender, bounded};
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
-use scheduled_thread_pool::ScheduledThreadPool;
 
-/// A place for one connection.
+use crate::base::locked;
+
+/// How often the idle connections are looked at. One that nobody has used since the look before the last is closed: after one to two of these,
+const LOOK: Duration = Duration::from_millis(2500);
+/// unless so few are left.
+const KEPT: usize = 1;
+
+/// A place for one connection. Whoever checks it out opens the connection in it.
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) connection: Option<Connection>,
@@ -24,27 +31,6 @@ pub(super) struct Slot {
     pub(super) buffer: Vec<u8>,
 }
 
-/// Makes slots for r2d2.
-#[derive(Debug)]
-pub(super) struct Slots;
-
-impl r2d2::ManageConnection for Slots {
-    type Connection = Slot;
-    type Error = Infallible;
-
-    fn connect(&self) -> Result<Slot, Infallible> {
-        Ok(Slot::default())
-    }
-
-    fn is_valid(&self, _: &mut Slot) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn has_broken(&self, _: &mut Slot) -> bool {
-        false
-    }
-}
-
 pub(super) enum Pool {
     Own(OwnPool),
     /// A single connection, for one thread alone.
@@ -53,92 +39,155 @@ pub(super) enum Pool {
     Theirs(r2d2::Pool<redis::Client>),
 }
 
-/// The client's own pool. Its thread starts with the first check-out.
+/// The client's own pool: at most so many connections, first come first served, the one used last first. What a rush has opened is closed after it.
 pub(super) struct OwnPool {
-    size: u32,
-    timeout: Duration,
-    state: RwLock<State>,
+    shared: Arc<Shared>,
 }
 
-enum State {
-    New,
-    Open(r2d2::Pool<Slots>),
-    Closed,
+struct Shared {
+    size: usize,
+    state: Mutex<State>,
+    /// For the thread that closes what is idle: the pool was closed.
+    closed: Condvar,
 }
 
-/// A slot that was checked out.
-pub(super) enum CheckedOut {
-    Pooled(PooledConnection<Slots>),
-    /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it back.
-    Alone(Slot),
+#[derive(Default)]
+struct State {
+    /// With the number of the look before which each was used last: cheaper than the time. The one used last is on top, so the least used sink to the
+    /// bottom, and stay idle.
+    idle: Vec<(Box<Slot>, u64)>,
+    /// How often the idle ones were looked at.
+    looks: u64,
+    /// How many are checked out.
+    out: usize,
+    /// Who waits for one, and what it is handed over by. Nobody waits while one is idle, or while fewer than `size` are out.
+    waiting: VecDeque<(u64, Sender<Box<Slot>>)>,
+    last_ticket: u64,
+    /// Whether there is a thread that closes what is idle.
+    sweeping: bool,
+    closed: bool,
 }
 
-impl CheckedOut {
+/// A slot that was checked out. It goes back when dropped, also while its user panics.
+pub(super) struct CheckedOut<'a> {
+    slot: Option<Box<Slot>>,
+    /// `None`: of a pool that has been closed. A grant may arrive just then, and somebody has to give it back.
+    pool: Option<&'a Arc<Shared>>,
+}
+
+impl CheckedOut<'_> {
     pub(super) fn slot(&mut self) -> &mut Slot {
-        match self {
-            Self::Pooled(slot) => slot,
-            Self::Alone(slot) => slot,
+        self.slot.get_or_insert_default()
+    }
+}
+
+impl Drop for CheckedOut<'_> {
+    fn drop(&mut self) {
+        if let (Some(slot), Some(pool)) = (self.slot.take(), self.pool) {
+            pool.check_in(slot);
         }
     }
 }
 
 impl OwnPool {
-    pub(super) fn new(size: u32, timeout: Duration) -> Self {
-        Self { size, timeout, state: RwLock::new(State::New) }
+    pub(super) fn new(size: u32) -> Self {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        Self { shared: Arc::new(Shared { size, state: Mutex::default(), closed: Condvar::new() }) }
     }
 
-    /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be started.
-    pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
-        let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            State::New => None,
-            State::Open(pool) => match pool.try_get() {
-                // One that is idle is had without a look at the clock.
-                Some(slot) => return Some(CheckedOut::Pooled(slot)),
-                None => Some(pool.clone()),
-            },
-            State::Closed => return Some(CheckedOut::Alone(Slot::default())),
-        };
-        let pool = match known {
-            Some(pool) => pool,
-            None => {
-                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-                match &*state {
-                    State::New => {
-                        let pool = self.start()?;
-                        *state = State::Open(pool.clone());
-                        pool
-                    }
-                    State::Open(pool) => pool.clone(),
-                    State::Closed => return Some(CheckedOut::Alone(Slot::default())),
-                }
-            }
-        };
-        pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
-    }
-
-    fn start(&self) -> Option<r2d2::Pool<Slots>> {
-        // It panics where the system has no thread left.
-        let thread = || ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool").build();
-        let thread = std::panic::catch_unwind(thread).ok()?;
-        let pool = r2d2::Pool::builder()
-            .max_size(self.size)
-            // Made when they are needed: a slot that was made later would lie on top of one that has a connection already.
-            .min_idle(Some(0))
-            .test_on_check_out(false)
-            // Idle connections are told by use; no thread needs to look at them.
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connection_timeout(self.timeout)
-            .thread_pool(Arc::new(thread))
-            // The other way to build waits for every slot, and gives up where a busy machine is slower than a short command timeout.
-            .build_unchecked(Slots);
-        Some(pool)
+    /// A slot, as soon as one is free. `None`: none within `wait`.
+    pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut<'_>> {
+        let (pool, alone) = (Some(&self.shared), CheckedOut { slot: None, pool: None });
+        let mut state = locked(&self.shared.state);
+        if state.closed {
+            return Some(alone);
+        }
+        if state.out < self.shared.size {
+            state.out += 1;
+            // One that is idle is had without a look at the clock.
+            let slot = state.idle.pop().map(|(slot, _)| slot);
+            drop(state);
+            return Some(CheckedOut { slot: Some(slot.unwrap_or_default()), pool });
+        }
+        let (give, given) = bounded(1);
+        state.last_ticket += 1;
+        let ticket = state.last_ticket;
+        state.waiting.push_back((ticket, give));
+        drop(state);
+        let slot = given.recv_timeout(wait()).ok().or_else(|| {
+            let mut state = locked(&self.shared.state);
+            state.waiting.retain(|(waiting, _)| *waiting != ticket);
+            // It may have come at the very moment at which the wait was over.
+            given.try_recv().ok()
+        });
+        match slot {
+            Some(slot) => Some(CheckedOut { slot: Some(slot), pool }),
+            None => locked(&self.shared.state).closed.then_some(alone),
+        }
     }
 
     /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
     pub(super) fn close(&self) {
-        let was = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), State::Closed);
-        drop(was);
+        let mut state = locked(&self.shared.state);
+        state.closed = true;
+        state.waiting.clear();
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        self.shared.closed.notify_all();
+        drop(idle);
+    }
+}
+
+impl Drop for OwnPool {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn check_in(self: &Arc<Self>, mut slot: Box<Slot>) {
+        let mut state = locked(&self.state);
+        while let Some((_, give)) = state.waiting.pop_front() {
+            match give.send(slot) {
+                Ok(()) => return,
+                Err(unsent) => slot = unsent.into_inner(),
+            }
+        }
+        state.out -= 1;
+        // What has no connection is of no use, and would only lie on top of those that have one.
+        if state.closed || slot.connection.is_none() {
+            drop(state);
+            return drop(slot);
+        }
+        let looks = state.looks;
+        state.idle.push((slot, looks));
+        if state.idle.len() > KEPT && !state.sweeping {
+            let shared = Arc::clone(self);
+            // Without a thread they stay open until there is one.
+            state.sweeping = thread::Builder::new().name("distlock-pool".into()).spawn(move || shared.sweep()).is_ok();
+        }
+    }
+
+    /// Closes what nobody uses, until few enough are left.
+    fn sweep(&self) {
+        let mut state = locked(&self.state);
+        let mut next = Instant::now() + LOOK;
+        while state.idle.len() > KEPT && !state.closed {
+            let left = next.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                state = self.closed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            let looks = state.looks;
+            let unused = state.idle.iter().take_while(|(_, used)| *used < looks).count().min(state.idle.len() - KEPT);
+            let unused: Vec<_> = state.idle.drain(..unused).collect();
+            state.looks += 1;
+            drop(state);
+            drop(unused);
+            next = Instant::now() + LOOK;
+            state = locked(&self.state);
+        }
+        state.sweeping = false;
     }
 }
 
@@ -166,5 +215,55 @@ mod tests {
     #[test]
     fn a_closed_connection_can_be_made() {
         assert!(closed_connection().is_some());
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_full_pool_serves_those_who_wait_in_their_order() {
+        let pool = OwnPool::new(1);
+        let held = pool.check_out(|| LONG);
+        let (say, hear) = bounded(8);
+        thread::scope(|scope| {
+            for number in 0..4 {
+                let (pool, say) = (&pool, say.clone());
+                scope.spawn(move || {
+                    let _slot = pool.check_out(|| LONG);
+                    say.send(number)
+                });
+                while locked(&pool.shared.state).waiting.len() <= number {
+                    thread::yield_now();
+                }
+            }
+            drop(held);
+            assert_eq!(hear.iter().take(4).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        });
+        let state = locked(&pool.shared.state);
+        assert_eq!((state.out, state.waiting.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_wait_that_is_over_leaves_nothing_and_takes_nothing() {
+        let pool = OwnPool::new(1);
+        let held = pool.check_out(|| LONG);
+        assert!(pool.check_out(|| Duration::ZERO).is_none());
+        drop(held);
+        assert!(pool.check_out(|| Duration::ZERO).is_some());
+    }
+
+    #[test]
+    fn a_pool_that_is_closed_keeps_nobody_waiting() {
+        let pool = OwnPool::new(1);
+        let held = pool.check_out(|| LONG);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| pool.check_out(|| LONG).is_some_and(|slot| slot.pool.is_none()));
+            while locked(&pool.shared.state).waiting.is_empty() {
+                thread::yield_now();
+            }
+            pool.close();
+            assert!(waiting.join().expect("no panic"));
+        });
+        drop(held);
+        assert_eq!(locked(&pool.shared.state).out, 0);
     }
 }

@@ -28,6 +28,7 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod round_trips;
 mod rules;
 mod secrets;
 #[allow(dead_code)]
