@@ -15,6 +15,7 @@ mod growth;
 mod helpers;
 mod holds;
 mod interrupts;
+mod killed;
 mod layers;
 mod lock;
 #[allow(dead_code)]
