@@ -14,10 +14,15 @@ use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo}
 
 use crate::base::locked;
 
-/// How often the idle connections are looked at. One that nobody has used since the look before the last is closed: after one to two of these,
+/// How often it is looked at which connections are needed. Those that fewer than one in [`RARE`] check-outs needed since the last look are closed,
 const LOOK: Duration = Duration::from_millis(2500);
-/// unless so few are left.
+const RARE: u64 = 50;
+/// down to so many.
 const KEPT: usize = 1;
+/// So long it is worth waiting for a connection that is in use before another one is opened, which takes about as long:
+const WORTH: Duration = Duration::from_millis(1);
+/// unless so many have had to wait lately. A thousand waiters that each ask once a second meet now and then, and need no more than two connections.
+const PRESSED: u32 = 8;
 
 /// A place for one connection. Whoever checks it out opens the connection in it.
 #[derive(Default)]
@@ -47,23 +52,25 @@ pub(super) struct OwnPool {
 struct Shared {
     size: usize,
     state: Mutex<State>,
-    /// For the thread that closes what is idle: the pool was closed.
+    /// For the thread that closes what is not needed: the pool was closed.
     closed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// With the number of the look before which each was used last: cheaper than the time. The one used last is on top, so the least used sink to the
-    /// bottom, and stay idle.
-    idle: Vec<(Box<Slot>, u64)>,
-    /// How often the idle ones were looked at.
-    looks: u64,
+    /// The one used last is on top.
+    #[allow(clippy::vec_box, reason = "each goes in and out all the time, and a connection is some hundred bytes long")]
+    idle: Vec<Box<Slot>>,
     /// How many are checked out.
     out: usize,
-    /// Who waits for one, and what it is handed over by. Nobody waits while one is idle, or while fewer than `size` are out.
+    /// Who waits for one, and what it is handed over by. Nobody waits while one is idle.
     waiting: VecDeque<(u64, Sender<Box<Slot>>)>,
     last_ticket: u64,
-    /// Whether there is a thread that closes what is idle.
+    /// How many more have had to wait, lately, than have found one idle.
+    pressed: u32,
+    /// How many check-outs since the last look have found so many out, by that number.
+    needed: Vec<u64>,
+    /// Whether there is a thread that closes what is not needed.
     sweeping: bool,
     closed: bool,
 }
@@ -97,33 +104,42 @@ impl OwnPool {
 
     /// A slot, as soon as one is free. `None`: none within `wait`.
     pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut<'_>> {
-        let (pool, alone) = (Some(&self.shared), CheckedOut { slot: None, pool: None });
+        let (size, alone) = (self.shared.size, CheckedOut { slot: None, pool: None });
+        let pooled = |slot| Some(CheckedOut { slot: Some(slot), pool: Some(&self.shared) });
         let mut state = locked(&self.shared.state);
         if state.closed {
             return Some(alone);
         }
-        if state.out < self.shared.size {
-            state.out += 1;
-            // One that is idle is had without a look at the clock.
-            let slot = state.idle.pop().map(|(slot, _)| slot);
+        if let Some(slot) = state.check_out(size) {
             drop(state);
-            return Some(CheckedOut { slot: Some(slot.unwrap_or_default()), pool });
+            return pooled(slot);
         }
         let (give, given) = bounded(1);
         state.last_ticket += 1;
         let ticket = state.last_ticket;
         state.waiting.push_back((ticket, give));
         drop(state);
-        let slot = given.recv_timeout(wait()).ok().or_else(|| {
+        for longest in [WORTH, Duration::MAX] {
+            if let Ok(slot) = given.recv_timeout(wait().min(longest)) {
+                return pooled(slot);
+            }
             let mut state = locked(&self.shared.state);
-            state.waiting.retain(|(waiting, _)| *waiting != ticket);
             // It may have come at the very moment at which the wait was over.
-            given.try_recv().ok()
-        });
-        match slot {
-            Some(slot) => Some(CheckedOut { slot: Some(slot), pool }),
-            None => locked(&self.shared.state).closed.then_some(alone),
+            if let Ok(slot) = given.try_recv() {
+                return pooled(slot);
+            }
+            if state.closed {
+                return Some(alone);
+            }
+            if state.out < size {
+                state.forget(ticket);
+                state.out += 1;
+                return pooled(Box::default());
+            }
         }
+        let mut state = locked(&self.shared.state);
+        state.forget(ticket);
+        given.try_recv().ok().and_then(pooled)
     }
 
     /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
@@ -159,29 +175,27 @@ impl Shared {
             drop(state);
             return drop(slot);
         }
-        let looks = state.looks;
-        state.idle.push((slot, looks));
-        if state.idle.len() > KEPT && !state.sweeping {
+        state.idle.push(slot);
+        if state.idle.len() + state.out > KEPT && !state.sweeping {
             let shared = Arc::clone(self);
             // Without a thread they stay open until there is one.
             state.sweeping = thread::Builder::new().name("distlock-pool".into()).spawn(move || shared.sweep()).is_ok();
         }
     }
 
-    /// Closes what nobody uses, until few enough are left.
+    /// Closes what is not needed, until few enough are left.
     fn sweep(&self) {
         let mut state = locked(&self.state);
         let mut next = Instant::now() + LOOK;
-        while state.idle.len() > KEPT && !state.closed {
+        while state.idle.len() + state.out > KEPT && !state.closed {
             let left = next.saturating_duration_since(Instant::now());
             if !left.is_zero() {
                 state = self.closed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let looks = state.looks;
-            let unused = state.idle.iter().take_while(|(_, used)| *used < looks).count().min(state.idle.len() - KEPT);
-            let unused: Vec<_> = state.idle.drain(..unused).collect();
-            state.looks += 1;
+            let surplus = (state.idle.len() + state.out).saturating_sub(enough(&state.needed)).min(state.idle.len());
+            let unused: Vec<_> = state.idle.drain(..surplus).collect();
+            state.needed.clear();
             drop(state);
             drop(unused);
             next = Instant::now() + LOOK;
@@ -189,6 +203,38 @@ impl Shared {
         }
         state.sweeping = false;
     }
+}
+
+impl State {
+    /// One that is idle, or a new one where that is better than to wait.
+    fn check_out(&mut self, size: usize) -> Option<Box<Slot>> {
+        let out = self.out;
+        if out >= self.needed.len() {
+            self.needed.resize(out + 1, 0);
+        }
+        self.needed[out] += 1;
+        if let Some(slot) = self.idle.pop() {
+            self.pressed = self.pressed.saturating_sub(1);
+            self.out += 1;
+            return Some(slot);
+        }
+        if out == 0 || (out < size && self.pressed >= PRESSED) {
+            self.out += 1;
+            return Some(Box::default());
+        }
+        self.pressed = (self.pressed + 1).min(2 * PRESSED);
+        None
+    }
+
+    fn forget(&mut self, ticket: u64) {
+        self.waiting.retain(|(waiting, _)| *waiting != ticket);
+    }
+}
+
+/// How many connections are enough for check-outs of which so many found none out, one, two, and so on.
+fn enough(needed: &[u64]) -> usize {
+    let all: u64 = needed.iter().sum();
+    needed.iter().rposition(|&count| count * RARE > all).map_or(0, |found| found + 1).max(KEPT)
 }
 
 /// A connection that its pool will discard: r2d2 asks whether it is open, and redis-rs says so of one that timed out (R6).
@@ -218,6 +264,42 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_connection_that_comes_back_at_once_spares_another() {
+        let mut state = State::default();
+        let slot = state.check_out(8).expect("the first");
+        assert!(state.check_out(8).is_none(), "the first will be back soon");
+        (state.idle, state.out) = (vec![slot], 0);
+        assert!(state.check_out(8).is_some());
+        assert_eq!((state.out, state.idle.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_connection_that_does_not_come_back_is_not_waited_for() {
+        let pool = OwnPool::new(2);
+        let held = pool.check_out(|| LONG);
+        assert!(pool.check_out(|| LONG).is_some(), "another one is opened");
+        drop(held);
+    }
+
+    #[test]
+    fn where_many_have_to_wait_nobody_waits_for_long() {
+        let mut state = State { out: 1, ..State::default() };
+        let waited = (0..100).take_while(|_| state.check_out(8).is_none()).count();
+        assert_eq!((waited, state.out), (PRESSED as usize, 2));
+        assert!(state.check_out(8).is_some());
+        state.out = 8;
+        assert!(state.check_out(8).is_none(), "and never more than there may be");
+    }
+
+    #[test]
+    fn what_is_needed_now_and_then_is_not_kept() {
+        assert_eq!(enough(&[]), KEPT);
+        assert_eq!(enough(&[850, 130, 15, 1]), 2);
+        assert_eq!(enough(&[10, 10, 10, 10]), 4);
+        assert_eq!(enough(&[3, 1]), 2);
+    }
 
     #[test]
     fn a_full_pool_serves_those_who_wait_in_their_order() {
