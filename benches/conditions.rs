@@ -3,6 +3,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use distlock::{Client, Lock};
@@ -12,6 +15,7 @@ mod support;
 use support::aims::Aims;
 use support::args::Args;
 use support::clock::now;
+use support::contest::round_trips;
 use support::it::{Proxy, Server, eventually};
 use support::peers::{self, Driver};
 use support::placement::Place;
@@ -38,6 +42,8 @@ struct Outcome {
     notify_p50: f64,
     notify_p99: f64,
     trip_p50: f64,
+    /// The call of unlock.
+    released_p50: f64,
     /// Returns beyond one for each notification.
     surplus: f64,
 }
@@ -87,28 +93,30 @@ impl Row {
         let client = Client::open(&self.url).unwrap();
         let lock = client.lock(key);
         let condition = lock.new_condition("bench").unwrap();
-        let mut trips = redis::Client::open(&*self.url).unwrap().get_connection().unwrap();
-        let mut took = Vec::new();
+        let over = Arc::new(AtomicBool::new(false));
+        let (url, stop) = (self.url.clone(), Arc::clone(&over));
+        let probe = thread::spawn(move || round_trips(&url, || !stop.load(Ordering::Relaxed)));
         // The first of each waiter opens its inbox, and is not counted.
-        let (mut notified, mut first) = (Vec::new(), 0);
+        let (mut notified, mut unlocks, mut first) = (Vec::new(), Vec::new(), 0);
         for at in 0..waiters * 2 + self.notifications {
             eventually(Duration::from_secs(30), || waiting() == waiters);
-            let asked = now();
-            redis::cmd("GET").arg("round-trip").exec(&mut trips).unwrap();
-            took.push(now() - asked);
             lock.lock().unwrap();
             let notify_called = now();
             condition.notify_one().unwrap();
             let unlock_called = now();
             lock.unlock().unwrap();
+            let unlocked = now();
             if at < waiters * 2 {
-                first = now();
+                first = unlocked;
             } else {
                 notified.push((notify_called, unlock_called));
+                unlocks.push(unlocked - unlock_called);
             }
         }
         // What each wrote down, it wrote before it waited again.
         eventually(Duration::from_secs(30), || waiting() == waiters);
+        over.store(true, Ordering::Relaxed);
+        let mut trips = probe.join().unwrap();
         drivers.into_iter().for_each(Driver::kill);
         let mut returned: Vec<u64> = (0..waiters).flat_map(|process| read(&file(process))).collect();
         returned.sort_unstable();
@@ -123,7 +131,8 @@ impl Row {
             unlock_p99: percentile(&mut by_unlock, 0.99) as f64,
             notify_p50: percentile(&mut by_notify, 0.50) as f64,
             notify_p99: percentile(&mut by_notify, 0.99) as f64,
-            trip_p50: percentile(&mut took, 0.50) as f64,
+            trip_p50: percentile(&mut trips, 0.50) as f64,
+            released_p50: percentile(&mut unlocks, 0.50) as f64,
             surplus: returned.len() as f64 - notified.len() as f64,
         }
     }
@@ -143,6 +152,7 @@ fn report(rows: &[Row], rounds: usize) {
         "from unlock p50 µs",
         "p99 µs",
         "GET p50 µs",
+        "unlock p50 µs",
         "from unlock p50 / GET",
         "p99 / GET",
         "from notify p50 / GET",
@@ -160,6 +170,7 @@ fn report(rows: &[Row], rounds: usize) {
                 us(row.median(|round| round.unlock_p50)),
                 us(row.median(|round| round.unlock_p99)),
                 us(row.median(|round| round.trip_p50)),
+                us(row.median(|round| round.released_p50)),
                 format!("{:.2}", ratio(|round| round.unlock_p50)),
                 format!("{:.2}", ratio(|round| round.unlock_p99)),
                 format!("{:.2}", ratio(|round| round.notify_p50)),
@@ -179,7 +190,7 @@ fn report(rows: &[Row], rounds: usize) {
     println!(
         "Medians of {rounds} rounds of {} notifications on loopback and {} with delay, every row in turn. One process locks, notifies one waiter and unlocks; all others \
          wait, and wait again once they have returned. From unlock, from notify: from that call to the return of the waiter's `wait`, which has the lock \
-         again then. The round trip of the same run is a GET before each notification, over a connection of its own. The way in is a hand-over, so the aims are those of `processes`.\n",
+         again then. The round trip of the same run is a GET every 2 ms, over a connection of its own. The way in is a hand-over, so the aims are those of `processes`.\n",
         rows.first().map_or(0, |row| row.notifications),
         rows.last().map_or(0, |row| row.notifications)
     );
