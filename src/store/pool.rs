@@ -28,8 +28,7 @@ const PRESSED: u32 = 8;
 #[derive(Default)]
 pub(super) struct Slot {
     pub(super) connection: Option<Connection>,
-    /// What the socket's timeouts are set to.
-    pub(super) timeout: Option<Duration>,
+    pub(super) state: super::wire::State,
     /// How many failures the node had seen when the connection was opened (R6).
     pub(super) generation: u64,
     /// Where its commands are packed.

@@ -21,6 +21,7 @@ mod lock;
 #[allow(dead_code)]
 mod logs;
 mod loss;
+mod out_of_step;
 mod outage;
 mod peers;
 mod permissions;
