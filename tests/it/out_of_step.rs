@@ -88,6 +88,7 @@ fn an_extension_that_is_answered_twice_extends_no_other_lease() {
     // Asked once more, on a connection of which nothing is doubled, long before the first answers are needed.
     eventually(SOON, || {
         clock.advance(ms(20));
+        assert!(locks[2].remaining().is_none_or(|left| left < ms(20_000)), "it was extended on another lease's answer");
         told.try_recv().is_ok_and(|name| name == "third")
     });
     assert_eq!(told.recv_timeout(ms(100)).ok(), None);
