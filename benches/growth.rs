@@ -11,6 +11,7 @@ use distlock::{Client, Interrupt, Lock, RedisLock};
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::clock::now;
 use support::contender::{Contender, Maker};
@@ -27,6 +28,8 @@ use support::table::{Table, us};
 /// One thing that grows.
 struct Series {
     name: &'static str,
+    /// Whether one thread alone wants the lock that is measured.
+    alone: bool,
     counts: Vec<u64>,
     /// What a lock and unlock cost at this count, in nanoseconds.
     measure: Box<dyn FnMut(u64) -> f64>,
@@ -63,7 +66,7 @@ fn series(args: &Args, server: &Arc<Server>) -> Vec<Series> {
     let samples = args.pick(100, 400);
     let new = |name, most, measure: Box<dyn FnMut(u64) -> f64>| {
         let counts = powers(most);
-        Series { name, costs: vec![Vec::new(); counts.len()], counts, measure }
+        Series { name, alone: !name.ends_with("on the lock"), costs: vec![Vec::new(); counts.len()], counts, measure }
     };
     let millis = args.pick(200, 600);
     let (parked_on, processes_on) = (Arc::clone(server), Arc::clone(server));
@@ -203,7 +206,8 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
     let columns: Vec<String> = (0..most).map(|power| format!("{}", 1_u64 << power)).collect();
     let mut heading = vec!["µs per acquisition with …"];
     heading.extend(columns.iter().map(String::as_str));
-    heading.extend(["slope", "from 4 on"]);
+    heading.extend(["slope", "from 4 on", "A' / A"]);
+    let mut aims = Aims::new();
     let mut table = Table::new(&heading);
     let mut lines = Vec::new();
     for series in all {
@@ -213,14 +217,21 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
         cells.extend((0..most).map(|at| costs.get(at).map_or(String::new(), |&cost| us(cost))));
         cells.push(format!("{:+.3}", slope(&points)));
         cells.push(format!("{:+.3}", slope(&points[2..])));
+        // The first round against the last: how much of a difference is noise.
+        let again = series.costs.iter().filter_map(|rounds| Some(rounds.last()? / rounds.first()?));
+        cells.push(if rounds > 1 { format!("{:.2}", median(again)) } else { "–".to_owned() });
+        // Where all want the same lock, contention begins at two, which is no growth.
+        let (from, measured) = if series.alone { ("", slope(&points)) } else { (", from 4 on", slope(&points[2..])) };
+        aims.at_most(&format!("{}: slope{from}", series.name), measured, 0.05);
         table.row(cells);
         lines.push(Line { name: series.name.to_owned(), points });
     }
     table.print();
     println!(
         "Medians of {rounds} rounds. The slope is that of log cost over log count: 0 is flat, 1 is in proportion; from one to two, contention begins, so it is also given \
-         from 4 on. The first three rows: p50 of one lock and unlock. The others: time per acquisition where all want the same lock all the time.\n\n\
+         from 4 on. A' / A: the last round over the first, the median over the counts. The first three rows: p50 of one lock and unlock. The others: time per acquisition where all want the same lock all the time.\n\n\
          ![cost per acquisition](plots/growth.svg)\n"
     );
+    aims.print();
     plot::lines(plots, "growth", "Cost of an acquisition", "how many", "µs", &lines);
 }

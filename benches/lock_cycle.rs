@@ -7,6 +7,7 @@ use distlock::{Client, Lock, LockOptions};
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::clock::now;
 use support::contender::{Contender, Raw};
@@ -201,4 +202,22 @@ fn report(rows: &[Row], rounds: usize, samples: u64) {
         "{rounds} rounds, in each {samples} cycles of every contender in turn. p50 and p99 are medians over the rounds of that round's; the ratio and what comes on \
          top of raw are medians over the rounds of the comparison with that round's A. A' shows the noise. Requests: what the server read from the client per cycle.\n"
     );
+    aims(rows);
+}
+
+fn aims(rows: &[Row]) {
+    let p50 = |row: &Row| median(row.rounds.iter().map(|round| round.0));
+    let over_raw = |label: &str| {
+        let row = rows.iter().find(|row| row.label == label);
+        row.map_or(f64::NAN, |row| median(row.rounds.iter().zip(&rows[0].rounds).map(|(own, raw)| own.0 / raw.0)))
+    };
+    let of = |label: &str| rows.iter().find(|row| row.label == label).map_or(f64::NAN, p50);
+    let peers = rows.iter().filter(|row| matches!(row.run, Run::There { .. })).map(p50);
+    let fastest = peers.reduce(f64::min).unwrap_or(f64::NAN);
+    let mut aims = Aims::new();
+    aims.at_most("plain, times the raw pair", over_raw("distlock `lock`, `unlock`"), 1.03);
+    aims.at_most("fenced, times the raw pair", over_raw("distlock, fenced"), 1.10);
+    aims.at_most("re-entrant, ns", of("distlock, re-entrant"), 60.0);
+    aims.at_most("plain, times the fastest peer", of("distlock `lock`, `unlock`") / fastest, 1.0);
+    aims.print();
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::contest::{Contest, Outcome};
 use support::it::{Proxy, Server};
 use support::peers::{self, Peer};
 use support::placement::Place;
+use support::plot::{self, Line};
 use support::server::{self, Side};
 use support::stats::median;
 use support::table::{Table, thousands, us};
@@ -32,18 +34,27 @@ fn main() {
         let theirs = [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::JEDIS_1MS, peers::REDISSON];
         all.extend(peers::built(&theirs, &server.url()));
     }
+    all.push(peers::OURS_AGAIN);
     all.retain(|peer| args.takes(peer.label));
+    let mut aims = Aims::new();
+    let mut lines: Vec<Line> = all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
     let dir = tempfile::tempdir().unwrap();
     let (rounds, seconds) = args.pick((1, 1), (2, 2));
     for processes in [2, 8, 32] {
         println!("### {processes} processes, loopback\n");
-        contest(&all, &server, &server.url(), processes, rounds, seconds, dir.path());
+        let rows = contest(&all, &server, &server.url(), processes, rounds, seconds, dir.path());
+        judge_loopback(&mut aims, &rows, processes);
+        for row in &rows {
+            let line = lines.iter_mut().find(|line| line.name == row.peer.label);
+            line.unwrap().points.push((processes as f64, row.median(|round| round.hand_over_p50 as f64) / 1000.0));
+        }
     }
     let proxy = place.of_server(|| Proxy::start(server.port()));
     proxy.set_delay(DELAY / 2, DELAY / 2);
     for processes in [2, 8, 32] {
         println!("### {processes} processes, {} ms of added delay\n", DELAY.as_millis());
-        contest(&all, &server, &proxy.url(), processes, rounds, seconds, dir.path());
+        let rows = contest(&all, &server, &proxy.url(), processes, rounds, seconds, dir.path());
+        judge_delayed(&mut aims, &rows, processes);
     }
     println!(
         "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Hand-over: from the call of `unlock` to the return of \
@@ -51,9 +62,71 @@ fn main() {
          also waits for a core, and the call of `unlock` itself, which other libraries' drivers do not tell. Barged: taken by the process that had just released. Requests: what the server read from clients per acquisition. JVMs: \
          no more than eight, for want of cores, and one round.\n"
     );
+    aims.print();
+    println!("![hand-over by processes](plots/processes.svg)\n");
+    // A quick run draws as well, and leaves the picture of the last full one alone.
+    let scratch = tempfile::tempdir().unwrap();
+    let plots = args.pick(scratch.path().to_owned(), plot::kept());
+    plot::lines(&plots, "processes", "From unlock to the next process's lock, p50, on loopback", "processes", "µs", &lines);
 }
 
-fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: usize, seconds: u64, dir: &std::path::Path) {
+fn ours(rows: &[Row]) -> Option<&Row> {
+    rows.iter().find(|row| row.peer.label == peers::OURS.label)
+}
+
+/// p50 and p99 of a hand-over, in round trips of the same run.
+fn trips(row: &Row) -> (f64, f64) {
+    let trip = row.median(|round| round.round_trip_p50 as f64);
+    (row.median(|round| round.hand_over_p50 as f64) / trip, row.median(|round| round.hand_over_p99 as f64) / trip)
+}
+
+fn judge_loopback(aims: &mut Aims, rows: &[Row], processes: usize) {
+    let Some(own) = ours(rows) else { return };
+    let theirs = || rows.iter().filter(|row| !row.peer.is_ours());
+    let rate = |row: &Row| row.median(|round| round.rate);
+    if processes == 8 {
+        let redisson = rows.iter().find(|row| row.peer.driver == peers::REDISSON.driver).map_or(f64::NAN, rate);
+        aims.at_least("8 processes: times Redisson's rate", rate(own) / redisson, 6.0);
+    }
+    if processes != 32 {
+        return;
+    }
+    let (p50, p99) = trips(own);
+    let shortest = theirs().map(Row::longest_wait).reduce(f64::min).unwrap_or(f64::NAN);
+    let fastest = theirs().map(rate).reduce(f64::max).unwrap_or(f64::NAN);
+    aims.at_most("32, loopback: hand-over p50, round trips", p50, 2.0);
+    aims.at_most("32, loopback: hand-over p99, round trips", p99, 5.0);
+    aims.at_most("32, loopback: requests per acquisition", own.median(|round| round.requests), 2.1);
+    aims.at_least("32, loopback: Jain's index", own.median(|round| round.jain), 0.999);
+    aims.at_least(
+        "32, loopback: the longest wait, how many times shorter than the shortest of a polling peer",
+        shortest / own.longest_wait(),
+        5.0,
+    );
+    aims.at_least("32, loopback: times the fastest peer's rate", rate(own) / fastest, 1.0);
+}
+
+fn judge_delayed(aims: &mut Aims, rows: &[Row], processes: usize) {
+    let Some(own) = ours(rows).filter(|_| processes == 32) else { return };
+    let (p50, p99) = trips(own);
+    aims.at_most("32, 4 ms of delay: hand-over p50, round trips", p50, 1.05);
+    aims.at_most("32, 4 ms of delay: hand-over p99, round trips", p99, 1.6);
+    aims.at_most("32, 4 ms of delay: requests per acquisition", own.median(|round| round.requests), 2.1);
+    aims.at_least("32, 4 ms of delay: Jain's index", own.median(|round| round.jain), 0.999);
+}
+
+impl Row {
+    fn median(&self, what: impl Fn(&Outcome) -> f64) -> f64 {
+        median(self.rounds.iter().map(what))
+    }
+
+    /// In nanoseconds, of all rounds.
+    fn longest_wait(&self) -> f64 {
+        self.rounds.iter().map(|round| round.longest_wait as f64).fold(0.0, f64::max)
+    }
+}
+
+fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: usize, seconds: u64, dir: &std::path::Path) -> Vec<Row> {
     let mut side = Side::new(server);
     let contest = Contest { url, processes, seconds, hold_us: HOLD_US, dir };
     let fits = |peer: &&Peer| !peer.is_jvm || processes <= 8;
@@ -81,7 +154,7 @@ fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: u
         "requests each",
     ]);
     for row in &rows {
-        let of = |what: fn(&Outcome) -> f64| median(row.rounds.iter().map(what));
+        let of = |what: fn(&Outcome) -> f64| row.median(what);
         let (p50, p99) = (of(|round| round.hand_over_p50 as f64), of(|round| round.hand_over_p99 as f64));
         let (trip, unlock) = (of(|round| round.round_trip_p50 as f64), of(|round| round.unlock_p50.map_or(f64::NAN, |took| took as f64)));
         let overlaps: usize = row.rounds.iter().map(|round| round.overlaps).sum();
@@ -97,10 +170,11 @@ fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: u
             format!("{:.2}", p99 / trip),
             if unlock.is_nan() { "–".to_owned() } else { format!("{:.2}", p50 / unlock) },
             format!("{:.0} %", 100.0 * of(|round| round.barged)),
-            format!("{:.1}", row.rounds.iter().map(|round| round.longest_wait as f64 / 1e6).fold(0.0, f64::max)),
+            format!("{:.1}", row.longest_wait() / 1e6),
             format!("{:.4}", of(|round| round.jain)),
             format!("{:.2}", of(|round| round.requests)),
         ]);
     }
     table.print();
+    rows
 }

@@ -7,6 +7,7 @@ use distlock::{Client, Lock};
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::clock::now;
 use support::it::{Proxy, Server};
@@ -167,4 +168,26 @@ fn report(rows: &[Row], rounds: u64, samples: u64) {
          the connections, and says on each who it is; the call after the failure is the first of a connected client whose nodes have just fallen silent or died \
          (where they have not, it is simply the second). Neither is in the percentiles.\n"
     );
+    aims(rows);
+}
+
+fn aims(rows: &[Row]) {
+    let trips = |label: &str, what: fn(&Took) -> f64| {
+        let row = rows.iter().find(|row| row.label == label);
+        row.map_or(f64::NAN, |row| median(row.rounds.iter().zip(&rows[0].rounds).map(|(took, trip)| what(took) / trip.p50)))
+    };
+    let mut aims = Aims::new();
+    for label in [
+        "redlock, all well",
+        "redlock, one silent from the start",
+        "redlock, one falls silent",
+        "redlock, two dead from the start",
+        "redlock, two die",
+    ] {
+        aims.at_most(&format!("{label}: p50, round trips"), trips(label, |took| took.p50), 1.15);
+        if label.ends_with("silent") || label.ends_with("die") {
+            aims.at_most(&format!("{label}: its first call, round trips"), trips(label, |took| took.after), 1.15);
+        }
+    }
+    aims.print();
 }

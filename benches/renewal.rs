@@ -10,6 +10,7 @@ use distlock::{Client, Lock, LockOptions, RedisLock};
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::clock::{cpu, cpu_of_threads, now};
 use support::it::{Proxy, Server, thread_names};
@@ -32,6 +33,8 @@ struct Scene {
 /// What was seen during one scene.
 struct Report {
     threads: usize,
+    /// Of them, those that extend.
+    renewals: usize,
     connections: usize,
     own_cpu: f64,
     renewal_cpu: f64,
@@ -67,10 +70,12 @@ fn main() {
         "least margin",
         "lost",
     ]);
-    let scenes: [(&str, &str, Duration, bool); 3] = [
-        ("direct", &server.url(), Duration::ZERO, false),
+    let (mut aims, mut alike) = (Aims::new(), Vec::new());
+    let scenes: [(&str, &str, Duration, bool); 4] = [
+        ("A: direct", &server.url(), Duration::ZERO, false),
         ("one lease's key deleted", &server.url(), Duration::ZERO, true),
         ("50 ms of added delay", &proxy.url(), Duration::from_millis(25), false),
+        ("A': direct again", &server.url(), Duration::ZERO, false),
     ];
     for (label, url, delay, delete) in scenes {
         progress!("{leases} leases of {lease:?}: {label}");
@@ -85,18 +90,31 @@ fn main() {
         }
         let report = scene.watch(&mut side, seconds, connections);
         report.row(&mut table, label.to_owned());
+        if label.starts_with('A') {
+            alike.push(report.renewal_cpu);
+        }
+        if !label.starts_with("A'") {
+            let label = label.trim_start_matches("A: ");
+            aims.at_most(&format!("{label}: threads that extend"), report.renewals as f64, 1.0);
+            aims.at_most(&format!("{label}: CPU of the renewal thread, % of a core"), 100.0 * report.renewal_cpu, 0.5);
+            aims.at_most(&format!("{label}: the latest extend, ms behind its time"), report.late_most, 100.0);
+            aims.at_least(&format!("{label}: the least margin, of a lease"), report.least_margin, 0.5);
+            aims.at_most(&format!("{label}: leases lost beside the deleted one"), report.lost as f64 - f64::from(u8::from(delete)), 0.0);
+        }
         drop(scene);
         server_is_empty(&server);
     }
     table.print();
     println!(
         "{} leases of {} s, watched for {seconds} s. Late: how long after a third of the lease (since it was granted or last extended) an extend is sent; extends of \
-         long leases are put off to a common beat of 50 ms. Least margin: how much of a lease was left at least when its extend was answered. Threads and \
+         long leases are brought forward to a common beat of 100 ms. Least margin: how much of a lease was left at least when its extend was answered. Threads and \
          connections: the client's own. CPU as share of one core.\n",
         thousands(leases as f64),
         lease.as_secs()
     );
+    println!("A' / A, CPU of the renewal thread: {:.2}.\n", alike[1] / alike[0]);
     fastest(&args, &server, leases);
+    aims.print();
 }
 
 /// Shorter and shorter leases, until one is lost.
@@ -169,6 +187,7 @@ impl Scene {
         Report {
             // By their names: the proxy has threads in this process, too.
             threads: thread_names().iter().filter(|name| name.starts_with("distlock-")).count(),
+            renewals: thread_names().iter().filter(|name| name.starts_with("distlock-renew")).count(),
             connections: side.connections().saturating_sub(connections),
             own_cpu: (cpu() - cpu_before) as f64 / took,
             renewal_cpu: (renewal_cpu() - renewal_before) as f64 / took,

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::peers::{self, Driver, Peer};
 use support::placement::Place;
+use support::plot::{self, Line};
 use support::server::{self, Side};
 use support::stats::{jain, median};
 use support::table::{Table, thousands};
@@ -39,9 +41,12 @@ fn main() {
     if !args.alone {
         all.extend(peers::built(&[peers::REDISSON, peers::JEDIS, peers::JEDIS_1MS, peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY], &url));
     }
+    all.push(peers::OURS_AGAIN);
     all.retain(|peer| args.takes(peer.label));
     let (rounds, seconds) = args.pick((1, 1), (2, 3));
     let alone = single(&mut side, &peers::OURS, &url, seconds);
+    let mut lines: Vec<Line> = all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
+    let mut aims = Aims::new();
     for threads in [2, 8, 32] {
         let mut rows: Vec<Row> = all.iter().map(|&peer| Row { peer, driver: peer.start(&url).unwrap(), rounds: Vec::new() }).collect();
         for row in rows.iter_mut().filter(|row| row.peer.is_jvm) {
@@ -57,12 +62,43 @@ fn main() {
             }
         }
         report(&rows, threads, alone);
+        judge(&mut aims, &rows, threads, alone);
+        for (line, row) in lines.iter_mut().zip(&rows) {
+            line.points.push((threads as f64, row.median(|round| round.rate)));
+        }
     }
     println!(
         "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Least and most: a thread's share, where an even \
          one is 1. Requests: what the server read from clients per acquisition. One thread of ours alone: {} per second.\n",
         thousands(alone)
     );
+    aims.print();
+    println!("![acquisitions per second by threads](plots/threads.svg)\n");
+    // A quick run draws as well, and leaves the picture of the last full one alone.
+    let scratch = tempfile::tempdir().unwrap();
+    plot::lines(
+        &args.pick(scratch.path().to_owned(), plot::kept()),
+        "threads",
+        "One lock, the threads of one process",
+        "threads",
+        "acquisitions per second",
+        &lines,
+    );
+}
+
+fn judge(aims: &mut Aims, rows: &[Row], threads: u64, alone: f64) {
+    let rate = |row: &Row| row.median(|round| round.rate);
+    let of = |label: &str| rows.iter().find(|row| row.peer.label == label).map_or(f64::NAN, rate);
+    let ours = of(peers::OURS.label);
+    let Some(own) = rows.iter().find(|row| row.peer.label == peers::OURS.label) else { return };
+    if threads == 8 {
+        let theirs = rows.iter().filter(|row| !row.peer.is_ours()).map(rate);
+        aims.at_least("8 threads: times Redisson's rate", ours / of(peers::REDISSON.label), 40.0);
+        aims.at_least("8 threads: times the fastest peer's rate", ours / theirs.reduce(f64::max).unwrap_or(f64::NAN), 4.0);
+        aims.at_least("8 threads: times one thread of ours", ours / alone, 5.0);
+    }
+    aims.at_least(&format!("{threads} threads: the least share, of an even one"), own.median(|round| round.least), 0.95);
+    aims.at_most(&format!("{threads} threads: the largest share, of an even one"), own.median(|round| round.most), 1.05);
 }
 
 /// One thread's rate.

@@ -9,9 +9,10 @@ use distlock::{Client, Interrupt, Lock};
 
 mod support;
 
+use support::aims::Aims;
 use support::args::Args;
 use support::clock::{cpu, now};
-use support::it::thread_count;
+use support::it::{eventually, thread_count};
 use support::peers::{self, Peer};
 use support::placement::Place;
 use support::server::{self, Side};
@@ -46,11 +47,26 @@ fn main() {
     ]);
     let idle = observe(&mut side, seconds, cpu);
     table.row(cells("nobody waits", &idle, None));
-    for locks in [1, waiters] {
+    let (mut aims, mut alike) = (Aims::new(), Vec::new());
+    for (round, locks) in [1, waiters, 1].into_iter().enumerate() {
         progress!("{waiters} threads, {locks} locks");
         let (cost, ended) = ours(&server.url(), &mut side, waiters, locks, seconds);
-        let locks = if locks == 1 { "one lock".to_owned() } else { format!("{} locks", thousands(locks as f64)) };
-        table.row(cells(&format!("distlock, {locks}"), &cost, Some(ended)));
+        let name = if locks == 1 { "one lock".to_owned() } else { format!("{} locks", thousands(locks as f64)) };
+        let label = match (locks, round) {
+            (1, 0) => "A: distlock, one lock".to_owned(),
+            (1, _) => "A': the same again".to_owned(),
+            _ => format!("distlock, {name}"),
+        };
+        table.row(cells(&label, &cost, Some(ended)));
+        if locks == 1 {
+            alike.push(cost.requests);
+        }
+        if round < 2 {
+            aims.at_most(&format!("{name}: threads of ours"), cost.threads as f64, 5.0);
+            aims.at_most(&format!("{name}: connections of ours"), cost.connections as f64, 3.0);
+            let (most, each) = if locks == 1 { (5.0, 1.0) } else { (1.0, locks as f64) };
+            aims.at_most(&format!("{name}: commands per second{}", if locks == 1 { "" } else { " and lock" }), cost.requests / each, most);
+        }
     }
     if !args.alone {
         let theirs = [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::REDISSON];
@@ -67,11 +83,15 @@ fn main() {
         thousands(waiters as f64),
         args.pick(2, 4)
     );
+    println!("A' / A, requests: {:.2}.\n", alike[1] / alike[0]);
+    aims.print();
 }
 
 /// Threads of this process on `locks` locks.
 fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, seconds: u64) -> (Cost, Duration) {
     let client = Client::open(url).unwrap();
+    // The client before this one may still be closing its connections.
+    eventually(Duration::from_secs(10), || side.connections() == 0);
     (0..locks).for_each(|at| side.hold(&format!("waiting:{locks}:{at}")));
     let (threads, connections) = (thread_count(), side.connections());
     let interrupt = Interrupt::new();
@@ -82,8 +102,8 @@ fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, seconds: u64) 
             thread::Builder::new().stack_size(256 * 1024).spawn(wait).unwrap()
         })
         .collect();
-    // Until each has been refused and has its place.
-    thread::sleep(Duration::from_secs(3));
+    // Until each has been refused and has its place, and what the first rush opened has been closed.
+    thread::sleep(Duration::from_secs(8));
     let mut cost = observe(side, seconds, cpu);
     cost.threads = thread_count() - threads - waiters;
     cost.connections = side.connections() - connections;

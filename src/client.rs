@@ -172,7 +172,7 @@ impl Client {
     /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.
     ///
     /// So `work` must stand being run twice. What it changes about the connection itself (a transaction left open, a subscription, another
-    /// database) it has to change back.
+    /// database) it has to change back. Its replies are taken as they come: a proxy that sends one twice is not noticed here, as it is for locks.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {

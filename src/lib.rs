@@ -227,7 +227,7 @@
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | hears wake-ups; from the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost`; from the first loss on |
-//! | `distlock-pool` | belongs to the connection pool |
+//! | `distlock-pool` | closes what a rush has opened and nobody uses any more, and ends |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node |
 //!

@@ -55,8 +55,11 @@ impl Args {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().unwrap_or_default();
         println!(
-            "{}{}; load average at the start: {load}.\n",
+            "{}`cargo bench --bench {}{}`, {}. {}; load average at the start: {load}.\n",
             if self.quick { "A quick run: numbers worth little. " } else { "" },
+            env!("CARGO_CRATE_NAME"),
+            words(),
+            today(),
             place.in_words()
         );
         place
@@ -71,4 +74,18 @@ impl Args {
     pub fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
+}
+
+/// The command line, as it would be typed.
+fn words() -> String {
+    let words: Vec<String> = env::args().skip(1).filter(|word| word != "--bench").collect();
+    if words.is_empty() { String::new() } else { format!(" -- {}", words.join(" ")) }
+}
+
+/// The date, by the system's own calendar; the environment's DATE counts more.
+fn today() -> String {
+    env::var("DATE").unwrap_or_else(|_| {
+        let date = std::process::Command::new("date").arg("+%F").output().unwrap();
+        String::from_utf8(date.stdout).unwrap().trim().to_owned()
+    })
 }

@@ -33,6 +33,11 @@ impl Maker {
         Self { name: name.to_owned(), url: url.to_owned(), client }
     }
 
+    /// One of our locks as it is by default.
+    pub fn lock(&self, key: &str) -> RedisLock {
+        self.client.as_ref().unwrap().lock(key)
+    }
+
     pub fn make(&self, key: &str) -> Box<dyn Contender> {
         let Some(client) = &self.client else {
             let pause = (self.name == "raw-1ms").then_some(Duration::from_millis(1));

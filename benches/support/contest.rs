@@ -64,7 +64,8 @@ impl Contest<'_> {
         }
         sleep_until(start);
         let before = side.counters();
-        let (mut trips, probed) = round_trips(self.url, end);
+        let mut trips = round_trips(self.url, || now() < end);
+        let probed = trips.len() as u64;
         let after = side.counters();
         drivers.iter_mut().for_each(|driver| drop(driver.answer()));
         let mut holds: Vec<Hold> = (0..self.processes).flat_map(|process| read(&file(process), process)).collect();
@@ -91,18 +92,17 @@ impl Contest<'_> {
     }
 }
 
-/// Asks for one key every 2 ms until `end`: how long each answer took, and how often the server read because of it.
-fn round_trips(url: &str, end: u64) -> (Vec<u64>, u64) {
+/// Asks for one key every 2 ms, over a connection of its own, while `goes_on`: how long each answer took.
+pub fn round_trips(url: &str, goes_on: impl Fn() -> bool) -> Vec<u64> {
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut trips = Vec::new();
-    while now() < end {
+    while goes_on() {
         let asked = now();
         redis::cmd("GET").arg("round-trip").exec(&mut connection).unwrap();
         trips.push(now() - asked);
         thread::sleep(Duration::from_millis(2));
     }
-    let asked = trips.len() as u64;
-    (trips, asked)
+    trips
 }
 
 fn read(file: &Path, process: usize) -> Vec<Hold> {

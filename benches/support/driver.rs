@@ -6,12 +6,14 @@ use std::io::{self, BufRead, Write as _};
 use std::process::exit;
 use std::{fs, hint, thread};
 
+use distlock::Lock;
+
 use super::clock::now;
 use super::contender::{Contender, Maker};
 
 const MS: u64 = 1_000_000;
 
-/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the process.
+/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the process. After `condition` it waits until it is killed.
 pub fn run(name: &str, url: &str) -> ! {
     let maker = Maker::new(name, url);
     let mut warmup = 200 * MS;
@@ -31,6 +33,7 @@ pub fn run(name: &str, url: &str) -> ! {
                 spans(&mut *maker.make(words[1]), number(2), number(3), words[4], start)
             }
             "threads" => threads(&maker, words[1], number(2), number(3), warmup),
+            "condition" => waits(&maker, words[1], words[2]),
             "quit" => break,
             _ => format!("error unknown command {}", words[0]),
         };
@@ -89,6 +92,21 @@ fn spans(contender: &mut dyn Contender, seconds: u64, hold_us: u64, file: &str, 
     }
     fs::write(file, text).unwrap();
     format!("ok {n} {}", longest / 1000)
+}
+
+/// Waits in a condition of a lock again and again, and writes down when each wait returned; until it is killed.
+fn waits(maker: &Maker, key: &str, file: &str) -> ! {
+    let lock = maker.lock(key);
+    let condition = lock.new_condition("bench").unwrap();
+    let mut file = fs::File::create(file).unwrap();
+    loop {
+        lock.lock().unwrap();
+        condition.wait().unwrap();
+        let returned = now();
+        lock.unlock().unwrap();
+        // In one piece, so that no half of a line is left.
+        file.write_all(format!("{returned}\n").as_bytes()).unwrap();
+    }
 }
 
 fn threads(maker: &Maker, key: &str, threads: u64, seconds: u64, warmup: u64) -> String {

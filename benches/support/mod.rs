@@ -10,6 +10,7 @@
     reason = "each bench uses a part of it, and fails aloud"
 )]
 
+pub mod aims;
 pub mod args;
 pub mod clock;
 pub mod contender;

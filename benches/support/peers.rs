@@ -26,6 +26,8 @@ pub struct Peer {
 }
 
 pub const OURS: Peer = ours("distlock", "ours");
+/// A'.
+pub const OURS_AGAIN: Peer = ours("A': distlock again", "ours");
 pub const OURS_APART: Peer = ours("distlock, local_hand_offs(0)", "ours-apart");
 pub const RAW: Peer = ours("raw, asks again at once", "raw");
 pub const RAW_1MS: Peer = ours("raw, pauses of 1 ms", "raw-1ms");
@@ -42,10 +44,14 @@ const fn ours(label: &'static str, driver: &'static str) -> Peer {
 }
 
 impl Peer {
+    /// Whether this very program is its driver, and no other library.
+    pub fn is_ours(&self) -> bool {
+        self.driver.starts_with("ours") || self.driver.starts_with("raw")
+    }
+
     /// Starts the driver; `None`, after a line in the report, if it has not been built.
     pub fn start(&self, url: &str) -> Option<Driver> {
-        let ours = self.driver.starts_with("ours") || self.driver.starts_with("raw");
-        let mut command = if ours {
+        let mut command = if self.is_ours() {
             let mut command = Command::new(env::current_exe().unwrap());
             command.arg("--driver");
             command

@@ -197,7 +197,9 @@ impl Acquisition {
         match answer {
             Ok(Answer::Granted { asked_at, fence }) => {
                 if self.attempts == 1 {
-                    contention.not_seen();
+                    // A store that was refused first, and granted it on a closer look, has asked where the waiter listens.
+                    let refused_first = !contended && self.listening.get().is_some();
+                    if refused_first { contention.seen() } else { contention.not_seen() }
                 }
                 match self.granted(asked_at, self.options.lease, fence) {
                     Some(lease) => Step::Granted(lease),

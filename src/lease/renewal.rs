@@ -17,11 +17,18 @@ use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
 
-/// At most this many leases in one call.
+/// At most this many leases in one call: so few that the call ends well before the next short lease is due,
 const BULK: usize = 1024;
-/// Extends of long leases are put off to a common beat, so that thousands of them go out together; leases shorter than [`LONG`] are not.
-const BEAT: Duration = Duration::from_millis(50);
+/// and of leases of at least [`LONG`]: each call costs a round trip, on a slow line too, and thousands may be due together.
+const LONG_BULK: usize = 4096;
+/// Extends of long leases are brought forward to a common beat, so that thousands of them go out together, and no later than their time although the
+/// batch before them took a round trip; leases shorter than [`LONG`] are not.
+const BEAT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3);
+
+fn bulk(lease: &Lease) -> usize {
+    if lease.length < LONG { BULK } else { LONG_BULK }
+}
 
 /// Looks after the leases that are held: one thread per client, started with the first lease, stopped over a channel.
 pub(crate) struct Renewal {
@@ -94,7 +101,8 @@ impl Renewal {
         if book.closed {
             return false;
         }
-        let due = self.thread.next_due(lease, extends_left);
+        let now = self.thread.clock.now();
+        let due = self.thread.next_due(lease, extends_left, now);
         let index = book.free.pop().unwrap_or(book.entries.len());
         if index == book.entries.len() {
             book.entries.push(None);
@@ -102,7 +110,7 @@ impl Renewal {
         book.entries[index] = Some(Entry { lease: Arc::clone(lease), due, extends_left });
         book.due.insert((due, index));
         lease.entry.store(index + 1, Ordering::SeqCst);
-        book.linger = due.saturating_duration_since(self.thread.clock.now());
+        book.linger = due.saturating_duration_since(now);
         self.wake_for(book, due);
         true
     }
@@ -115,7 +123,7 @@ impl Renewal {
     /// Looks at `lease` again after its end was moved by hand.
     pub(crate) fn reschedule(&self, lease: &Lease) {
         let mut book = locked(&self.thread.book);
-        let due = book.with_entry(lease, |entry| self.thread.next_due(&entry.lease, entry.extends_left));
+        let due = book.with_entry(lease, |entry| self.thread.next_due(&entry.lease, entry.extends_left, self.thread.clock.now()));
         if let Some(due) = due {
             book.set_due(lease, due);
             self.wake_for(book, due);
@@ -202,10 +210,13 @@ impl Book {
         self.sleep = Sleep::Awake;
         let mut found = Vec::new();
         for (due, index) in &self.due {
-            if *due > now || found.len() == BULK {
+            if *due > now {
                 break;
             }
             if let Some(Some(entry)) = self.entries.get(*index) {
+                if found.len() >= bulk(&entry.lease) {
+                    break;
+                }
                 found.push((Arc::clone(&entry.lease), entry.extends_left));
             }
         }
@@ -260,7 +271,8 @@ impl Thread {
         let urgency = |due: &Due| (Arc::as_ptr(&due.lease.store).cast::<()>() as usize, due.patience.as_millis().checked_ilog2());
         due.sort_by_key(urgency);
         for group in due.chunk_by(|a, b| urgency(a) == urgency(b)) {
-            for bulk in group.chunks(BULK) {
+            let most = group.first().map_or(BULK, |due| bulk(&due.lease));
+            for bulk in group.chunks(most) {
                 self.extend(bulk);
             }
         }
@@ -296,8 +308,7 @@ impl Thread {
     }
 
     /// When to look at a lease next: after a third of its length, or of what is left of it if that is less; or when it runs out.
-    fn next_due(&self, lease: &Lease, extends_left: u32) -> Instant {
-        let now = self.clock.now();
+    fn next_due(&self, lease: &Lease, extends_left: u32, now: Instant) -> Instant {
         let Some(valid_until) = lease.valid_until() else { return now };
         if extends_left == 0 {
             return valid_until;
@@ -308,14 +319,14 @@ impl Thread {
         if left < LONG {
             return due;
         }
-        let beats = due.saturating_duration_since(self.origin).as_nanos() / BEAT.as_nanos() + 1;
+        let beats = due.saturating_duration_since(self.origin).as_nanos() / BEAT.as_nanos();
         u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats)
     }
 
     fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {
         let mut book = locked(&self.book);
         book.with_entry(lease, |entry| entry.extends_left = extends_left);
-        let due = due.unwrap_or_else(|| self.next_due(lease, extends_left));
+        let due = due.unwrap_or_else(|| self.next_due(lease, extends_left, self.clock.now()));
         book.set_due(lease, due);
     }
 

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::node::Node;
 use super::reply;
-use super::wire::{Part, Script};
+use super::wire::{Part, Script, Shape};
 use crate::base::error::ErrorKind;
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
@@ -65,7 +65,11 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn new(node: Arc<Node>) -> Self {
-        Self { node, fixed: Script::new(include_str!("lua/limit_fixed.lua")), smooth: Script::new(include_str!("lua/limit_smooth.lua")) }
+        Self {
+            node,
+            fixed: Script::new(Shape::Array, include_str!("lua/limit_fixed.lua")),
+            smooth: Script::new(Shape::Array, include_str!("lua/limit_smooth.lua")),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod quorum;
 mod redisson;
 mod reply;
 mod timestamp;
+mod watched;
 mod wire;
 
 use std::fmt;

@@ -11,7 +11,8 @@ use super::connect::Connector;
 use super::gate::{self, Gate};
 use super::pool::{OwnPool, Pool, Slot, closed_connection};
 use super::reply;
-use super::wire::{self, Part, Script, Wire};
+use super::watched::Watched;
+use super::wire::{self, Part, Reply, Script, Shape, State, Wire};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
@@ -34,12 +35,8 @@ pub(crate) struct Node {
     process: u32,
 }
 
-/// A command and its reply.
-pub(super) struct Reply {
-    /// Read after check-out and connect, before the first byte was sent (R1).
-    pub(super) asked_at: Instant,
-    pub(super) value: Value,
-}
+/// After so many commands of a bulk comes a tag: what was read before it stands, also when the connection fails after it.
+const BETWEEN_TAGS: usize = 64;
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
 type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
@@ -49,7 +46,7 @@ impl Node {
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(pool),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
-            None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
+            None => Pool::Own(OwnPool::new(settings.pool_size)),
         };
         let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
         let connector = Connector::new(
@@ -79,12 +76,11 @@ impl Node {
     }
 
     /// Sends one command.
-    pub(super) fn command(&self, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+    pub(super) fn command(&self, parts: &[Part<'_>], shape: Shape, deadline: Instant) -> Result<Reply, StoreError> {
         self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
             buffer.clear();
             wire::pack(parts, buffer);
-            wire.send(buffer)?;
-            Ok(Reply { asked_at, value: wire.receive()? })
+            Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
         })
         .and_then(understood)
     }
@@ -94,15 +90,10 @@ impl Node {
         self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
             buffer.clear();
             script.by_hash(keys, parts, buffer);
-            wire.send(buffer)?;
-            let mut value = wire.receive()?;
+            let mut value = wire.ask(buffer, script.shape)?;
             if reply::unknown_script(&value) {
                 // It did not run, so this is no second try.
-                buffer.clear();
-                script.by_body(keys, parts, buffer);
-                wire.set_timeout(deadline.saturating_duration_since(self.clock.now()))?;
-                wire.send(buffer)?;
-                value = wire.receive()?;
+                value = by_body(&mut wire, buffer, script, keys, parts)?;
             }
             Ok(Reply { asked_at, value })
         })
@@ -118,24 +109,30 @@ impl Node {
         calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
         deadline: Instant,
     ) -> Vec<Result<Value, StoreError>> {
-        let mut waiting: Vec<Vec<Part<'a>>> = calls.collect();
+        let waiting: Vec<Vec<Part<'a>>> = calls.collect();
         let total = waiting.len();
         let mut values: Vec<Value> = Vec::with_capacity(total);
         let talked = self.usable().and_then(|()| {
             self.talk(&mut locked(&self.renewing), deadline, &mut |mut wire, buffer, _| {
                 buffer.clear();
-                waiting.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
+                let pack = |part: &[Vec<Part<'a>>]| {
+                    part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
+                    wire::push_tag(buffer)
+                };
+                let tags: Vec<u64> = waiting.chunks(BETWEEN_TAGS).map(pack).collect();
                 wire.send(buffer)?;
-                for _ in 0..total {
-                    wire.set_timeout(deadline.saturating_duration_since(self.clock.now()))?;
-                    values.push(wire.receive()?);
+                for (part, tag) in waiting.chunks(BETWEEN_TAGS).zip(tags) {
+                    let mut heard = Vec::with_capacity(part.len());
+                    for _ in part {
+                        wire.bound()?;
+                        heard.push(wire.receive(script.shape, Some(tag))?);
+                    }
+                    wire.bound()?;
+                    wire.receive_tag(tag, heard.last().unwrap_or(&Value::Nil))?;
+                    values.append(&mut heard);
                 }
-                for (value, parts) in values.iter_mut().zip(&mut waiting).filter(|(value, _)| reply::unknown_script(value)) {
-                    buffer.clear();
-                    script.by_body(keys, parts, buffer);
-                    wire.set_timeout(deadline.saturating_duration_since(self.clock.now()))?;
-                    wire.send(buffer)?;
-                    *value = wire.receive()?;
+                for (value, parts) in values.iter_mut().zip(&waiting).filter(|(value, _)| reply::unknown_script(value)) {
+                    *value = by_body(&mut wire, buffer, script, keys, parts)?;
                 }
                 Ok(())
             })
@@ -165,11 +162,11 @@ impl Node {
     /// Publishes, if that goes quickly: nobody depends on it.
     pub(super) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
         let deadline = deadline.min(self.clock.now() + self.command_timeout);
-        let _ = self.command(&[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)], deadline);
+        let _ = self.command(&[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)], Shape::Number, deadline);
     }
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        again_if_stale(|| self.command(&[Part::Text("PING")], deadline)).map(drop)
+        again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
     }
 
     /// Runs a caller's commands, and once more after a dropped connection.
@@ -177,6 +174,7 @@ impl Node {
         let mut run = || {
             let mut value = None;
             let talked = self.pooled(deadline, &mut |wire, _, _| {
+                wire.state.forget();
                 let mut watched = Watched { connection: wire.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {
@@ -255,14 +253,14 @@ impl Node {
         let (mut connection, fresh) = match slot.connection.take() {
             Some(connection) => (connection, false),
             None => {
-                slot.timeout = None;
+                slot.state = State::fresh();
                 slot.generation = generation;
                 (self.connect(deadline)?, true)
             }
         };
-        let mut wire = Wire { connection: &mut connection, timeout: &mut slot.timeout };
+        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let asked_at = self.clock.now();
-        let result = wire.set_timeout(deadline.saturating_duration_since(asked_at)).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
+        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
                 slot.connection = Some(connection);
@@ -297,10 +295,11 @@ impl Node {
 
     /// Talks over a connection of the program's own pool.
     fn talk_over<T>(&self, connection: &mut Connection, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        let mut timeout = None;
+        // What the program did with it is not known.
+        let mut state = State::default();
         let asked_at = self.clock.now();
-        let mut wire = Wire { connection, timeout: &mut timeout };
-        let result = wire.set_timeout(deadline.saturating_duration_since(asked_at)).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
+        let mut wire = Wire { connection, state: &mut state, clock: &self.clock, deadline };
+        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
         result.map_err(|error| {
             discard(connection);
             self.failed(&error, true)
@@ -329,7 +328,6 @@ impl Node {
 
     fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
         let mut failure = reply::unanswered(error);
-        failure.dropped = !error.is_timeout();
         failure.stale = was_idle && failure.dropped;
         failure
     }
@@ -350,47 +348,14 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
     }
 }
 
+/// Sends the whole of a script to a server that does not know it.
+fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+    buffer.clear();
+    script.by_body(keys, parts, buffer);
+    wire.bound()?;
+    wire.ask(buffer, script.shape)
+}
+
 fn understood(reply: Reply) -> Result<Reply, StoreError> {
     Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
-}
-
-/// Remembers whether the connection failed, also where the caller's code swallows the error.
-struct Watched<'a> {
-    connection: &'a mut Connection,
-    failed: Option<RedisError>,
-}
-
-impl Watched<'_> {
-    fn note<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &result
-            && (error.is_io_error() || error.is_unrecoverable_error())
-        {
-            self.failed = Some(error.clone());
-        }
-        result
-    }
-}
-
-impl ConnectionLike for Watched<'_> {
-    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
-        let result = self.connection.req_packed_command(command);
-        self.note(result)
-    }
-
-    fn req_packed_commands(&mut self, commands: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        let result = self.connection.req_packed_commands(commands, offset, count);
-        self.note(result)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.connection.get_db()
-    }
-
-    fn check_connection(&mut self) -> bool {
-        self.connection.check_connection()
-    }
-
-    fn is_open(&self) -> bool {
-        self.connection.is_open()
-    }
 }

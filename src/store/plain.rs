@@ -8,7 +8,7 @@ use redis::Value;
 use super::inbox::Inbox;
 use super::node::{Node, again_if_stale};
 use super::reply;
-use super::wire::{Part, Script};
+use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
@@ -37,21 +37,19 @@ impl Plain {
         Self {
             node,
             inbox,
-            acquire: Script::new(concat!(
-                include_str!("lua/acquire_uncontended.lua"),
-                include_str!("lua/queue.lua"),
-                include_str!("lua/acquire.lua")
-            )),
-            release: Script::new(concat!(
-                include_str!("lua/release_uncontended.lua"),
-                include_str!("lua/queue.lua"),
-                include_str!("lua/release.lua")
-            )),
-            extend: Script::new(include_str!("lua/extend.lua")),
-            inspect: Script::new(include_str!("lua/inspect.lua")),
-            force: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
-            wait: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua"))),
-            notify: Script::new(concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua"))),
+            acquire: Script::new(
+                Shape::Array,
+                concat!(include_str!("lua/acquire_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/acquire.lua")),
+            ),
+            release: Script::new(
+                Shape::Number,
+                concat!(include_str!("lua/release_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/release.lua")),
+            ),
+            extend: Script::new(Shape::Number, include_str!("lua/extend.lua")),
+            inspect: Script::new(Shape::Array, include_str!("lua/inspect.lua")),
+            force: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
+            wait: Script::new(Shape::Array, concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua"))),
+            notify: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua"))),
         }
     }
 
@@ -70,6 +68,7 @@ impl Plain {
                 Part::Text("PX"),
                 Part::millis(ask.lease),
             ],
+            Shape::Set,
             ask.deadline,
         )?;
         match reply.value {
@@ -211,8 +210,8 @@ impl LeaseStore for Plain {
     fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
         let stem = format!("{}condition:{condition}:", key.stem());
         let token = Part::Text(token.as_str());
-        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], deadline)?;
-        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], deadline)?;
+        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], Shape::Number, deadline)?;
+        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], Shape::Number, deadline)?;
         Ok(())
     }
 

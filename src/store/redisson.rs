@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::inbox::Inbox;
 use super::node::{Node, again_if_stale};
 use super::reply;
-use super::wire::{Part, Script};
+use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
@@ -33,11 +33,11 @@ impl Redisson {
         Self {
             node,
             inbox,
-            acquire: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua"))),
-            release: Script::new(include_str!("lua/redisson_release.lua")),
-            extend: Script::new(include_str!("lua/redisson_extend.lua")),
-            inspect: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua"))),
-            force: Script::new(concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua"))),
+            acquire: Script::new(Shape::Array, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua"))),
+            release: Script::new(Shape::Number, include_str!("lua/redisson_release.lua")),
+            extend: Script::new(Shape::Number, include_str!("lua/redisson_extend.lua")),
+            inspect: Script::new(Shape::Array, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua"))),
+            force: Script::new(Shape::Number, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua"))),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 
-use super::node::Reply;
+use super::wire::Reply;
 use crate::base::error::ErrorKind;
 use crate::lease::store::{Answer, Holder, StoreError};
 
@@ -112,10 +112,57 @@ pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
 /// A command that was sent had no reply that could be understood.
 pub(super) fn unanswered(error: &RedisError) -> StoreError {
     if error.is_connection_refusal() {
-        return connecting(error);
+        let mut refused = connecting(error);
+        refused.dropped = true;
+        return refused;
     }
-    let message = if error.is_timeout() { "the server did not answer in time" } else { "the connection failed before the reply" };
-    StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run().because(Words::failed(error))
+    if let Some(code) = error.code() {
+        return refused(code, error.detail().unwrap_or_default()).maybe_run();
+    }
+    match stream(error) {
+        Some(Stream::Misshapen) => nonsense(),
+        Some(Stream::OutOfStep) => {
+            StoreError::not_sent(ErrorKind::Unavailable, "the replies on the connection were those of other commands").maybe_run()
+        }
+        None => {
+            let message = if error.is_timeout() { "the server did not answer in time" } else { "the connection failed before the reply" };
+            let mut unanswered = StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run().because(Words::failed(error));
+            unanswered.dropped = !error.is_timeout();
+            unanswered
+        }
+    }
+}
+
+/// What is wrong with the stream of replies.
+#[derive(Debug, Clone, Copy)]
+enum Stream {
+    Misshapen,
+    OutOfStep,
+}
+
+impl std::fmt::Display for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Misshapen => "a reply that the command does not give",
+            Self::OutOfStep => "a reply of another command",
+        })
+    }
+}
+
+impl Error for Stream {}
+
+fn stream(error: &RedisError) -> Option<&Stream> {
+    io_error(error)?.get_ref()?.downcast_ref()
+}
+
+/// A reply that its command does not give.
+pub(super) fn misshapen() -> RedisError {
+    io::Error::new(io::ErrorKind::InvalidData, Stream::Misshapen).into()
+}
+
+/// A reply that is certainly another command's.
+pub(super) fn out_of_step() -> RedisError {
+    io::Error::new(io::ErrorKind::InvalidData, Stream::OutOfStep).into()
 }
 
 /// A reply that no version of our scripts gives: somebody else's server, or a broken one.

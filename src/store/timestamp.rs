@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::node::{Node, again_if_stale};
 use super::reply;
-use super::wire::{Part, Script};
+use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
@@ -27,8 +27,8 @@ pub(super) struct Timestamp {
 }
 
 macro_rules! script {
-    ($file:literal) => {
-        Script::new(concat!(include_str!("lua/timestamp.lua"), include_str!($file)))
+    ($shape:expr, $file:literal) => {
+        Script::new($shape, concat!(include_str!("lua/timestamp.lua"), include_str!($file)))
     };
 }
 
@@ -36,11 +36,11 @@ impl Timestamp {
     pub(super) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            acquire: script!("lua/timestamp_acquire.lua"),
-            release: script!("lua/timestamp_release.lua"),
-            extend: script!("lua/timestamp_extend.lua"),
-            inspect: script!("lua/timestamp_inspect.lua"),
-            force: script!("lua/timestamp_force.lua"),
+            acquire: script!(Shape::Array, "lua/timestamp_acquire.lua"),
+            release: script!(Shape::Number, "lua/timestamp_release.lua"),
+            extend: script!(Shape::Number, "lua/timestamp_extend.lua"),
+            inspect: script!(Shape::Array, "lua/timestamp_inspect.lua"),
+            force: script!(Shape::Number, "lua/timestamp_force.lua"),
         }
     }
 

@@ -1,18 +1,63 @@
-//! One connection and what travels over it: commands packed straight into a buffer that is used again and again.
+//! One connection and what travels over it: commands packed straight into a buffer that is used again and again, and replies that are
+//! certainly those of their commands.
 
-use std::time::Duration;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult, Script as Hashed, Value};
+
+use super::reply;
+use crate::base::clock::Clock;
+
+/// What a command answers when it is carried out. An error reply fits everywhere.
+///
+/// Replies have no names: whatever stands next in the stream is taken for the answer. Should one come twice, all that follow belong to the
+/// command before theirs, and a refusal may be read as a grant. A reply of another shape gives that away at once, and costs nothing; where the last
+/// reply had the same shape, an ECHO of a number follows the command in the same packet, and must answer with that number (R6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    /// OK or nil.
+    Set,
+    /// An integer.
+    Number,
+    Array,
+    Pong,
+    /// The number of an ECHO, as text: nothing else answers so.
+    Tag,
+}
+
+impl Shape {
+    fn fits(self, reply: &Value) -> bool {
+        match reply {
+            Value::ServerError(_) => true,
+            Value::Okay | Value::Nil => self == Self::Set,
+            Value::Int(_) => self == Self::Number,
+            Value::Array(_) => self == Self::Array,
+            Value::SimpleString(_) => self == Self::Pong,
+            Value::BulkString(_) => self == Self::Tag,
+            _ => false,
+        }
+    }
+}
+
+/// A command's reply.
+pub(super) struct Reply {
+    /// Read after check-out and connect, before the first byte was sent (R1).
+    pub(super) asked_at: Instant,
+    pub(super) value: Value,
+}
 
 /// A script, sent by its hash.
 pub(super) struct Script {
     body: &'static str,
     hash: String,
+    pub(super) shape: Shape,
 }
 
 impl Script {
-    pub(super) fn new(body: &'static str) -> Self {
-        Self { body, hash: Hashed::new(body).get_hash().to_owned() }
+    pub(super) fn new(shape: Shape, body: &'static str) -> Self {
+        Self { body, hash: Hashed::new(body).get_hash().to_owned(), shape }
     }
 
     pub(super) fn by_hash<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
@@ -93,37 +138,114 @@ fn digits(buffer: &mut Vec<u8>, mut number: u64) {
     buffer[at..].reverse();
 }
 
-/// An open connection, and what its socket's timeouts are set to: setting them costs a system call each.
+/// What is known of an open connection.
+#[derive(Default)]
+pub(super) struct State {
+    /// What its socket's timeouts are set to: setting them costs a system call each.
+    timeout: Option<Duration>,
+    /// What its last reply looked like. `None`: it may have been anything.
+    last: Option<Shape>,
+}
+
+impl State {
+    /// Of one that was opened just now: the last that it answered was a PING.
+    pub(super) fn fresh() -> Self {
+        Self { timeout: None, last: Some(Shape::Pong) }
+    }
+
+    /// Somebody else has used it.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+}
+
+/// An open connection, for what has to be done by `deadline`.
 pub(super) struct Wire<'a> {
     pub(super) connection: &'a mut Connection,
-    pub(super) timeout: &'a mut Option<Duration>,
+    pub(super) state: &'a mut State,
+    pub(super) clock: &'a Clock,
+    pub(super) deadline: Instant,
 }
 
 impl Wire<'_> {
-    /// Bounds each read and write from now on. Two parts in a hundred too long are not worth two system calls.
-    pub(super) fn set_timeout(&mut self, timeout: Duration) -> RedisResult<()> {
-        if self.timeout.is_some_and(|now| timeout <= now && timeout >= now - now / 50) {
+    /// Bounds each read and write from now on, so that it ends by the deadline.
+    pub(super) fn bound(&mut self) -> RedisResult<()> {
+        self.bound_from(self.clock.now())
+    }
+
+    /// As [`bound`](Self::bound), with the time that it is now. Two parts in a hundred too long are not worth two system calls.
+    pub(super) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
+        let left = self.deadline.saturating_duration_since(now);
+        if self.state.timeout.is_some_and(|set| left <= set && left >= set - set / 50) {
             return Ok(());
         }
         // Zero would mean no limit, or an error.
-        let timeout = timeout.max(Duration::from_millis(1));
+        let timeout = left.max(Duration::from_millis(1));
         self.connection.set_read_timeout(Some(timeout))?;
         self.connection.set_write_timeout(Some(timeout))?;
-        *self.timeout = Some(timeout);
+        self.state.timeout = Some(timeout);
         Ok(())
     }
 
-    pub(super) fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
-        self.connection.send_packed_command(packed)
-    }
-
-    pub(super) fn receive(&mut self) -> RedisResult<Value> {
-        let reply = self.connection.recv_response()?;
-        if super::reply::turned_away(&reply) {
-            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+    /// Sends the command in `buffer` and gives its reply, certainly its own.
+    pub(super) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
+        let tag = self.state.last.is_none_or(|last| last == shape).then(|| push_tag(buffer));
+        self.connection.send_packed_command(buffer)?;
+        let reply = self.receive(shape, tag)?;
+        if let Some(tag) = tag {
+            self.bound()?;
+            self.receive_tag(tag, &reply)?;
         }
         Ok(reply)
     }
+
+    /// Sends what is in `buffer`: commands with tags between them.
+    pub(super) fn send(&mut self, buffer: &[u8]) -> RedisResult<()> {
+        self.connection.send_packed_command(buffer)
+    }
+
+    /// The next reply. `tag`: what comes after it.
+    pub(super) fn receive(&mut self, shape: Shape, tag: Option<u64>) -> RedisResult<Value> {
+        let reply = self.connection.recv_response()?;
+        if reply::turned_away(&reply) {
+            return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        }
+        if tag.is_some_and(|tag| is_tag(&reply, tag)) {
+            return Err(reply::out_of_step());
+        }
+        if !shape.fits(&reply) {
+            return Err(reply::misshapen());
+        }
+        self.state.last = if matches!(reply, Value::ServerError(_)) { None } else { Some(shape) };
+        Ok(reply)
+    }
+
+    /// The answer to a tag. A server that refuses everything refuses this, too: then `before`, the reply before it, is a refusal, whichever it was.
+    pub(super) fn receive_tag(&mut self, tag: u64, before: &Value) -> RedisResult<()> {
+        let reply = self.connection.recv_response()?;
+        if is_tag(&reply, tag) {
+            self.state.last = Some(Shape::Tag);
+            return Ok(());
+        }
+        self.state.last = None;
+        match (before, reply) {
+            (Value::ServerError(_), Value::ServerError(_)) => Ok(()),
+            (_, Value::ServerError(error)) if error.code() == "NOPERM" => Err(error.into()),
+            _ => Err(reply::out_of_step()),
+        }
+    }
+}
+
+/// Appends an ECHO of a number that no other has.
+pub(super) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let tag = LAST.fetch_add(1, Ordering::Relaxed);
+    pack(&[Part::Text("ECHO"), Part::Number(tag)], buffer);
+    tag
+}
+
+fn is_tag(reply: &Value, tag: u64) -> bool {
+    matches!(reply, Value::BulkString(text) if std::str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(tag)))
 }
 
 #[cfg(test)]

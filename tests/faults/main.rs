@@ -8,6 +8,7 @@ mod history;
 mod judge;
 mod limits;
 mod load;
+mod machine;
 mod model;
 mod report;
 mod rows;

@@ -103,7 +103,7 @@ fn report(size: Size, seed: u64, lines: &[String], not_run: &[(u32, &str)], took
         ("machine", format!("{cpus} CPUs, {model}, {}", said("uname", &["-sr"]))),
         ("server", said(&server, &["--version"])),
         ("rustc", said("rustc", &["--version"])),
-        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["rev-parse", "--short", "HEAD"]))),
+        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["describe", "--always", "--dirty", "--exclude=*"]))),
     ] {
         text += &format!("- {what}: {value}\n");
     }

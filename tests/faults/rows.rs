@@ -13,7 +13,8 @@ pub mod time;
 use std::time::Duration;
 
 use self::packets::Namespace;
-use super::world::{Tune, World};
+use super::load::Load;
+use super::world::{Tune, World, ms};
 
 /// One row.
 pub struct Row {
@@ -25,14 +26,18 @@ pub struct Row {
     pub faults: (u64, u64),
     /// At least so many holds in the faulted phase.
     pub holds: usize,
-    /// For how long no key may have waiters and no holder, where the fault is no outage.
-    pub stuck: Option<Duration>,
+    /// For how long no key may have waiters and no holder (I4), where the fault is no outage.
+    pub free_within: Option<fn(&Load) -> Duration>,
     /// Whether timed calls must end in time (I6): not where the clients themselves are stopped.
     pub punctual: bool,
     pub may_lose: bool,
     pub may_be_unknown: bool,
-    /// The share of its former rate that the load must come back to; 0: the row does not end in a healthy state.
-    pub recovers: f64,
+    /// Whether a call may end in any other error.
+    pub may_fail: bool,
+    /// Whether the load must come back to its former rate (I8).
+    pub recovers: bool,
+    /// Whether late writes must have been offered, or the row has shown nothing.
+    pub offers_stale: bool,
     /// Whether no queue may be left at the end: those of killed processes end by themselves, a little later.
     pub leaves_no_queue: bool,
     /// The first keys hold somebody else's data.
@@ -53,11 +58,13 @@ const USUAL: Row = Row {
     name: "",
     faults: (5, 20),
     holds: 1000,
-    stuck: None,
+    free_within: None,
     punctual: true,
     may_lose: true,
     may_be_unknown: true,
-    recovers: 0.8,
+    may_fail: true,
+    recovers: true,
+    offers_stale: false,
     leaves_no_queue: true,
     foreign_keys: 0,
     namespace: Namespace::No,
@@ -66,6 +73,16 @@ const USUAL: Row = Row {
     run: |_| (),
     after: |_| (),
 };
+
+/// What is dead, lost or unknown holds its key for one lease; a second more for whoever comes next.
+fn a_lease(load: &Load) -> Duration {
+    load.lease + ms(1000)
+}
+
+/// Without waiting for any lease to end.
+fn at_once(load: &Load) -> Duration {
+    load.lease / 2
+}
 
 /// Every row that is built, by number. The matrix ends at 62; those above are the faults of conditions.
 pub fn all() -> Vec<Row> {

@@ -60,7 +60,8 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                long: if quick { 100 } else { 1_000 },
+                // One in a hundred would leave a quick run, of few keys and seconds, waiting for one long hold after another.
+                long: if quick { 100 } else { 10_000 },
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
@@ -76,13 +77,14 @@ impl Tune {
                 Size::Soak => ms(900_000),
             },
             healing: ms(if quick { 1800 } else { 8000 }),
-            on: if quick { (ms(200), ms(500)) } else { (ms(1000), ms(3000)) },
-            off: if quick { (ms(200), ms(400)) } else { (ms(1000), ms(3000)) },
+            // Twenty times one to three seconds of each would not fit into a minute.
+            on: if quick { (ms(200), ms(500)) } else { (ms(500), ms(1800)) },
+            off: if quick { (ms(200), ms(400)) } else { (ms(400), ms(1400)) },
         }
     }
 }
 
-/// How long the faulted phase lasts: its time, and longer, up to four times as long, while there are too few holds in it to prove anything.
+/// How long the faulted phase lasts: its time, and longer, up to four times as long, while there are too few faults and holds in it to prove anything.
 struct Patience {
     least: u64,
     most: u64,
@@ -92,7 +94,8 @@ struct Patience {
 impl Patience {
     fn is_over(&self, world: &World) -> bool {
         let now = now();
-        now >= self.least && (now >= self.most || super::history::about(world.dir()) >= self.holds)
+        let enough = || world.faults >= world.least_faults && super::history::about(world.dir()) >= self.holds;
+        now >= self.least && (now >= self.most || enough())
     }
 }
 
@@ -111,6 +114,8 @@ pub struct World {
     /// Over all, also those that were killed.
     pub spawned: u64,
     pub faults: u64,
+    /// How many are needed.
+    pub least_faults: u64,
     /// Keys that a third party took away, and when.
     pub taken: Vec<(u64, u64)>,
     /// What the row itself found to be wrong.
@@ -147,6 +152,7 @@ impl World {
             clients: Vec::new(),
             spawned: 0,
             faults: 0,
+            least_faults: 0,
             taken: Vec::new(),
             problems: Vec::new(),
             remarks: Vec::new(),

@@ -15,11 +15,13 @@ mod growth;
 mod helpers;
 mod holds;
 mod interrupts;
+mod killed;
 mod layers;
 mod lock;
 #[allow(dead_code)]
 mod logs;
 mod loss;
+mod out_of_step;
 mod outage;
 mod peers;
 mod permissions;
@@ -28,6 +30,7 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod round_trips;
 mod rules;
 mod secrets;
 #[allow(dead_code)]

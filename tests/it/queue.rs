@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal};
 
+use crate::helpers::Notes;
 use crate::support::{Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -321,14 +322,15 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
     let holder = Client::open(&server.url()).unwrap();
     let guard = holder.lock("a").guard().unwrap();
     let (say, hear) = mpsc::channel();
-    let waiter = Client::builder(&server.url()).clock(clock.clone()).build().unwrap();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     thread::spawn(move || {
         let lock = waiter.lock("a");
         lock.lock().unwrap();
         say.send((lock.remaining(), lock.inspect().unwrap().unwrap().remaining)).unwrap();
         lock.unlock().unwrap();
     });
-    eventually(SOON, || redis::cmd("EXISTS").arg("{a}:waiters").query(&mut server.connection()).unwrap());
+    // Its attempt has been answered: one that is still on its way would count from now.
+    eventually(SOON, || notes.attempts() == 1 && notes.under_way() == 0);
     // The waiter was paused since it was refused: what a hand-off grants counts from then, and is over.
     clock.advance(Duration::from_secs(10));
     guard.release().unwrap();

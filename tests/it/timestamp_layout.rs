@@ -283,7 +283,7 @@ fn a_user_with_the_documented_permissions_can_lock() {
     let server = Server::start();
     let mut setuser = redis::cmd("ACL");
     setuser.arg("SETUSER").arg("u").arg(&["on", ">secret", "resetchannels", "-@all", "~a", "~{a}:owner"]);
-    setuser.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+time"]);
+    setuser.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+echo"]);
     setuser.exec(&mut server.connection()).unwrap();
     let lock = client(&server.url_with("u", "secret")).lock("a");
     lock.lock().unwrap();

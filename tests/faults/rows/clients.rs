@@ -5,13 +5,14 @@ use super::super::load::Habit;
 use super::super::support::process::Guarded;
 use super::super::world::{World, ms};
 use super::quota::Quota;
-use super::{Row, USUAL};
+use super::{Row, USUAL, a_lease, at_once};
 
 pub fn rows() -> Vec<Row> {
     vec![
         Row {
             number: 30,
             name: "client killed (-9)",
+            free_within: Some(a_lease),
             leaves_no_queue: false,
             run: |world| {
                 let pause = if world.size == super::super::world::Size::Quick { (ms(500), ms(900)) } else { (ms(3000), ms(3000)) };
@@ -27,6 +28,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 31,
             name: "panic while holding, 5 % of holds",
+            may_fail: false,
+            free_within: Some(at_once),
             may_lose: false,
             may_be_unknown: false,
             tune: |tune| tune.load.habit = Habit::Panic,
@@ -36,6 +39,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 32,
             name: "thread ends without unlock, 5 % of holds",
+            may_fail: false,
+            free_within: Some(at_once),
             may_lose: false,
             may_be_unknown: false,
             tune: |tune| tune.load.habit = Habit::Leak,
@@ -46,6 +51,7 @@ pub fn rows() -> Vec<Row> {
             number: 34,
             class: 'P',
             name: "client stopped for 2 leases",
+            offers_stale: true,
             faults: (3, 10),
             punctual: false,
             tune: |tune| {
@@ -77,6 +83,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 40,
             name: "1000 waiters on one key",
+            may_fail: false,
+            free_within: Some(a_lease),
             faults: (0, 0),
             may_lose: false,
             may_be_unknown: false,
@@ -92,6 +100,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 41,
             name: "pool of one connection, 100 threads",
+            may_fail: false,
+            free_within: Some(a_lease),
             faults: (0, 0),
             may_lose: false,
             may_be_unknown: false,
@@ -104,9 +114,10 @@ pub fn rows() -> Vec<Row> {
 
 /// The fault is in how the clients live.
 fn habit(world: &mut World) {
-    world.repeat((ms(100), ms(100)), |_| ());
-    let (holds, _) = super::super::history::read_all(world.dir());
-    world.faults += holds.iter().filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned).count() as u64;
+    world.repeat((ms(500), ms(500)), |world| {
+        let (holds, _) = super::super::history::read_all(world.dir());
+        world.faults = holds.iter().filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned).count() as u64;
+    });
 }
 
 fn stop(world: &mut World) {
@@ -164,5 +175,9 @@ fn waiters(world: &mut World) {
     world.repeat((ms(200), ms(200)), |_| ());
     let (commands, holds) = (world.server.commands_processed_by_clients() - before.0, grants(world) - before.1);
     // Commands inside scripts are counted by the server as well.
-    world.remarks.push(format!("{:.1} commands per hold, those in scripts counted", commands as f64 / holds.max(1) as f64));
+    let each = commands as f64 / holds.max(1) as f64;
+    world.remarks.push(format!("{each:.1} commands per hold, those in scripts counted"));
+    if each > 10.0 {
+        world.problems.push("more than 10 commands per hand-off".into());
+    }
 }

@@ -27,39 +27,39 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 63,
             name: "conditions: notifier killed, before, in and after notify",
-            stuck: Some(NEVER_LOST),
+            free_within: Some(|_| NEVER_LOST),
             leaves_no_queue: false,
             // Producers only ever notify: one that is killed while it waits is the next row's.
             tune: |tune| buffers(tune, Habit::PollingBuffer),
             run: notifiers,
-            after: inspect,
+            after: |world| inspect(world, NEVER_LOST),
             ..USUAL
         },
         Row {
             number: 64,
             name: "conditions: waiter killed, waiting or just notified",
             // One that dies with the lock, and before it did anything, takes its notification along. The docs say so, and this load waits with a timeout.
-            stuck: Some(DIED_WITH_ITS_WAITER),
+            free_within: Some(|_| DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
                 (tune.processes, tune.load.threads, tune.load.keys, tune.load.timed) = (5, 1, 1, true);
             },
             run: waiters,
-            after: inspect,
+            after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
             ..USUAL
         },
         Row {
             number: 65,
             name: "conditions: cut before send, cut after send, reply swallowed, in wait and in notify",
-            stuck: Some(NEVER_LOST),
+            free_within: Some(|_| NEVER_LOST),
             tune: |tune| buffers(tune, Habit::Buffer),
             run: |world| {
                 let hits =
                     |world: &mut World| [Fault::CutBefore, Fault::CutAfter, Fault::SwallowReply][world.random.below(3) as usize].clone();
                 shower(world, (ms(50), ms(150)), |command| is_wait(command) || is_notify(command), hits);
             },
-            after: inspect,
+            after: |world| inspect(world, NEVER_LOST),
             ..USUAL
         },
         Row {
@@ -68,7 +68,7 @@ pub fn rows() -> Vec<Row> {
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
             // Nobody can tell those who wait: each finds out when it next shows a sign of life, after 6 s at most.
-            stuck: Some(ms(9000)),
+            free_within: Some(|_| ms(9000)),
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
                 tune.faulted = tune.faulted.max(ms(6000));
@@ -81,7 +81,7 @@ pub fn rows() -> Vec<Row> {
                     world.faults += 1;
                 });
             },
-            after: inspect,
+            after: |world| inspect(world, ms(9000)),
             ..USUAL
         },
     ]
@@ -209,7 +209,7 @@ fn waiters(world: &mut World) {
 }
 
 /// No item is lost, none doubled, and nobody waits in vain.
-fn inspect(world: &mut World) {
+fn inspect(world: &mut World, most: Duration) {
     let (through, problems) = buffer::inspect(world.dir(), world.tune.load.keys);
     world.remarks.push(format!("{through} items"));
     let (holds, _) = history::read_all(world.dir());
@@ -221,7 +221,7 @@ fn inspect(world: &mut World) {
     }
     // One whose notification was lost waits until its time is over, also where the others go on without it.
     let longest = check::longest_wait(&holds);
-    if longest > nanos(ms(6000) + DIED_WITH_ITS_WAITER) {
+    if longest > nanos(most) {
         world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
     }
     let tainted = holds.iter().filter(|hold| hold.tainted != 0).count();

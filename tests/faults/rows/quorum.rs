@@ -256,12 +256,26 @@ fn away(world: &mut World, count: usize) {
             ));
         }
     }
-    let mut waits: Vec<u64> = holds.iter().filter(|hold| hold.timeout == 1).map(|hold| hold.granted - hold.called).collect();
-    waits.sort_unstable();
-    if let Some(p99) = waits.get(waits.len() * 99 / 100) {
+    // Those that were granted at once or not at all.
+    let waits = |during: &dyn Fn(u64) -> bool| -> Vec<u64> {
+        let tries = holds.iter().filter(|hold| hold.timeout == 1 && during(hold.called));
+        let mut waits: Vec<u64> = tries.map(|hold| hold.granted - hold.called).collect();
+        waits.sort_unstable();
+        waits
+    };
+    let all = waits(&|_| true);
+    let away = waits(&|called| world.times.iter().any(|(from, to)| (*from..to.saturating_sub(command)).contains(&called)));
+    if let Some(p99) = all.get(all.len() * 99 / 100) {
         world.remarks.push(format!("p99 of one attempt {} ms", p99 / 1_000_000));
         if count == 2 && *p99 > command + nanos(ms(20)) {
             world.problems.push("a slow node delays the majority".into());
+        }
+    }
+    if let Some(half) = away.get(away.len() / 2).filter(|_| count == 2) {
+        world.remarks.push(format!("p50 while nodes are away {} ms", half / 1_000_000));
+        // Whoever waits for a silent node waits for the whole of it.
+        if *half > command / 2 {
+            world.problems.push("a silent node delays the majority".into());
         }
     }
 }

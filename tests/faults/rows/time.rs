@@ -47,7 +47,7 @@ fn rate_limits() -> Row {
         name: "rate limiter: clock +60 s and -30 s, FLUSHALL, restart empty",
         // No locks here: the row counts what its limits let through.
         holds: 0,
-        recovers: 0.0,
+        recovers: false,
         tune: |tune| tune.load.habit = Habit::Limit,
         run: |world| {
             let (port, mut offset, begun) = (world.server.port(), 0_i64, now());

@@ -139,6 +139,7 @@ fn a_reply_that_makes_no_sense_is_no_permit() {
     for reply in ["+OK\r\n", ":1\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:-5\r\n:0\r\n", "*3\r\n:7\r\n:1\r\n:0\r\n", "*0\r\n", "$-1\r\n"] {
         proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(reply.into())).next(1));
         assert_eq!(limiter.check().unwrap_err().kind(), ErrorKind::Server, "{reply:?}");
+        // Over another connection, perhaps: the first thing that one hears should make sense, or the server counts as down.
+        assert!(limiter.check().unwrap().allowed);
     }
-    assert!(limiter.check().unwrap().allowed);
 }

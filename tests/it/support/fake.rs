@@ -59,7 +59,11 @@ impl Reply {
 
     /// What a healthy server says while a client sets up its connection: PONG to PING, and OK to everything else.
     pub fn usual(command: &[Vec<u8>]) -> Reply {
-        if is(command, "PING") { Reply::line('+', "PONG") } else { Reply::ok() }
+        match command {
+            [_, said] if is(command, "PING") => Reply::bulk(said),
+            _ if is(command, "PING") => Reply::line('+', "PONG"),
+            _ => Reply::ok(),
+        }
     }
 
     fn line(kind: char, text: &str) -> Reply {

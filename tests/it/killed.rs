@@ -1,0 +1,157 @@
+//! Waiters that are killed with SIGKILL, as real processes: while they queue, just after they were granted the lock, and while they cancel.
+
+use std::thread;
+use std::time::Instant;
+use std::{env, process};
+
+use distlock::{Client, Lock, LockGuard};
+
+use crate::faults::through_proxy;
+use crate::helpers::{SOON, Underway, client, get, ms};
+use crate::support::process::Guarded;
+use crate::support::{Fault, Rule, Server, eventually};
+
+/// What this process is to do, if a test has started it.
+const ROLE: &str = "DISTLOCK_TEST_WAITER";
+/// Sooner than any waiter asks by itself.
+const AT_ONCE: std::time::Duration = ms(900);
+
+/// Starts this very test again in a process of its own, which waits for the lock until `patience` (ms) is over, and then stays.
+fn another_process(test: &str, url: &str, patience: u64) -> Guarded {
+    let dir = tempfile::tempdir().unwrap();
+    let role = format!("{ROLE}={patience} {url}");
+    let own = env::current_exe().unwrap().display().to_string();
+    let arguments = [role, own, test.to_owned(), "--exact".to_owned(), "--nocapture".to_owned()];
+    // Removed with the process.
+    Guarded::start(&dir.keep(), "env", &arguments)
+}
+
+/// In such a process: waits, and never comes back.
+fn wait_if_started_for_that() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let (patience, url) = role.split_once(' ').unwrap();
+    let client = Client::open(url).unwrap();
+    let _ = client.lock("a").try_lock(ms(patience.parse().unwrap()));
+    thread::sleep(SOON * 6);
+    process::exit(1);
+}
+
+/// The scene: this process holds the lock, the process that will be killed waits first, and a client of ours second.
+struct Scene {
+    server: Server,
+    held: LockGuard,
+    /// The token of the process that will be killed.
+    doomed: String,
+    second: Underway<Instant>,
+}
+
+impl Scene {
+    /// `start` starts the process, once the lock is held.
+    fn new(server: Server, start: impl FnOnce() -> Guarded) -> (Scene, Guarded) {
+        let holder = client(&server).lock("a");
+        // From here on the server knows the script of a release.
+        holder.with(|_| ()).unwrap();
+        let held = holder.guard().unwrap();
+        let process = start();
+        eventually(SOON, || waiters(&server).len() == 1 && inboxes(&server) == 1);
+        let doomed = waiters(&server).remove(0);
+        let lock = client(&server).lock("a");
+        let second = Underway::start(move || {
+            let _guard = lock.guard().unwrap();
+            Instant::now()
+        });
+        eventually(SOON, || waiters(&server).len() == 2 && inboxes(&server) == 2);
+        (Scene { server, held, doomed, second }, process)
+    }
+}
+
+fn waiters(server: &Server) -> Vec<String> {
+    redis::cmd("ZRANGE").arg("{a}:queue").arg(0).arg(-1).query(&mut server.connection()).unwrap()
+}
+
+fn inboxes(server: &Server) -> usize {
+    let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap();
+    channels.len()
+}
+
+#[test]
+fn a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let url = server.url();
+    let start = || another_process("killed::a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once", &url, 60_000);
+    let (scene, mut process) = Scene::new(server, start);
+    process.signal("KILL");
+    eventually(SOON, || inboxes(&scene.server) == 1);
+    let released = Instant::now();
+    scene.held.release().unwrap();
+    let entered = scene.second.result();
+    assert!(entered - released < AT_ONCE, "it took {:?}", entered - released);
+}
+
+#[test]
+fn a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let url = server.url();
+    let test = "killed::a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease";
+    let (scene, mut process) = Scene::new(server, || another_process(test, &url, 60_000));
+    // It hears, and does nothing any more: killed between the grant and its first step.
+    process.stop();
+    scene.held.release().unwrap();
+    let granted = Instant::now();
+    assert_eq!(get(&scene.server, "a"), Some(scene.doomed));
+    process.signal("KILL");
+    let entered = scene.second.result();
+    let took = entered - granted;
+    assert!((ms(1000)..ms(5000)).contains(&took), "it took {took:?}, and a first lease is 3 s");
+}
+
+#[test]
+fn a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_once() {
+    wait_if_started_for_that();
+    let (server, proxy) = through_proxy();
+    let withdrawal = proxy.add(withdrawal());
+    let test = "killed::a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_once";
+    let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
+    let held = withdrawal.wait_held(SOON);
+    process.signal("KILL");
+    eventually(SOON, || inboxes(&scene.server) == 1);
+    let released = Instant::now();
+    scene.held.release().unwrap();
+    let entered = scene.second.result();
+    assert!(entered - released < AT_ONCE, "it took {:?}", entered - released);
+    // The late copy finds nothing of its own, and takes nothing of anybody's.
+    let lock = client(&scene.server).lock("a");
+    let guard = lock.guard().unwrap();
+    held.release();
+    eventually(SOON, || !waiters(&scene.server).contains(&scene.doomed));
+    guard.ensure_valid().unwrap();
+    assert!(lock.is_locked().unwrap());
+    guard.release().unwrap();
+}
+
+#[test]
+fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_killed() {
+    wait_if_started_for_that();
+    let (server, proxy) = through_proxy();
+    let withdrawal = proxy.add(withdrawal());
+    let test = "killed::a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_killed";
+    let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
+    let held = withdrawal.wait_held(SOON);
+    // It has given up, and the server does not know it yet.
+    scene.held.release().unwrap();
+    assert_eq!(get(&scene.server, "a").as_ref(), Some(&scene.doomed));
+    process.signal("KILL");
+    let delivered = Instant::now();
+    held.release();
+    let entered = scene.second.result();
+    assert!(entered - delivered < AT_ONCE, "it took {:?}", entered - delivered);
+}
+
+/// Holds withdrawals: the script of a release with one argument more.
+fn withdrawal() -> Rule {
+    // EVALSHA hash 4 lock fence queue waiters token 1
+    const WORDS: usize = 9;
+    Rule::on("EVALSHA", Fault::HoldRequest).when(|words| words.len() == WORDS && words[WORDS - 1] == b"1")
+}

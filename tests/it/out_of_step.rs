@@ -1,0 +1,135 @@
+//! Replies that come twice: all that follow on the connection would belong to the command before theirs (R6).
+
+use std::sync::mpsc;
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Lock, LockOptions, RedisLock};
+use redis::Connection;
+
+use crate::faults::{impatient, through_proxy};
+use crate::helpers::{self, SOON, delete, error, get, ms, put};
+use crate::support::{Fault, Proxy, Rule, Server, eventually};
+
+/// A client with one connection through a proxy.
+fn with_one_connection() -> (Server, Proxy, Client) {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).pool_size(1).build().unwrap();
+    (server, proxy, client)
+}
+
+/// That a lock that somebody else holds is not granted on the word of a reply that came before.
+fn refuses(client: &Client, server: &Server, lock: &RedisLock) {
+    put(server, lock.name(), "somebody", SOON * 6);
+    assert!(!matches!(lock.try_lock(ms(0)), Ok(true)), "the grant was another lock's");
+    assert_eq!(get(server, lock.name()).as_deref(), Some("somebody"));
+    // The connection has been replaced: from now on all is as it should be.
+    assert!(!lock.try_lock(ms(0)).unwrap());
+    client.lock("third").lock().unwrap();
+    client.lock("third").unlock().unwrap();
+}
+
+#[test]
+fn a_grant_that_comes_twice_grants_no_other_lock() {
+    let (server, proxy, client) = with_one_connection();
+    let rule = proxy.add(Rule::on("SET", Fault::DuplicateReply).next(1));
+    client.lock("first").lock().unwrap();
+    rule.wait_fired(SOON);
+    refuses(&client, &server, &client.lock("second"));
+    client.lock("first").unlock().unwrap();
+}
+
+#[test]
+fn a_fenced_grant_that_comes_twice_grants_no_other_lock() {
+    let (server, proxy, client) = with_one_connection();
+    let fenced = |name: &str| client.lock_with(name, LockOptions::new().fenced()).unwrap();
+    // The server knows the script.
+    fenced("first").with(|_| ()).unwrap();
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
+    let first = fenced("first");
+    first.lock().unwrap();
+    rule.wait_fired(SOON);
+    refuses(&client, &server, &fenced("second"));
+    first.unlock().unwrap();
+}
+
+#[test]
+fn a_release_that_is_answered_twice_is_no_other_locks_release() {
+    let (_server, proxy, client) = with_one_connection();
+    let first = client.lock("first");
+    first.with(|_| ()).unwrap();
+    first.lock().unwrap();
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
+    first.unlock().unwrap();
+    rule.wait_fired(SOON);
+    // Nobody holds it.
+    assert!(error(client.lock("second").force_unlock()).is_unknown());
+    assert!(!client.lock("second").force_unlock().unwrap());
+}
+
+#[test]
+fn an_extension_that_is_answered_twice_extends_no_other_lease() {
+    let (server, proxy) = through_proxy();
+    let clock = FakeClock::new();
+    let client = impatient(&proxy.url()).clock(clock.clone()).build().unwrap();
+    let locks = ["first", "second", "third"].map(|name| client.lock(name));
+    let (tell, told) = mpsc::channel();
+    for lock in &locks {
+        let tell = tell.clone();
+        lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
+        lock.lock().unwrap();
+        // Has the server know the script of renewal.
+        lock.extend(ms(30_000)).unwrap();
+    }
+    delete(&server, "third");
+    // All three are extended at once: 1, 1, 0, and the first 1 comes twice.
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
+    clock.advance(ms(11_000));
+    rule.wait_fired(SOON);
+    // Asked once more, on a connection of which nothing is doubled, long before the first answers are needed.
+    eventually(SOON, || {
+        clock.advance(ms(20));
+        assert!(locks[2].remaining().is_none_or(|left| left < ms(20_000)), "it was extended on another lease's answer");
+        told.try_recv().is_ok_and(|name| name == "third")
+    });
+    assert_eq!(told.recv_timeout(ms(100)).ok(), None);
+    assert!(error(locks[2].unlock()).is_lost());
+    locks[0].unlock().unwrap();
+    locks[1].unlock().unwrap();
+}
+
+#[test]
+fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
+    let (server, proxy, client) = with_one_connection();
+    // A hash where a lock should be.
+    redis::cmd("HSET").arg("hash").arg("field").arg(1).exec(&mut server.connection()).unwrap();
+    let hash = client.lock("hash");
+    // The script that looks closer at what SET was refused.
+    assert!(error(hash.inspect()).is_wrong_type());
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
+    assert!(error(hash.inspect()).is_wrong_type());
+    rule.wait_fired(SOON);
+    // Refused with an error it would not be ours; and it is.
+    let lock = client.lock("job");
+    if !matches!(lock.try_lock(ms(0)), Ok(true)) {
+        // No certain answer: then it must not stay behind.
+        eventually(SOON, || get(&server, "job").is_none());
+    }
+}
+
+#[test]
+fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart() {
+    let server = Server::start();
+    let client = helpers::client(&server);
+    let lock = client.lock("job");
+    lock.with(|_| ()).unwrap();
+    let pings = |connection: &mut Connection| -> Option<String> {
+        let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+        stats.lines().find(|line| line.starts_with("cmdstat_ping:")).and_then(|line| line.split(',').next()).map(str::to_owned)
+    };
+    let mut connection = server.connection();
+    let before = pings(&mut connection);
+    for _ in 0..10 {
+        lock.with(|_| ()).unwrap();
+    }
+    assert_eq!(pings(&mut connection), before);
+}
