@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::judge::HEAD;
 use super::rows::packets::{IN_NAMESPACE, Namespace};
-use super::rows::{self, NOT_RUN, Row};
+use super::rows::{self, NOT_RUN, Row, versions};
 use super::world::Size;
 
 /// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if every row is green.
@@ -24,13 +25,20 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
     let missing = rows.iter().any(|row| row.namespace != Namespace::No).then(rows::packets::missing).flatten();
     for row in &rows {
-        if let Some(why) = missing.filter(|_| row.namespace == Namespace::Must) {
+        let servers = if row.number == versions::NUMBER { versions::found() } else { Vec::new() };
+        let why = match row.number {
+            versions::NUMBER if servers.is_empty() => Some("tests/faults/servers has fetched none"),
+            // Nine rows in one, and a minute in CI is dear.
+            versions::NUMBER if size == Size::Quick && wanted.is_empty() => Some("in `full` only"),
+            _ => missing.filter(|_| row.namespace == Namespace::Must),
+        };
+        if let Some(why) = why {
             println!("row {} not run: {why}", row.number);
             not_run.push((row.number, why));
             continue;
         }
-        let line = one(size, seed, row, row.namespace != Namespace::No && missing.is_none())
-            .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(15)));
+        let in_namespace = row.namespace != Namespace::No && missing.is_none();
+        let line = if servers.is_empty() { one(size, seed, row, in_namespace, None) } else { on_each(size, seed, &servers) };
         println!("{line}");
         let _ = std::io::stdout().flush();
         lines.push(line);
@@ -44,8 +52,23 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     i32::from(red > 0)
 }
 
+/// The rows for other servers, on each of them.
+fn on_each(size: Size, seed: u64, servers: &[(String, PathBuf)]) -> String {
+    let rows: Vec<_> = rows::all().into_iter().filter(|row| versions::ROWS.contains(&row.number)).collect();
+    let each = |(name, program): &(String, PathBuf)| -> Vec<_> {
+        rows.iter().map(|row| (name.clone(), row.number, one(size, seed, row, false, Some(program)))).collect()
+    };
+    versions::together(&servers.iter().flat_map(each).collect::<Vec<_>>())
+}
+
+/// Runs a row, on this server or the usual one, and gives its line: a red one if there was none.
+fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> String {
+    attempt(size, seed, row, in_namespace, server)
+        .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(15)))
+}
+
 /// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red row.
-fn one(size: Size, seed: u64, row: &Row, in_namespace: bool) -> Result<String, String> {
+fn attempt(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> Result<String, String> {
     let (number, word) = (row.number, format!("{size:?}").to_lowercase());
     let program = std::env::current_exe().expect("the driver's own program");
     let mut command = Command::new(&program);
@@ -53,6 +76,7 @@ fn one(size: Size, seed: u64, row: &Row, in_namespace: bool) -> Result<String, S
         command = Command::new(IN_NAMESPACE[0]);
         command.args(&IN_NAMESPACE[1..]).arg(&program);
     }
+    command.envs(server.map(|server| ("DISTLOCK_REDIS_SERVER", server)));
     let _clock = rows::time::SHIMMED.contains(&number).then(|| shim(&mut command)).transpose()?;
     let mut child = command
         .args(["row", &word, &(seed ^ u64::from(number) << 32).to_string(), &number.to_string()])

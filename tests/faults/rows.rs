@@ -9,6 +9,7 @@ mod quorum;
 mod quota;
 mod server;
 pub mod time;
+pub mod versions;
 
 use std::time::Duration;
 
@@ -86,11 +87,20 @@ fn at_once(load: &Load) -> Duration {
 
 /// Every row that is built, by number. The matrix ends at 62; those above are the faults of conditions.
 pub fn all() -> Vec<Row> {
-    let mut rows: Vec<Row> =
-        [network::rows(), packets::rows(), server::rows(), clients::rows(), data::rows(), quorum::rows(), time::rows(), conditions::rows()]
-            .into_iter()
-            .flatten()
-            .collect();
+    let mut rows: Vec<Row> = [
+        network::rows(),
+        packets::rows(),
+        server::rows(),
+        clients::rows(),
+        data::rows(),
+        quorum::rows(),
+        time::rows(),
+        conditions::rows(),
+        versions::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     rows.sort_by_key(|row| row.number);
     rows
 }
@@ -102,5 +112,4 @@ pub const NOT_RUN: &[(u32, &str)] = &[
     (58, "fuzzed replies: a target of its own"),
     (59, "schedules: tests/models and tests/it"),
     (60, "all of N at random: `tests/faults/run soak`"),
-    (62, "other servers: DISTLOCK_REDIS_SERVER=… tests/faults/run quick 1 1 5 21"),
 ];

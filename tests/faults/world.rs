@@ -68,7 +68,7 @@ impl Tune {
                 fenced: true,
             },
             direct: false,
-            server: Server::builder().arg("enable-debug-command", "local").arg("maxclients", "4000"),
+            server: Server::builder().arg("maxclients", "4000"),
             user: None,
             baseline: ms(if quick { 1200 } else { 5000 }),
             faulted: match size {

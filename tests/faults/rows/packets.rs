@@ -27,6 +27,8 @@ pub fn rows() -> Vec<Row> {
         tune: |tune| {
             // The kernel sends a lost packet again after 0.2 s, the first of a connection after 1 s.
             (tune.load.lease, tune.load.command) = (ms(4000), ms(2500));
+            // So hands are few and slow, and a long hold, of three such leases, would keep all of them waiting for most of the row.
+            (tune.load.long, tune.load.threads, tune.load.keys) = (0, tune.load.threads * 2, tune.load.keys * 3);
             tune.faulted = tune.faulted.max(ms(6000));
         },
         run: loss,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::clock::{nanos, now};
 use super::super::load::key_name;
 use super::super::machine::cpu_time;
-use super::super::world::{World, ms};
+use super::super::world::{Tune, World, ms};
 use super::{Row, USUAL, a_lease};
 
 pub fn rows() -> Vec<Row> {
@@ -37,7 +37,14 @@ pub fn rows() -> Vec<Row> {
             run: stop,
             ..USUAL
         },
-        Row { number: 20, name: "DEBUG SLEEP, endless script (BUSY)", prepare: |world| busy_soon(world), run: busy, ..USUAL },
+        Row {
+            number: 20,
+            name: "DEBUG SLEEP, endless script (BUSY)",
+            tune: debuggable,
+            prepare: |world| busy_soon(world),
+            run: busy,
+            ..USUAL
+        },
         Row {
             number: 21,
             name: "SCRIPT FLUSH each 10 ms",
@@ -75,6 +82,7 @@ pub fn rows() -> Vec<Row> {
             name: "LOADING",
             faults: (2, 8),
             tune: |tune| {
+                debuggable(tune);
                 tune.server =
                     std::mem::take(&mut tune.server).append_only().arg("key-load-delay", "400").arg("aof-use-rdb-preamble", "yes");
                 (tune.on, tune.off) = ((ms(0), ms(0)), (ms(1200), ms(1800)));
@@ -199,6 +207,11 @@ fn late_wake_ups(world: &mut World) {
             world.faults += u64::from(heard == Some(redis::Value::Int(1)));
         }
     }
+}
+
+/// Servers before 7.0 do not know the setting, and do not start with it: only where it is needed.
+fn debuggable(tune: &mut Tune) {
+    tune.server = std::mem::take(&mut tune.server).arg("enable-debug-command", "local");
 }
 
 fn busy_soon(world: &mut World) {

@@ -1,0 +1,60 @@
+//! Other servers: some rows against each that `tests/faults/servers` has fetched, and one line of the report from all of them.
+
+use std::path::{Path, PathBuf};
+
+use super::{Row, USUAL};
+
+pub const NUMBER: u32 = 62;
+/// What each of them must pass.
+pub const ROWS: [u32; 3] = [1, 5, 21];
+
+/// Only its line: what runs are the rows above, in their own processes.
+pub fn rows() -> Vec<Row> {
+    vec![Row { number: NUMBER, name: "other servers", ..USUAL }]
+}
+
+/// The servers that are there: name, and program.
+pub fn found() -> Vec<(String, PathBuf)> {
+    let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/build.out/servers");
+    let entries = std::fs::read_dir(servers).into_iter().flatten().flatten();
+    let server = |dir: PathBuf| Some((std::fs::read_to_string(dir.join("name")).ok()?.trim().to_owned(), dir.join("redis-server")));
+    let mut found: Vec<_> = entries.filter_map(|entry| server(entry.path())).collect();
+    found.sort();
+    found
+}
+
+/// The columns of which the largest counts, and not the sum: longest stuck time and wait, acquire, recovery.
+const LARGEST: std::ops::RangeInclusive<usize> = 11..=14;
+const REMARKS: usize = 19;
+
+/// One line from several: (which server, which row, its line). Red if one of them is.
+pub fn together(lines: &[(String, u32, String)]) -> String {
+    let mut cells: Vec<String> = Vec::new();
+    let (mut remarks, mut red) = (Vec::new(), false);
+    for (server, number, line) in lines {
+        let new: Vec<&str> = line.split('|').map(str::trim).collect();
+        let is_red = line.ends_with("| red |");
+        red |= is_red;
+        let why = if is_red { format!(" ({})", new.get(REMARKS).copied().unwrap_or_default()) } else { String::new() };
+        remarks.push(format!("{server}, row {number}: {}{why}", if is_red { "red" } else { "green" }));
+        if cells.is_empty() {
+            cells = new.into_iter().map(str::to_owned).collect();
+        } else {
+            cells = cells.iter().zip(new).enumerate().map(|(column, (a, b))| combine(a, b, LARGEST.contains(&column))).collect();
+        }
+    }
+    let middle = cells.get(4..REMARKS).map_or_else(|| " |".repeat(REMARKS - 4), |cells| format!(" {} |", cells.join(" | ")));
+    let verdict = if red || lines.is_empty() { "red" } else { "green" };
+    format!("| {NUMBER} | N | other servers |{middle} {} | {verdict} |", remarks.join("; "))
+}
+
+/// Number by number, where a cell has several.
+fn combine(a: &str, b: &str, largest: bool) -> String {
+    let word = |(a, b): (&str, &str)| match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) if largest => a.max(b).to_string(),
+        (Ok(a), Ok(b)) => (a + b).to_string(),
+        (Ok(_), Err(_)) => b.to_owned(),
+        _ => a.to_owned(),
+    };
+    a.split(' ').zip(b.split(' ')).map(word).collect::<Vec<_>>().join(" ")
+}
