@@ -189,15 +189,6 @@ impl Backend {
         }
     }
 
-    /// Whether this process is a fork of the one that made the client.
-    pub(crate) fn is_forked(&self) -> bool {
-        match self {
-            Self::Server { node, .. } => node.is_forked(),
-            Self::Memory { .. } => false,
-            Self::Quorum { quorum, .. } => quorum.is_forked(),
-        }
-    }
-
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         match self {
