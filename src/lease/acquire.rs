@@ -112,7 +112,6 @@ impl Acquisition {
         patience.check(&background)?;
         self.latest = patience.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
         loop {
-            let attempts_left = attempts.use_one();
             let step = match self.refused.take() {
                 Some(remaining) => Step::Refused(remaining),
                 None => {
@@ -140,6 +139,7 @@ impl Acquisition {
                 }
             };
             let now = background.clock.now();
+            let attempts_left = attempts.use_one_at(now);
             let out_of_time = patience.is_over(now) || !attempts_left;
             if let Some(error) = failure {
                 let outage = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
@@ -153,7 +153,7 @@ impl Acquisition {
                     Err(Error::new(ErrorKind::Exhausted, "every attempt was refused: the lock is held by another"))
                 };
             }
-            let until = now.checked_add(pause);
+            let until = attempts.pause(now, now.checked_add(pause));
             let until = match (until, patience.deadline) {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
