@@ -242,10 +242,10 @@ impl Acquisition {
         error
     }
 
-    /// Granted, and the lease had run out when the grant was answered (R2).
+    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence with it.
     pub(super) fn too_late(&mut self) -> StoreError {
         self.left_behind = true;
-        StoreError::not_sent(ErrorKind::Unavailable, "the server granted the lock so late that the lease had run out")
+        StoreError::not_sent(ErrorKind::Unavailable, "the lock was granted so late that the lease had run out, or without its fence")
     }
 
     /// The store is undoing the last attempt, which takes its token with it. What it does not know of is left to the cleaner: a grant that we
@@ -314,7 +314,9 @@ impl Acquisition {
             self.background.clock.clone(),
             &terms,
         );
-        lease.is_valid().then(|| Arc::new(lease))
+        // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
+        let is_whole = terms.fence.is_some() || !self.options.fenced;
+        (is_whole && lease.is_valid()).then(|| Arc::new(lease))
     }
 
     /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we received (R15):

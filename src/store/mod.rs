@@ -2,6 +2,9 @@
 
 mod channels;
 mod connect;
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::unwrap_used)]
+mod fuzz;
 mod gate;
 mod inbox;
 pub(crate) mod limit;
