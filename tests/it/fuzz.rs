@@ -363,7 +363,7 @@ fn odd_servers_let_nobody_in_and_no_call_panics_or_hangs() {
                         if drawn >= seed + count || PANICS.load(Ordering::SeqCst) > 0 {
                             return;
                         }
-                        run(drawn, if drawn % 4 == 0 { 3 } else { 1 });
+                        run(drawn, if drawn.is_multiple_of(4) { 3 } else { 1 });
                     }
                 });
             }

@@ -224,7 +224,12 @@ fn held_and_waited_for(server: &Server, options: LockOptions) -> (distlock::Lock
         say.send((Instant::now(), lock.remaining())).unwrap();
         lock.unlock().unwrap();
     });
-    // It listens, and has asked again since: from here on it asks only when it is told something, or when its pause is over.
+    waits_and_listens(server);
+    (guard, hear)
+}
+
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is told something, or when its pause is over.
+fn waits_and_listens(server: &Server) {
     let mut before_it_listened = 1;
     eventually(SOON, || {
         let mut connection = server.connection();
@@ -236,7 +241,6 @@ fn held_and_waited_for(server: &Server, options: LockOptions) -> (distlock::Lock
         }
         entries.len() == 1 && channels.len() == 1 && attempt > before_it_listened
     });
-    (guard, hear)
 }
 
 /// The attempt that a waiter's entry names.
@@ -339,8 +343,9 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
         say.send((lock.remaining(), lock.inspect().unwrap().unwrap().remaining)).unwrap();
         lock.unlock().unwrap();
     });
-    // Its attempt has been answered: one that is still on its way would count from now.
-    eventually(SOON, || notes.attempts() == 1 && notes.under_way() == 0);
+    waits_and_listens(&server);
+    // And its last attempt has been answered: one that is still on its way would count from now.
+    eventually(SOON, || notes.under_way() == 0);
     // The waiter was paused since it was refused: what a hand-off grants counts from then, and is over.
     clock.advance(Duration::from_secs(10));
     guard.release().unwrap();
