@@ -10,8 +10,9 @@ use redis::Value;
 
 use super::channels::Channels;
 use super::inbox;
-use super::node::Reply;
+
 use super::reply;
+use super::wire::Reply;
 use crate::base::bell::{Bell, Rung};
 use crate::base::clock::Clock;
 use crate::lease::store::Answer;
