@@ -149,7 +149,7 @@ pub fn rows() -> Vec<Row> {
                 world.repeat((ms(100), ms(100)), |world| {
                     round += 1;
                     late_wake_ups(world);
-                    if round / 8 % 2 == 0 {
+                    if (round / 8).is_multiple_of(2) {
                         let killed = world.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                         world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
                     } else {
