@@ -136,6 +136,9 @@ impl Client {
 
     /// The lock of this name, with the client's options for locks. Talks to nobody. The key in Redis is the client's prefix and the name.
     ///
+    /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a hash tag like `{x}`. Give no lock and no limiter such a name: what
+    /// would come of it stands in [internals](crate::guide::internals), under *Keys*.
+    ///
     /// A name that cannot be used (empty, or with its prefix longer than 1024 bytes) is reported by the first call that would use it.
     #[must_use]
     pub fn lock(&self, name: &str) -> RedisLock {
@@ -174,6 +177,9 @@ impl Client {
     /// So `work` must stand being run twice. What it changes about the connection itself (a transaction left open, a subscription, another
     /// database) it has to change back. Its replies are taken as they come: a proxy that sends one twice is not noticed here, as it is for locks.
     ///
+    /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or `redis::Script`, and sent by their `query` or `invoke`. The methods of
+    /// `redis::Commands` are not there: that trait wants to know the connection's type, and `work` is not told whose pool it comes from.
+    ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {
     /// let client = distlock::Client::open("redis://127.0.0.1/")?;
@@ -205,7 +211,8 @@ impl Client {
 impl Open {
     fn close(&self, timeout: Duration) -> Result<()> {
         let background = &self.background;
-        if background.closing.is_interrupted() {
+        // The threads and the sockets of a fork belong to its parent (R11).
+        if background.is_forked() || background.closing.is_interrupted() {
             return Ok(());
         }
         // From here on nobody waits and nobody begins to; whoever is granted a lock at this very moment finds the book closed and withdraws.
@@ -214,10 +221,6 @@ impl Open {
         for lease in &held {
             Lease::lose(lease, LostReason::Closed);
             background.cleaner.withdraw(lease.withdrawal());
-        }
-        if self.backend.is_forked() {
-            // The threads and the sockets belong to the parent (R11).
-            return Ok(());
         }
         let stopped = [background.cleaner.stop(), background.renewal.stop(), background.notifier.stop()];
         let deadline = Instant::now().checked_add(timeout);
@@ -230,6 +233,10 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        if self.background.is_forked() {
+            // Left as they are, for a destructor might wait for a mutex that another thread held when this process was copied.
+            return std::mem::forget((Arc::clone(&self.background), Arc::clone(&self.store)));
+        }
         if let Err(error) = self.close(self.command_timeout) {
             log::warn!("{error}");
         }

@@ -215,7 +215,7 @@ impl RateLimiter {
     }
 
     fn named(&self, error: Error) -> Error {
-        error.named(&self.name)
+        error.of_limiter(&self.name)
     }
 }
 

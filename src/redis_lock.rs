@@ -269,8 +269,10 @@ impl RedisLock {
 
     /// Releases what this thread held (R12).
     fn release(&self, hold: &Hold) -> Result<()> {
-        let lease = &hold.lease;
-        let background = self.background();
+        let (lease, background) = (&hold.lease, self.background());
+        if background.is_forked() {
+            return Err(self.named(Error::unsupported("the lock belongs to the process that this one was forked from")));
+        }
         if lease.is_told() {
             return Err(self.lost());
         }

@@ -72,6 +72,8 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     lock_name: Option<Arc<str>>,
+    /// What that is the name of.
+    what: &'static str,
     message: Cow<'static, str>,
     source: Option<Cause>,
 }
@@ -88,7 +90,7 @@ macro_rules! predicates {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, lock_name: None, message: message.into(), source: None }))
+        Self(Box::new(Inner { kind, lock_name: None, what: "lock", message: message.into(), source: None }))
     }
 
     pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
@@ -104,6 +106,11 @@ impl Error {
         self
     }
 
+    pub(crate) fn of_limiter(mut self, name: &Arc<str>) -> Self {
+        self.0.what = "rate limiter";
+        self.named(name)
+    }
+
     pub(crate) fn because(mut self, source: impl Into<Cause>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -115,7 +122,7 @@ impl Error {
         self.0.kind
     }
 
-    /// The name of the lock that the call was about, as it was given to the client; `None` where the call was about no lock.
+    /// The name of the lock or the rate limiter that the call was about, as it was given to the client; `None` where the call was about neither.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {
         self.0.lock_name.as_deref()
@@ -140,7 +147,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.lock_name {
-            Some(name) => write!(f, "lock {name:?}: {}", self.0.message),
+            Some(name) => write!(f, "{} {name:?}: {}", self.0.what, self.0.message),
             None => f.write_str(&self.0.message),
         }
     }

@@ -19,7 +19,8 @@ pub enum Renewal {
     UntilUnlock,
     /// Never: the lease runs out, and is reported as lost, unless it is unlocked or extended before.
     Never,
-    /// At most this many times; then as [`Never`](Renewal::Never).
+    /// At most this many times; then as [`Never`](Renewal::Never). Only an extend that the server has confirmed counts: one without an answer, which may have run all
+    /// the same, is tried again, so the lease can end a little later than after `n` extends, never earlier.
     AtMost(u32),
 }
 
@@ -54,9 +55,7 @@ pub enum Layout {
     /// Acquire, extend and release are one round trip each. A contended wait costs up to three more: it subscribes, asks once again when the subscription
     /// stands, and asks when it is woken.
     ///
-    /// A user with an ACL needs: commands `EVAL`, `EVALSHA`, `HLEN`, `HGETALL`, `HSET`, `HEXISTS`, `PEXPIRE`, `PTTL`, `DEL`, `PUBLISH`, `SUBSCRIBE`,
-    /// `UNSUBSCRIBE`, `PING`, with fences also `INCRBY` and `TIME`; keys: the lock's, with fences also `redisson_lock_token:*`; channels:
-    /// `redisson_lock__channel:*` and `distlock:inbox:*`. Without `SUBSCRIBE` or the channels to hear, waiters ask every 1.5 s at the latest.
+    /// What a user with an ACL needs stands in the [guide](crate::guide::security). Without `SUBSCRIBE` or the channels to hear, waiters ask every 1.5 s at the latest.
     Redisson,
     /// A string key that holds the deadline in epoch milliseconds, taken over with `GETSET` once it has passed: the oldest form, with the oldest hazards.
     ///
@@ -83,7 +82,7 @@ pub enum Layout {
     /// least 13 digits is foreign data. [`inspect`](crate::RedisLock::inspect) gives the deadline itself for the token of an old client. Acquire, extend and
     /// release are one round trip each.
     ///
-    /// A user with an ACL needs: commands `EVAL`, `EVALSHA`, `GET`, `SET`, `DEL`, `TIME`; keys: the lock's and its companion's; no channel.
+    /// What a user with an ACL needs stands in the [guide](crate::guide::security).
     Timestamp,
 }
 
@@ -123,7 +122,8 @@ impl Retry {
     }
 
     /// Gives up after `n` attempts: `lock` then ends with [`is_exhausted`](Error::is_exhausted), `try_lock` with `Ok(false)`.
-    /// A thread that waits behind another thread of its process uses up one attempt per pause, too.
+    /// A thread that waits behind another thread of its process uses up one attempt per pause, too. A wake-up that comes before the pause is over makes it ask
+    /// once more than that.
     #[must_use]
     pub fn attempts(mut self, n: u32) -> Self {
         self.attempts = Some(n);

@@ -30,7 +30,7 @@ pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 impl ClientBuilder {
     /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its own.
     ///
-    /// They are opened when they are needed, and closed when hardly anybody has needed them for 2.5 to 5 s, but for one.
+    /// They are opened when they are needed, and closed when nobody has used them for 20 to 50 s.
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.settings.pool_size = connections;

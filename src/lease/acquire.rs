@@ -112,7 +112,6 @@ impl Acquisition {
         patience.check(&background)?;
         self.latest = patience.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
         loop {
-            let attempts_left = attempts.use_one();
             let step = match self.refused.take() {
                 Some(remaining) => Step::Refused(remaining),
                 None => {
@@ -140,6 +139,7 @@ impl Acquisition {
                 }
             };
             let now = background.clock.now();
+            let attempts_left = attempts.use_one_at(now);
             let out_of_time = patience.is_over(now) || !attempts_left;
             if let Some(error) = failure {
                 let outage = self.silent_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
@@ -153,7 +153,7 @@ impl Acquisition {
                     Err(Error::new(ErrorKind::Exhausted, "every attempt was refused: the lock is held by another"))
                 };
             }
-            let until = now.checked_add(pause);
+            let until = attempts.pause(now, now.checked_add(pause));
             let until = match (until, patience.deadline) {
                 (Some(until), Some(deadline)) => Some(until.min(deadline)),
                 (until, deadline) => until.or(deadline),
@@ -242,10 +242,10 @@ impl Acquisition {
         error
     }
 
-    /// Granted, and the lease had run out when the grant was answered (R2).
+    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence with it.
     pub(super) fn too_late(&mut self) -> StoreError {
         self.left_behind = true;
-        StoreError::not_sent(ErrorKind::Unavailable, "the server granted the lock so late that the lease had run out")
+        StoreError::not_sent(ErrorKind::Unavailable, "the lock was granted so late that the lease had run out, or without its fence")
     }
 
     /// The store is undoing the last attempt, which takes its token with it. What it does not know of is left to the cleaner: a grant that we
@@ -314,7 +314,9 @@ impl Acquisition {
             self.background.clock.clone(),
             &terms,
         );
-        lease.is_valid().then(|| Arc::new(lease))
+        // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
+        let is_whole = terms.fence.is_some() || !self.options.fenced;
+        (is_whole && lease.is_valid()).then(|| Arc::new(lease))
     }
 
     /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we received (R15):

@@ -36,6 +36,8 @@ pub(crate) struct Background {
     pub(crate) notifier: notify::Notifier,
     /// Set when the client is closed: ends every wait.
     pub(crate) closing: Interrupt,
+    /// Which process made the client.
+    process: u32,
 }
 
 /// How long a command, and an outage, may last.
@@ -54,6 +56,7 @@ impl Background {
             notifier: notify::Notifier::new(),
             tokens: Tokens::default(),
             closing: Interrupt::new(),
+            process: std::process::id(),
             clock,
             limits,
         }
@@ -73,6 +76,12 @@ impl Background {
             return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
         }
         Ok(())
+    }
+
+    /// Whether this process is a fork of the one that made the client. Then nothing here may be waited for: none of the threads is in this process, and one of
+    /// them may have held any of these mutexes when it was copied (R11).
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
     }
 
     pub(crate) fn command_deadline(&self) -> Instant {

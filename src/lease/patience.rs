@@ -47,28 +47,47 @@ impl Patience<'_> {
 }
 
 /// The attempts that a caller still has.
-pub(crate) struct Attempts(Option<u32>);
+pub(crate) struct Attempts {
+    left: Option<u32>,
+    /// When the next one is due: the end of the pause after the last that counted.
+    due: Option<Instant>,
+}
 
 impl Attempts {
     pub(crate) fn new(options: &LockOptions) -> Self {
-        Self(options.retry.and_then(|retry| retry.attempts))
+        Self { left: options.retry.and_then(|retry| retry.attempts), due: None }
     }
 
     /// As many as it takes.
     pub(crate) fn unlimited() -> Self {
-        Self(None)
+        Self { left: None, due: None }
     }
 
     /// Uses one up. `false`: it was the last.
     pub(crate) fn use_one(&mut self) -> bool {
-        if let Some(left) = &mut self.0 {
+        if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
         }
-        self.0 != Some(0)
+        self.left != Some(0)
+    }
+
+    /// Uses one up, unless the last pause is not over yet: what a wake-up made come early is an extra one, or hints would use all of them up
+    /// within one pause. `false`: it was the last.
+    pub(super) fn use_one_at(&mut self, now: Instant) -> bool {
+        self.due.is_some_and(|due| now < due) || self.use_one()
+    }
+
+    /// The end of the pause that begins `now`, or of the one that was begun before and goes on.
+    pub(super) fn pause(&mut self, now: Instant, until: Option<Instant>) -> Option<Instant> {
+        if self.are_limited() && self.due.is_some_and(|due| now < due) {
+            return until.into_iter().chain(self.due).min();
+        }
+        self.due = until;
+        until
     }
 
     pub(crate) fn are_limited(&self) -> bool {
-        self.0.is_some()
+        self.left.is_some()
     }
 }
 

@@ -126,7 +126,8 @@ pub enum End {
 pub struct Holder {
     /// The token under the key. Whoever knows it can release the lock, so it is not shown by `Debug`.
     pub token: String,
-    /// How long the lease lasts unless it is extended; `None`: for ever.
+    /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it lasts on a majority at least: of the nodes that were heard, one
+    /// may have missed an extend, while those that were not waited for have it.
     pub remaining: Option<Duration>,
 }
 

@@ -92,6 +92,11 @@ impl Drop for Holds {
     fn drop(&mut self) {
         for hold in self.0.get_mut().drain(..) {
             let background = &hold.lock.background;
+            if background.is_forked() {
+                // The parent's. Not even dropped: that could wait for a mutex that another thread held when this process was copied.
+                std::mem::forget(hold);
+                continue;
+            }
             background.renewal.remove(&hold.lease);
             if hold.lease.settle_as_released() {
                 background.cleaner.withdraw_later(Withdrawal { abandoned: true, ..hold.lease.withdrawal() });

@@ -236,7 +236,7 @@ impl Ears {
     }
 }
 
-fn parse(message: &str) -> Option<(Grant, Token, Key)> {
+pub(super) fn parse(message: &str) -> Option<(Grant, Token, Key)> {
     let mut words = message.splitn(4, ' ');
     let attempt = words.next()?.parse().ok()?;
     let fence: u64 = words.next()?.parse().ok()?;

@@ -2,6 +2,9 @@
 
 mod channels;
 mod connect;
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::unwrap_used)]
+mod fuzz;
 mod gate;
 mod inbox;
 pub(crate) mod limit;
@@ -186,15 +189,6 @@ impl Backend {
                 crate::base::error::ErrorKind::Unsupported,
                 "`execute` needs one server, and a quorum has several",
             )),
-        }
-    }
-
-    /// Whether this process is a fork of the one that made the client.
-    pub(crate) fn is_forked(&self) -> bool {
-        match self {
-            Self::Server { node, .. } => node.is_forked(),
-            Self::Memory { .. } => false,
-            Self::Quorum { quorum, .. } => quorum.is_forked(),
         }
     }
 

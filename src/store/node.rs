@@ -46,7 +46,7 @@ impl Node {
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(pool),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
-            None => Pool::Own(OwnPool::new(settings.pool_size)),
+            None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
         let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
         let connector = Connector::new(

@@ -70,7 +70,7 @@ impl Quorum {
     }
 
     /// A fork has its parent's sockets and none of its threads (R11).
-    pub(crate) fn is_forked(&self) -> bool {
+    fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
 

@@ -60,8 +60,9 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                // One in a hundred would leave a quick run, of few keys and seconds, waiting for one long hold after another.
-                long: if quick { 100 } else { 10_000 },
+                // One in a hundred would have most keys held for long most of the time: 70 holds a second in all, and a quick run, of few keys
+                // and seconds, would see next to nothing else. Rows that are about long holds have more of them.
+                long: if quick { 100 } else { 2_000 },
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,

@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::exit;
+use std::process::{Command, exit};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -348,13 +349,18 @@ fn forked(child: impl FnOnce() -> Result<(), u8>) {
             exit(verdict.map_or_else(i32::from, |()| 0));
         }
         Fork::Parent(child) => {
-            // A child that hangs would hang the test: it is given time, and then said to hang.
+            // A child that hangs would hang the test, and outlive it: it is given time, and then ended.
             let mut status = None;
-            eventually(SOON * 2, || {
-                status = fork::waitpid_nohang(child).unwrap();
-                status.is_some()
-            });
-            let status = status.unwrap();
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                eventually(SOON * 2, || {
+                    status = fork::waitpid_nohang(child).unwrap();
+                    status.is_some()
+                });
+            }));
+            if ended.is_err() {
+                Command::new("kill").args(["-KILL", &child.to_string()]).status().unwrap();
+            }
+            let status = status.expect("the child hangs");
             assert!(WIFEXITED(status), "the child was killed: {status}");
             assert_eq!(WEXITSTATUS(status), 0, "the step of the child that failed (255: a panic)");
         }
@@ -448,5 +454,36 @@ fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds
         lock.unlock().unwrap();
         holder.unlock().unwrap();
         assert_eq!(get(&server, "free"), None);
+    });
+}
+
+#[test]
+fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing() {
+    in_own_process("holds::a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing", || {
+        let client = memory();
+        let lock = client.lock("job");
+        lock.lock().unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // They are in the book of leases nearly all the time, and so at the moment of many a fork.
+            for name in ["a", "b"] {
+                let (busy, done) = (client.lock(name), &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        busy.with(|_| ()).unwrap();
+                    }
+                });
+            }
+            let forks = catch_unwind(AssertUnwindSafe(|| {
+                for _ in 0..100 {
+                    forked(|| check(1, lock.is_held()));
+                    forked(|| check(1, client.close(SOON).is_ok()));
+                    forked(|| check(1, lock.unlock().is_err_and(|error| error.is_unsupported())));
+                }
+            }));
+            done.store(true, Ordering::SeqCst);
+            forks.unwrap();
+        });
+        lock.unlock().unwrap();
     });
 }

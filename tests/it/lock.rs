@@ -429,16 +429,17 @@ fn attempts_end_a_wait_after_as_many_refusals() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    for (queue, at_least) in [(Queue::None, ms(55)), (Queue::Fifo, ms(25))] {
-        // In the queue a hint may make an attempt come early.
+    for queue in [Queue::None, Queue::Fifo] {
+        // In the queue, when the inbox opens, whoever waits asks once more than that.
+        let (at_least, extra) = (ms(55), usize::from(queue == Queue::Fifo));
         let before = notes.attempts();
         let options = LockOptions::new().queue(queue).retry(Retry::fixed(ms(30)).attempts(3));
         let lock = client.lock_with("job", options).unwrap();
         assert!(within(at_least..ms(3000), || error(lock.lock())).is_exhausted());
-        assert_eq!(notes.attempts() - before, 3);
+        assert!((3..=3 + extra).contains(&(notes.attempts() - before)));
         assert!(!within(at_least..ms(3000), || lock.try_lock(Duration::MAX).unwrap()));
         assert!(!lock.try_lock(SOON).unwrap());
-        assert_eq!(notes.attempts() - before, 9);
+        assert!((9..=9 + extra).contains(&(notes.attempts() - before)));
     }
     delete(&server, "job");
     eventually(SOON, || keys(&server).is_empty());
@@ -496,7 +497,9 @@ fn all_attempts_of_one_acquisition_have_one_token_and_no_other_has_it() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(5)).attempts(3))).unwrap();
+    // Without the queue, where nothing makes it ask between its attempts.
+    let options = LockOptions::new().queue(Queue::None).retry(Retry::fixed(ms(5)).attempts(3));
+    let lock = client.lock_with("job", options).unwrap();
     assert!(error(lock.lock()).is_exhausted());
     assert!(error(lock.lock()).is_exhausted());
     let asked: Vec<_> = notes

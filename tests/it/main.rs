@@ -10,6 +10,7 @@ mod execute;
 mod fault_checkers;
 mod faults;
 mod fences;
+mod fuzz;
 mod growth;
 #[allow(dead_code)]
 mod helpers;

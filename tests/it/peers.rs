@@ -1,9 +1,10 @@
 //! Other lock libraries on the same locks: the drivers of `tests/peers/`, run against private servers, both ways round.
 //!
-//! Leases are a second or two here, and holds outlast them two or three times: what a watchdog does for a lease of a minute it does for these too.
+//! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of a minute, if `DISTLOCK_PEERS_LONG=1`.
 
 mod driver;
 mod fleet;
+mod long;
 mod redisson;
 mod rows;
 mod sharing;

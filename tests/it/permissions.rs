@@ -118,6 +118,16 @@ fn the_guides_permissions_for_plain_locks_suffice_and_are_the_smallest() {
 }
 
 #[test]
+fn the_guides_permissions_for_redissons_layout_suffice_and_are_the_smallest() {
+    suffice_and_are_the_smallest("redisson", &|server, url| with_locks(server, url, Layout::Redisson));
+}
+
+#[test]
+fn the_guides_permissions_for_the_timestamp_layout_suffice_and_are_the_smallest() {
+    suffice_and_are_the_smallest("timestamp", &|server, url| with_locks(server, url, Layout::Timestamp));
+}
+
+#[test]
 fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
     suffice_and_are_the_smallest("limiter", &|server, url| {
         let client = Client::open(url)?;

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token};
-use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal};
+use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal, Retry};
 
-use crate::helpers::Notes;
+use crate::helpers::{Notes, ms, put};
 use crate::support::{Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -224,14 +224,28 @@ fn held_and_waited_for(server: &Server, options: LockOptions) -> (distlock::Lock
         say.send((Instant::now(), lock.remaining())).unwrap();
         lock.unlock().unwrap();
     });
-    // It listens, and has said so to the server in the entry that it keeps.
+    waits_and_listens(server);
+    (guard, hear)
+}
+
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is told something, or when its pause is over.
+fn waits_and_listens(server: &Server) {
+    let mut before_it_listened = 1;
     eventually(SOON, || {
         let mut connection = server.connection();
         let entries: Vec<String> = redis::cmd("HVALS").arg("{a}:waiters").query(&mut connection).unwrap();
         let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut connection).unwrap();
-        entries.len() == 1 && channels.len() == 1
+        let attempt = entries.first().map_or(0, |entry| attempt_in(entry));
+        if channels.is_empty() {
+            before_it_listened = attempt.max(1);
+        }
+        entries.len() == 1 && channels.len() == 1 && attempt > before_it_listened
     });
-    (guard, hear)
+}
+
+/// The attempt that a waiter's entry names.
+fn attempt_in(entry: &str) -> u64 {
+    entry.split('|').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -300,7 +314,7 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
     let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut connection).unwrap();
     let entries: Vec<(String, String)> = redis::cmd("HGETALL").arg("{a}:waiters").query(&mut connection).unwrap();
     let (token, entry) = &entries[0];
-    let attempt: u64 = entry.split('|').nth(1).unwrap().parse().unwrap();
+    let attempt = attempt_in(entry);
     let forged =
         ["", "hello", "1", "1 2", "x y z a", &format!("0 0 {token} a"), &format!("{} 0 {token} a", attempt + 1_000)].map(str::to_owned);
     let stale = (attempt > 1).then(|| format!("{} 0 {token} a", attempt - 1));
@@ -329,8 +343,9 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
         say.send((lock.remaining(), lock.inspect().unwrap().unwrap().remaining)).unwrap();
         lock.unlock().unwrap();
     });
-    // Its attempt has been answered: one that is still on its way would count from now.
-    eventually(SOON, || notes.attempts() == 1 && notes.under_way() == 0);
+    waits_and_listens(&server);
+    // And its last attempt has been answered: one that is still on its way would count from now.
+    eventually(SOON, || notes.under_way() == 0);
     // The waiter was paused since it was refused: what a hand-off grants counts from then, and is over.
     clock.advance(Duration::from_secs(10));
     guard.release().unwrap();
@@ -457,4 +472,28 @@ fn a_thread_that_panics_after_a_hand_off_leaves_the_lock_free() {
     assert!(panics.join().is_err());
     assert!(lock.try_lock(Duration::ZERO).unwrap());
     lock.unlock().unwrap();
+}
+
+#[test]
+fn attempts_stay_a_pause_apart_while_the_inbox_opens() {
+    let server = Server::start();
+    let guard = Client::open(&server.url()).unwrap().lock("a").guard().unwrap();
+    let options = LockOptions::new().retry(Retry::fixed(ms(400)).attempts(3));
+    // A client's first wait opens its inbox. Who waits asks again once that stands: one attempt more, and not the last of three.
+    let lock = Client::open(&server.url()).unwrap().lock_with("a", options).unwrap();
+    within(ms(780)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
+    assert_eq!(server.command_count("subscribe"), 1, "it opened");
+    guard.release().unwrap();
+}
+
+#[test]
+fn a_connection_that_was_closed_while_idle_uses_up_no_attempt() {
+    let server = Server::start();
+    put(&server, "a", "another", SOON);
+    let client = Client::open(&server.url()).unwrap();
+    client.ping().unwrap();
+    let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut server.connection()).unwrap();
+    let options = LockOptions::new().queue(Queue::None).retry(Retry::fixed(ms(400)).attempts(2));
+    let lock = client.lock_with("a", options).unwrap();
+    within(ms(380)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
 }

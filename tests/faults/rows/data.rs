@@ -51,16 +51,26 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 46,
             class: 'T',
-            name: "FLUSHALL, restart empty",
+            name: "FLUSHALL, restart empty, fence counters deleted",
             run: |world| {
                 world.repeat((ms(150), ms(400)), |world| {
                     // Those of the locks that are lost now.
                     world.learn_secrets();
                     let at = now();
-                    if world.random.below(3) == 0 {
-                        world.server.restart();
-                    } else {
-                        world.command(&["FLUSHALL"]);
+                    match world.random.below(4) {
+                        0 => world.server.restart(),
+                        1 => {
+                            // The locks, and who waits for them, stay.
+                            let counters: Vec<String> =
+                                (0..world.tune.load.keys).map(|key| format!("{{{}}}:fence", key_name(key))).collect();
+                            let words: Vec<&str> = std::iter::once("DEL").chain(counters.iter().map(String::as_str)).collect();
+                            let deleted = world.command(&words);
+                            world.faults += u64::from(matches!(deleted, Some(redis::Value::Int(1..))));
+                            return;
+                        }
+                        _ => {
+                            world.command(&["FLUSHALL"]);
+                        }
                     }
                     let at = if now() - at > 20_000_000 { now() } else { at };
                     world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             may_be_unknown: false,
             may_fail: false,
+            // A million holds would take longer than the other rows together: a soak has them.
             tune: |tune| tune.direct = true,
             run: |world| world.repeat((ms(100), ms(100)), |_| ()),
             ..USUAL
@@ -62,8 +63,15 @@ pub fn rows() -> Vec<Row> {
                 (tune.load.long, tune.load.keys, tune.load.threads) = (tune.load.long.max(1000), tune.load.keys * 4, tune.load.threads * 2)
             },
             run: |world| {
-                let seen = AtomicUsize::new(0);
-                let every_other = move |command: &[Vec<u8>]| is_extend(command) && seen.fetch_add(1, Ordering::SeqCst).is_multiple_of(2);
+                // One reply that is missing costs all that were asked for together. Until the next one each of them has been asked for again.
+                let (apart, last) = (nanos(world.tune.load.lease / 3 + world.tune.load.command), AtomicU64::new(0));
+                let every_other = move |command: &[Vec<u8>]| {
+                    let is_due = is_extend(command) && now() - last.load(Ordering::SeqCst) > apart;
+                    if is_due {
+                        last.store(now(), Ordering::SeqCst);
+                    }
+                    is_due
+                };
                 let planned = world.proxy.add(Rule::any(Fault::SwallowReply).when(every_other));
                 world.repeat((ms(100), ms(100)), |world| world.faults = planned.fired() as u64);
                 world.proxy.clear_rules();

@@ -272,8 +272,8 @@ fn away(world: &mut World, count: usize) {
     }
     if let Some(half) = away.get(away.len() / 2).filter(|_| count == 2) {
         world.remarks.push(format!("p50 while nodes are away {} ms", half / 1_000_000));
-        // Whoever waits for a silent node waits for the whole of it.
-        if *half > command / 2 {
+        // Whoever waits for a silent node waits for as long as a lease leaves time for, which is about a fifth of it.
+        if *half > nanos(world.tune.load.lease / 10) {
             world.problems.push("a silent node delays the majority".into());
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::super::clock::{nanos, now};
 use super::super::load::key_name;
 use super::super::machine::cpu_time;
+use super::super::support::{Fault, Rule};
 use super::super::world::{Tune, World, ms};
 use super::{Row, USUAL, a_lease};
 
@@ -144,7 +145,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 37,
-            name: "subscriptions killed each 100 ms; late wake-ups",
+            name: "subscriptions killed each 100 ms; wake-ups lost and late",
             may_lose: false,
             may_be_unknown: false,
             may_fail: false,
@@ -152,11 +153,20 @@ pub fn rows() -> Vec<Row> {
             free_within: Some(|load| load.lease / 2 + ms(100)),
             tune: |tune| tune.load.long = tune.load.long.max(1000),
             run: |world| {
+                let mut round = 0_u64;
                 world.repeat((ms(100), ms(100)), |world| {
-                    let killed = world.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-                    world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
-                    thread::sleep(ms(20));
+                    round += 1;
                     late_wake_ups(world);
+                    if (round / 8).is_multiple_of(2) {
+                        let killed = world.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                        world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
+                    } else {
+                        // A new subscription would have everybody look again.
+                        let lost = world.proxy.add(Rule::on("message", Fault::SwallowReply).next(1));
+                        thread::sleep(ms(50));
+                        lost.remove();
+                        world.faults += lost.fired() as u64;
+                    }
                 });
             },
             ..USUAL

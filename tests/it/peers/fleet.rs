@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::LockOptions;
+use distlock::{LockOptions, Queue};
 
 use super::{Peer, ask, lock, plain, redisson, start, timestamp};
-use crate::helpers::SOON;
+use crate::helpers::{SOON, ms};
 use crate::support::{Server, eventually};
 
 const EACH: u64 = 100;
@@ -81,4 +81,44 @@ fn no_update_is_lost_in_a_fleet_with_redisson_and_nobody_starves() {
     let server = Server::start();
     let Some(peers) = start([("redisson", server.url()), ("redisson", server.url())]) else { return };
     counts(&server, peers, &redisson());
+}
+
+/// Four of our processes want the lock all the time; each of three times an old client asks every 20 ms for so long. How often it came to a turn.
+fn turns_beside_us(server: &Server, peer: &mut Peer, options: &LockOptions, patience: Duration) -> usize {
+    let (done, holds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ours = || {
+        let lock = lock(server, options.clone());
+        while !done.load(Ordering::SeqCst) {
+            lock.with(|_| thread::sleep(ms(20))).unwrap();
+            holds.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    thread::scope(|scope| {
+        let _end = End(&done);
+        (0..4).for_each(|_| drop(scope.spawn(ours)));
+        let mut turns = 0;
+        for _ in 0..3 {
+            // All of them have come to wait, also after an unlock of the old client, which wakes nobody.
+            let before = holds.load(Ordering::SeqCst);
+            eventually(SOON, || holds.load(Ordering::SeqCst) >= before + 40);
+            if peer.ask(&format!("try a {} 20000", patience.as_millis())) == "ok" {
+                peer.says("unlock a", "ok");
+                turns += 1;
+            }
+        }
+        turns
+    })
+}
+
+#[test]
+fn an_old_client_starves_beside_our_queue_and_comes_to_its_turn_without_it() {
+    let server = Server::start();
+    let Some([peer]) = start([("jedis", server.url())]) else { return };
+    let mut peer = peer.with(&["kind nxpx", "sleep 20"]);
+    let without = turns_beside_us(&server, &mut peer, &plain(), SOON);
+    let beside = turns_beside_us(&server, &mut peer, &plain().queue(Queue::Fifo), ms(2_000));
+    eprintln!("turns of an old client: {without} of 3 without our queue, {beside} of 3 beside it");
+    assert_eq!(without, 3);
+    // Asked about a hundred times in two seconds, and never found free. More than once would need a gap in the hand-offs more than once.
+    assert!(beside < 3, "the lock was found free beside the queue each time");
 }

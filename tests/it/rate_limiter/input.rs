@@ -30,6 +30,7 @@ fn settings_that_cannot_work_are_refused_by_the_first_call() {
             for error in errors(&limiter).into_iter().chain(errors(&limiter.smooth())) {
                 assert!(error.is_invalid_input(), "{count} in {window:?}: {error}");
                 assert_eq!(error.lock_name(), Some(name));
+                assert!(error.to_string().starts_with(&format!("rate limiter {name:?}: ")), "{error}");
             }
         }
     });
