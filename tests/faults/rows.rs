@@ -37,6 +37,8 @@ pub struct Row {
     pub may_fail: bool,
     /// Whether the load must come back to its former rate (I8).
     pub recovers: bool,
+    /// Whether a caller's own commands must be answered by their own replies. Not where replies come twice: `Client::execute` takes them as they come.
+    pub in_step: bool,
     /// Whether late writes must have been offered, or the row has shown nothing.
     pub offers_stale: bool,
     /// Whether no queue may be left at the end: those of killed processes end by themselves, a little later.
@@ -65,6 +67,7 @@ const USUAL: Row = Row {
     may_be_unknown: true,
     may_fail: true,
     recovers: true,
+    in_step: true,
     offers_stale: false,
     leaves_no_queue: true,
     foreign_keys: 0,

@@ -81,15 +81,18 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 8,
             name: "reply delayed beyond timeout",
-            free_within: Some(a_lease),
+            // A key may be hit by several in a row.
+            free_within: Some(|load| a_lease(load) * 2),
             run: |world| shower(world, SELDOM, any, |world| Fault::DelayReply(world.tune.load.command + ms(100))),
             ..USUAL
         },
         Row {
             number: 9,
             name: "duplicate, garbled, truncated, oversized replies",
-            free_within: Some(a_lease),
-            run: |world| shower(world, SELDOM, any, nonsense),
+            // A key may be hit by several in a row.
+            free_within: Some(|load| a_lease(load) * 2),
+            in_step: false,
+            run: |world| shower(world, OFTEN, any, nonsense),
             ..USUAL
         },
         Row {
@@ -190,11 +193,12 @@ fn is_extend(command: &[Vec<u8>]) -> bool {
 }
 
 fn nonsense(world: &mut World) -> Fault {
-    match world.random.below(5) {
-        0 => Fault::DuplicateReply,
-        1 => Fault::GarbleReply,
-        2 => Fault::TruncateReply,
-        3 => Fault::ReplaceReply(b"$536870913\r\n".to_vec()),
+    // The first looks as if nothing were wrong, and shows only where another reply of its kind is waited for.
+    match world.random.below(10) {
+        0..6 => Fault::DuplicateReply,
+        6 => Fault::GarbleReply,
+        7 => Fault::TruncateReply,
+        8 => Fault::ReplaceReply(b"$536870913\r\n".to_vec()),
         _ => Fault::ReplaceReply(b"*3\r\n:1\r\n$1\r\nx\r\n:-9\r\n".to_vec()),
     }
 }
