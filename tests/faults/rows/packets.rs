@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use super::super::clock::now;
@@ -92,15 +93,20 @@ pub fn forget_half_open(world: &World) {
 fn loss(world: &mut World) {
     let faulted = world.tune.faulted;
     for percent in [10, 30] {
-        let from = now();
+        let (from, before) = (now(), world.faults);
         drop_packets(world, percent);
         world.tune.on = (faulted / 8, faulted / 8);
         world.tune.off = (Duration::ZERO, Duration::ZERO);
-        world.windows_for(faulted / 2, |_| (), |_| ());
+        if percent == 10 {
+            world.windows_for(faulted / 2, |_| (), |world| world.faults = dropped());
+        } else {
+            // So slow that no patience would have it make many holds.
+            thread::sleep(faulted / 2);
+        }
         let packets = dropped();
         drop_packets(world, 0);
         world.times.push((from, now()));
-        world.faults += packets;
+        world.faults = before + packets;
         world.remarks.push(format!("{packets} packets dropped at {percent} %"));
         if packets < 100 {
             world.problems.push(format!("only {packets} packets dropped at {percent} %"));
