@@ -76,7 +76,13 @@ pub fn rows() -> Vec<Row> {
             class: 'P',
             name: "CPU starvation, 5 % of one CPU for each process",
             punctual: false,
-            tune: |tune| tune.on = tune.on.max((ms(500), ms(1000))),
+            // Long enough, and with leases short enough, that some are lost: those must be told.
+            tune: |tune| {
+                tune.load.lease = ms(400);
+                (tune.load.long, tune.load.command) = (tune.load.long.max(5000), ms(250));
+                tune.on = (ms(1000), ms(1500));
+                tune.faulted = tune.faulted.max(ms(8000));
+            },
             run: starve,
             ..USUAL
         },
