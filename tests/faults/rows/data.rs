@@ -84,7 +84,11 @@ pub fn rows() -> Vec<Row> {
             class: 'T',
             name: "eviction, volatile-lru and allkeys-lru",
             // While there is no room, what is not evicted is refused.
-            tune: |tune| (tune.load.long, tune.healing) = (tune.load.long * 30, tune.healing.max(tune.load.lease * 5)),
+            tune: |tune| {
+                (tune.load.long, tune.healing) = (tune.load.long.max(3000), tune.healing.max(tune.load.lease * 5));
+                // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
+                tune.load.command = tune.load.lease * 3 / 10;
+            },
             run: eviction,
             ..USUAL
         },

@@ -71,7 +71,7 @@ pub fn rows() -> Vec<Row> {
             faults: (5, 20),
             tune: |tune| {
                 five(tune);
-                tune.load.long *= 30;
+                tune.load.long = tune.load.long.max(3000);
                 tune.faulted = tune.faulted.max(ms(8000));
                 tune.healing = tune.healing.max(tune.load.lease * 5);
             },
@@ -85,7 +85,7 @@ pub fn rows() -> Vec<Row> {
             name: "Redlock, 5 nodes: the clock of one jumps, by 60 s",
             tune: |tune| {
                 five(tune);
-                tune.load.long *= 30;
+                tune.load.long = tune.load.long.max(3000);
                 tune.healing = tune.healing.max(tune.load.lease * 5);
             },
             prepare: |world| nodes(world, false),
