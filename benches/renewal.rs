@@ -13,7 +13,7 @@ mod support;
 use support::aims::Aims;
 use support::args::Args;
 use support::clock::{cpu, cpu_of_threads, now};
-use support::it::{Proxy, Server, thread_names};
+use support::it::{Proxy, Server, eventually, thread_names};
 use support::placement::Place;
 use support::server::{self, Side};
 use support::stats::percentile;
@@ -82,6 +82,8 @@ fn main() {
         let mut side = Side::new(&server);
         // Acquiring ten thousand locks one by one through a delay would take minutes.
         proxy.set_delay(Duration::ZERO, Duration::ZERO);
+        // The client of the scene before may still be closing.
+        eventually(Duration::from_secs(30), || side.connections() == 0);
         let connections = side.connections();
         let scene = Scene::new(url, leases, lease);
         proxy.set_delay(delay, delay);

@@ -16,6 +16,7 @@ use support::it::{eventually, thread_count};
 use support::peers::{self, Peer};
 use support::placement::Place;
 use support::server::{self, Side};
+use support::stats::median;
 use support::table::{Table, thousands};
 
 /// What the waiters cost.
@@ -50,7 +51,7 @@ fn main() {
     let (mut aims, mut alike) = (Aims::new(), Vec::new());
     for (round, locks) in [1, waiters, 1].into_iter().enumerate() {
         progress!("{waiters} threads, {locks} locks");
-        let (cost, ended) = ours(&server.url(), &mut side, waiters, locks, seconds);
+        let (cost, ended) = ours(&server.url(), &mut side, waiters, locks, (args.pick(3, 55), seconds));
         let name = if locks == 1 { "one lock".to_owned() } else { format!("{} locks", thousands(locks as f64)) };
         let label = match (locks, round) {
             (1, 0) => "A: distlock, one lock".to_owned(),
@@ -78,7 +79,7 @@ fn main() {
     }
     table.print();
     println!(
-        "{} threads wait, watched for {seconds} s (other libraries: {} s). Threads besides: those that do not wait themselves. Requests: what the server read from clients. \
+        "{} threads wait, watched for {seconds} s (other libraries: {} s). Threads besides: those that do not wait themselves. Connections: of ours, the median of 21 looks. Requests: what the server read from clients. \
          CPU as share of one core. Ended within: from one `Interrupt` to the return of the last thread.\n",
         thousands(waiters as f64),
         args.pick(2, 4)
@@ -88,7 +89,7 @@ fn main() {
 }
 
 /// Threads of this process on `locks` locks.
-fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, seconds: u64) -> (Cost, Duration) {
+fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, (settle, seconds): (u64, u64)) -> (Cost, Duration) {
     let client = Client::open(url).unwrap();
     // The client before this one may still be closing its connections.
     eventually(Duration::from_secs(10), || side.connections() == 0);
@@ -102,11 +103,16 @@ fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, seconds: u64) 
             thread::Builder::new().stack_size(256 * 1024).spawn(wait).unwrap()
         })
         .collect();
-    // Until each has been refused and has its place, and what the first rush opened has been closed.
-    thread::sleep(Duration::from_secs(8));
+    // Until each has been refused and has its place, and, in a full run, until what the first rush opened and nobody uses has been closed.
+    thread::sleep(Duration::from_secs(if locks > 1 { settle } else { 3 }));
     let mut cost = observe(side, seconds, cpu);
     cost.threads = thread_count() - threads - waiters;
-    cost.connections = side.connections() - connections;
+    // They come and go with the moments at which several waiters ask at once.
+    let looks = (0..21).map(|_| {
+        thread::sleep(Duration::from_millis(100));
+        (side.connections() - connections) as f64
+    });
+    cost.connections = median(looks) as usize;
     let start = Instant::now();
     interrupt.interrupt();
     all.into_iter().for_each(|thread| thread.join().unwrap());
