@@ -249,7 +249,7 @@ fn count(answer: Option<redis::Value>) -> usize {
 }
 
 /// An overlap in words: enough to find it in the histories.
-fn describe((before, after): &(Record, Record)) -> String {
+pub fn describe((before, after): &(Record, Record)) -> String {
     let us = |time: u64| time / 1000 % 1_000_000_000;
     format!(
         "key {} owner {} fence {} called {} granted {} until {} released {}, then owner {} fence {} called {} granted {} (µs)",
