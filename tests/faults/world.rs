@@ -86,7 +86,7 @@ impl Tune {
     }
 }
 
-/// How long the faulted phase lasts: its time, and longer, up to four times as long, while there are too few faults and holds in it to prove anything.
+/// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there are too few faults and holds in it to prove anything.
 struct Patience {
     least: u64,
     most: u64,
@@ -260,7 +260,7 @@ impl World {
     }
 
     fn patience(&self, time: Duration) -> Patience {
-        Patience { least: now() + nanos(time), most: now() + nanos(time) * 4, holds: super::history::about(self.dir()) + 2200 }
+        Patience { least: now() + nanos(time), most: now() + nanos(time) * 8, holds: super::history::about(self.dir()) + 2200 }
     }
 
     /// Runs a command at the server, over a connection that is kept. `None`: the server did not answer, or refused.
