@@ -97,6 +97,8 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     let (unexplained, samples) = if overlaps.is_empty() { model::unexplained(&holds, 4) } else { (0, 0) };
     let of = |outcome| holds.iter().chain(&calls).filter(|record: &&Record| record.outcome == outcome).count();
     let lost = of(Outcome::Lost);
+    // A lease that has been stopped for half of its length leaves little more than that for the machine's own delays.
+    let overloaded = delay > nanos(world.tune.load.lease) / 8;
 
     let mut must_not = |happened: bool, what: String| {
         if happened {
@@ -125,10 +127,10 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     must_not(row.number == 1 && size != Size::Quick && grown > 5 << 10, format!("a process grew by {grown} KiB (I9)"));
     must_not(world.faults < world.least_faults, format!("only {} of {} faults", world.faults, world.least_faults));
     must_not(in_fault < row.holds, format!("only {in_fault} holds in the faulted phase"));
-    must_not(!row.may_lose && lost > 0, format!("{lost} locks lost"));
-    must_not(!row.may_be_unknown && of(Outcome::Unknown) > 0, format!("{} unknown outcomes", of(Outcome::Unknown)));
+    must_not(!row.may_lose && lost > 0 && !overloaded, format!("{lost} locks lost"));
+    must_not(!row.may_be_unknown && of(Outcome::Unknown) > 0 && !overloaded, format!("{} unknown outcomes", of(Outcome::Unknown)));
     let errors = of(Outcome::Unavailable) + of(Outcome::Denied) + of(Outcome::Server) + of(Outcome::WrongType) + of(Outcome::Exhausted);
-    must_not(!row.may_fail && errors > 0, format!("{errors} calls failed"));
+    must_not(!row.may_fail && errors > 0 && !overloaded, format!("{errors} calls failed"));
     must_not(logs.contains("panicked at"), "a panic (I10)".into());
     must_not(world.secrets.iter().any(|secret| logs.contains(secret.as_str())), "a secret in a log (I11)".into());
     must_not(connections_after > connections_before, "connections leaked (I9)".into());
@@ -179,6 +181,9 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     }
     if delay > nanos(ms(20)) {
         remarks.push(format!("machine: sleepers woke up to {} ms late", delay / 1_000_000));
+    }
+    if overloaded && !(row.may_lose && row.may_be_unknown && row.may_fail) {
+        remarks.push("too late for losses and errors to be judged".into());
     }
     if overlap > 0 {
         remarks.push(format!("longest overlap {} ms", overlap / 1_000_000));

@@ -235,7 +235,7 @@ impl<'a> Worker<'a> {
             // Over all lives of this owner, so that a hold has one name at witness B.
             let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
             let key = random.below(load.keys);
-            if load.fenced && random.happens(20_000) {
+            if load.fenced && random.happens(50_000) {
                 self.echo(number, key);
                 continue;
             }

@@ -73,11 +73,12 @@ impl Tune {
             user: None,
             baseline: ms(if quick { 1200 } else { 5000 }),
             faulted: match size {
-                Size::Quick => ms(4000),
+                Size::Quick => ms(3500),
                 Size::Full => ms(47_000),
                 Size::Soak => ms(900_000),
             },
-            healing: ms(if quick { 1800 } else { 8000 }),
+            // At least: it lasts until the load has come back to its rate, for the time that it has for that.
+            healing: ms(if quick { 1000 } else { 8000 }),
             // Twenty times one to three seconds of each would not fit into a minute.
             on: if quick { (ms(200), ms(500)) } else { (ms(500), ms(1800)) },
             off: if quick { (ms(200), ms(400)) } else { (ms(400), ms(1400)) },
@@ -85,7 +86,7 @@ impl Tune {
     }
 }
 
-/// How long the faulted phase lasts: its time, and longer, up to four times as long, while there are too few faults and holds in it to prove anything.
+/// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there are too few faults and holds in it to prove anything.
 struct Patience {
     least: u64,
     most: u64,
@@ -259,7 +260,7 @@ impl World {
     }
 
     fn patience(&self, time: Duration) -> Patience {
-        Patience { least: now() + nanos(time), most: now() + nanos(time) * 4, holds: super::history::about(self.dir()) + 2200 }
+        Patience { least: now() + nanos(time), most: now() + nanos(time) * 8, holds: super::history::about(self.dir()) + 2200 }
     }
 
     /// Runs a command at the server, over a connection that is kept. `None`: the server did not answer, or refused.

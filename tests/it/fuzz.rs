@@ -114,13 +114,15 @@ fn reply(rng: &mut Rng, connection: usize, command: &[Vec<u8>], oddness: u32, to
     if !odd && name == "PING" && told.subscribed.contains(&connection) {
         return Reply::Bytes([b"*2\r\n$4\r\npong\r\n$0\r\n\r\n".to_vec(), messages(rng, told)].concat());
     }
-    // More than one answer to one question is another story. What is not whole stays so: the client waits for the rest.
-    let whole = frame_len(&bytes);
-    let bytes = match whole {
+    // What is not whole stays so: the client waits for the rest. Of what is more than one reply only the first answers; sometimes it is doubled.
+    let mut bytes = match frame_len(&bytes) {
         Ok(Some(length)) => bytes[..length].to_vec(),
         _ => bytes,
     };
     note(&name, command, &bytes, told);
+    if !setup && rng.u32(0..400) < oddness {
+        bytes.extend_from_within(..);
+    }
     Reply::Bytes(bytes)
 }
 

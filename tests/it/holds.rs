@@ -358,7 +358,7 @@ fn forked(child: impl FnOnce() -> Result<(), u8>) {
                 });
             }));
             if ended.is_err() {
-                Command::new("kill").args(["-KILL", &child.to_string()]).status().unwrap();
+                Command::new("sh").args(["-c", &format!("kill -KILL {child}")]).status().unwrap();
             }
             let status = status.expect("the child hangs");
             assert!(WIFEXITED(status), "the child was killed: {status}");

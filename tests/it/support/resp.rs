@@ -38,16 +38,16 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
         match kind {
             b'$' | b'=' | b'!' => {
                 if let Some(len) = length(header)? {
-                    at += len + 2;
+                    at = at.saturating_add(len).saturating_add(2);
                     if bytes.len() < at {
                         return Ok(None);
                     }
                 }
             }
-            b'*' | b'~' | b'>' => open += length(header)?.unwrap_or(0),
-            b'%' => open += 2 * length(header)?.unwrap_or(0),
+            b'*' | b'~' | b'>' => open = open.saturating_add(length(header)?.unwrap_or(0)),
+            b'%' => open = open.saturating_add(length(header)?.unwrap_or(0).saturating_mul(2)),
             // An attribute comes before the value that it describes.
-            b'|' => open += 2 * length(header)?.unwrap_or(0) + 1,
+            b'|' => open = open.saturating_add(length(header)?.unwrap_or(0).saturating_mul(2)).saturating_add(1),
             _ => {}
         }
     }
