@@ -139,7 +139,7 @@ fn third_party(world: &mut World) {
             }
         }
         for (key, before, after) in overwritten {
-            // A server under load looks at its clock some time before it answers. A renewal would leave twice as much.
+            // A server under load looks at its clock some time before it answers. A renewal would leave more than is allowed for that.
             let most = nanos(foreign + look / 4).saturating_sub(now() - after) / 1_000_000;
             let left = world.command(&["PTTL", &key_name(key)]);
             let value = world.command(&["GET", &key_name(key)]);
