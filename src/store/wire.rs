@@ -159,6 +159,9 @@ impl State {
     }
 }
 
+/// By so much a read may end too late before its socket's timeouts are set anew, which takes two system calls.
+const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
+
 /// An open connection, for what has to be done by `deadline`.
 pub(super) struct Wire<'a> {
     pub(super) connection: &'a mut Connection,
@@ -173,10 +176,10 @@ impl Wire<'_> {
         self.bound_from(self.clock.now())
     }
 
-    /// As [`bound`](Self::bound), with the time that it is now. Two parts in a hundred too long are not worth two system calls.
+    /// As [`bound`](Self::bound), with the time that it is now.
     pub(super) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
         let left = self.deadline.saturating_duration_since(now);
-        if self.state.timeout.is_some_and(|set| left <= set && left >= set - set / 50) {
+        if self.state.timeout.is_some_and(|set| left <= set && left + NOT_WORTH_A_CALL >= set) {
             return Ok(());
         }
         // Zero would mean no limit, or an error.

@@ -14,7 +14,7 @@ fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
     keys
 }
 
-/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at most (ns).
+/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at most both of them believed in theirs (ns).
 pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
     let (mut found, mut longest) = (Vec::new(), 0);
     for holds in by_key(holds).values() {
@@ -25,7 +25,7 @@ pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
                 && before.owner != hold.owner
                 && hold.granted < before.end()
             {
-                longest = longest.max(before.end().min(hold.end()) - hold.granted);
+                longest = longest.max(before.believed_until().min(hold.believed_until()).saturating_sub(hold.granted));
                 found.push((before.clone(), (*hold).clone()));
             }
             if last.is_none_or(|last| hold.end() > last.end()) {

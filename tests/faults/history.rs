@@ -108,6 +108,11 @@ impl Record {
         if self.released != 0 && self.last_valid >= self.released { self.released } else { self.valid_until.min(self.released_or_never()) }
     }
 
+    /// Until when its holder may have believed in it: a lease that it saw lost before the unlock counts no longer, wherever its validity would have ended.
+    pub fn believed_until(&self) -> u64 {
+        if self.released == 0 { self.end() } else { self.end().min(self.last_valid) }
+    }
+
     fn released_or_never(&self) -> u64 {
         if self.released == 0 { u64::MAX } else { self.released }
     }

@@ -57,6 +57,13 @@ fn other_keys_and_what_comes_after_the_validity_are_no_overlap() {
 }
 
 #[test]
+fn an_overlap_lasts_until_one_of_them_knows() {
+    let told = Record { last_valid: 30, ..hold(1, 10, 600, 1) };
+    let (found, longest) = overlaps(&[told, hold(2, 20, 500, 2)]);
+    assert_eq!((found.len(), longest), (1, 10));
+}
+
+#[test]
 fn a_killed_holder_keeps_its_lease() {
     let killed = Record { released: 0, ended: 0, last_valid: 10, outcome: Outcome::Open, ..hold(1, 10, 20, 1) };
     assert_eq!(overlaps(&[killed.clone(), hold(2, 500, 600, 2)]).0.len(), 1);
