@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
         let mut wrong = load.fences(record.key) != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
         let length = if random.happens(load.long) { load.lease * 3 } else { random.between((Duration::ZERO, load.hold)) };
         let read = self.process.cells.read(record.key);
-        let until = now() + nanos(length);
+        let (until, mut written) = (now() + nanos(length), now());
         loop {
             see(lock, &mut record);
             let left = until.saturating_sub(now());
@@ -302,6 +302,11 @@ impl<'a> Worker<'a> {
                 break;
             }
             thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
+            if now() > written + 100_000_000 {
+                // A process that is killed in a long hold had the lock until then, and not until its first lease would have ended.
+                self.writer.write(&record);
+                written = now();
+            }
         }
         thread::yield_now();
         if lock.is_valid() {
