@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -127,8 +126,12 @@ impl<'a> Worker<'a> {
         let _ = told.and_then(|()| self.lock.unlock());
     }
 
+    /// Looked at under the lock, and where all processes see it at once: whoever is about to wait when it is over would hear of no one any more.
+    ///
+    /// 1. a producer sees the end, notifies everybody, and is gone;
+    /// 2. a consumer, whose process looks for the end only now and then, finds nothing to take and waits.
     fn is_over(&self) -> bool {
-        self.process.stop.load(Ordering::SeqCst)
+        self.process.dir.join("stop").exists()
     }
 
     fn call(&mut self, called: u64) -> Record {
