@@ -126,7 +126,7 @@ pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> 
     let mut longest = 0;
     for (mut held, mut waited) in keys.into_values() {
         held.sort_unstable();
-        waited.sort_unstable();
+        let waited = joined(&mut waited);
         let mut free_from = from;
         held.push((to, to));
         for (start, end) in held {
@@ -139,18 +139,24 @@ pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> 
     longest
 }
 
-/// The longest stretch between `from` and `to` that is covered by intervals without a gap.
-fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
-    let (mut longest, mut start, mut end) = (0, from, from);
-    for &(a, b) in intervals.iter().filter(|(a, b)| *b > from && *a < to) {
-        let (a, b) = (a.max(from), b.min(to));
-        if a > end {
-            start = a;
+/// Intervals that touch or overlap, as one: there are thousands of waiters, and as many gaps to look at.
+fn joined(intervals: &mut Spans) -> Spans {
+    intervals.sort_unstable();
+    let mut all = Spans::new();
+    for &(start, end) in intervals.iter() {
+        match all.last_mut() {
+            Some((_, last)) if start <= *last => *last = end.max(*last),
+            _ => all.push((start, end)),
         }
-        end = end.max(b);
-        longest = longest.max(end - start);
     }
-    longest
+    all
+}
+
+/// The longest stretch between `from` and `to` that is covered by one of these, which are apart from each other and in order.
+fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    let first = intervals.partition_point(|(_, end)| *end <= from);
+    let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
+    within.map(|(start, end)| end.min(&to) - start.max(&from)).max().unwrap_or(0)
 }
 
 /// The longest time from a call to its grant (ns).
