@@ -154,6 +154,8 @@ fn joined(intervals: &mut Spans) -> Spans {
 
 /// The longest stretch between `from` and `to` that is covered by one of these, which are apart from each other and in order.
 fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    // What is held after the end has no gap before it.
+    let to = to.max(from);
     let first = intervals.partition_point(|(_, end)| *end <= from);
     let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
     within.map(|(start, end)| end.min(&to) - start.max(&from)).max().unwrap_or(0)

@@ -57,6 +57,13 @@ fn other_keys_and_what_comes_after_the_validity_are_no_overlap() {
 }
 
 #[test]
+fn what_is_held_after_the_end_is_no_gap_before_it() {
+    let (first, later) = (hold(1, 10, 20, 1), Record { called: 15, ..hold(2, 60, 70, 2) });
+    assert_eq!(longest_stuck(&[first.clone(), later.clone()], &[], 5, 50), 29);
+    assert_eq!(longest_stuck(&[first, later, Record { called: 65, ..hold(1, 80, 90, 3) }], &[], 5, 50), 29);
+}
+
+#[test]
 fn an_overlap_lasts_until_one_of_them_knows() {
     let told = Record { last_valid: 30, ..hold(1, 10, 600, 1) };
     let (found, longest) = overlaps(&[told, hold(2, 20, 500, 2)]);
