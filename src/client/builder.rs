@@ -38,6 +38,8 @@ impl ClientBuilder {
     }
 
     /// How long one command may take, from the wait for a pooled connection to the end of its reply. Default 2 s; at least 1 ms, at most 1 h.
+    ///
+    /// Linux may end the wait for a reply late, by at most an eighth of this: it rounds the timeouts of sockets up.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
