@@ -216,7 +216,7 @@ fn inspect(world: &mut World, most: Duration) {
     let ends: HashSet<_> = holds.iter().map(|hold| (hold.owner, hold.ended)).collect();
     let waits = holds.iter().filter(|hold| ends.contains(&(hold.owner, hold.called))).count();
     world.remarks.push(format!("{waits} waits"));
-    if waits < 500 {
+    if waits < if world.size == Size::Quick { 200 } else { 500 } {
         world.problems.push("so few waits prove nothing".into());
     }
     // One whose notification was lost waits until its time is over, also where the others go on without it.
