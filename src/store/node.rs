@@ -128,7 +128,7 @@ impl Node {
                         heard.push(wire.receive(script.shape, Some(tag))?);
                     }
                     wire.bound()?;
-                    wire.receive_tag(tag, heard.last().unwrap_or(&Value::Nil))?;
+                    wire.receive_tag(tag, &heard)?;
                     values.append(&mut heard);
                 }
                 for (value, parts) in values.iter_mut().zip(&waiting).filter(|(value, _)| reply::unknown_script(value)) {

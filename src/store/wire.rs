@@ -197,7 +197,7 @@ impl Wire<'_> {
         let reply = self.receive(shape, tag)?;
         if let Some(tag) = tag {
             self.bound()?;
-            self.receive_tag(tag, &reply)?;
+            self.receive_tag(tag, std::slice::from_ref(&reply))?;
         }
         Ok(reply)
     }
@@ -223,17 +223,19 @@ impl Wire<'_> {
         Ok(reply)
     }
 
-    /// The answer to a tag. A server that refuses everything refuses this, too: then `before`, the reply before it, is a refusal, whichever it was.
-    pub(super) fn receive_tag(&mut self, tag: u64, before: &Value) -> RedisResult<()> {
+    /// The answer to a tag. A server that refuses everything refuses this, too: then all that was read `before` it are refusals, and it does not matter whose. One
+    /// that began to refuse in between cannot be told from replies that are out of step.
+    pub(super) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
             self.state.last = Some(Shape::Tag);
             return Ok(());
         }
         self.state.last = None;
-        match (before, reply) {
-            (Value::ServerError(_), Value::ServerError(_)) => Ok(()),
-            (_, Value::ServerError(error)) if error.code() == "NOPERM" => Err(error.into()),
+        let all_refused = before.iter().all(|reply| matches!(reply, Value::ServerError(_)));
+        match reply {
+            Value::ServerError(_) if all_refused => Ok(()),
+            Value::ServerError(error) if error.code() == "NOPERM" => Err(error.into()),
             _ => Err(reply::out_of_step()),
         }
     }
