@@ -276,10 +276,12 @@ pub use store::limit::Decision;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::base::bell::{Bell, Grant, Rung};
+    pub use crate::base::bell::{Bell, Fences, Grant, Rung};
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::lease::key::Key;
-    pub use crate::lease::store::{Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Place, StoreError};
+    pub use crate::lease::store::{
+        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+    };
     pub use crate::lease::token::Token;
 }
 

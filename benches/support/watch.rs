@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token, Withdraw, Within};
 use distlock::{Error, Holder, LockOptions};
 
 /// What was seen.
@@ -44,9 +44,9 @@ impl LeaseStore for Watch {
         Ok(answer)
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let sent = Instant::now();
-        let answers = self.inner.extend(leases, deadline);
+        let answers = self.inner.extend(leases, within);
         let answered = Instant::now();
         let mut seen = self.seen.lock().unwrap();
         seen.calls += 1;
@@ -73,12 +73,12 @@ impl LeaseStore for Watch {
         self.inner.end_in(lease, end, deadline)
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.inner.release(key, token, deadline)
+    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
+        self.inner.release(key, token, settles, deadline)
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.inner.withdraw(key, token, deadline)
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        self.inner.withdraw(what, deadline)
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {

@@ -6,13 +6,22 @@ use std::time::Instant;
 use super::clock::Clock;
 use super::locked;
 
+/// The fences that were reserved for a lease: a block of consecutive numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fences {
+    /// The last of them.
+    pub last: u64,
+    /// How many there are: at least one, and perhaps fewer than were asked for (R16).
+    pub count: u32,
+}
+
 /// A hand-off that a release made to a waiter: which attempt of it was served, and with which fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The number of the attempt whose entry in the queue was served (R15).
     pub attempt: u64,
-    /// The last fence of the block that came with it.
-    pub fence: Option<u64>,
+    /// The fences that came with it.
+    pub fences: Option<Fences>,
 }
 
 /// Why a wait on a bell ended.

@@ -11,7 +11,7 @@ use super::patience::{Attempts, Contention, Patience, Report};
 use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
 use super::token::Token;
 use super::{Background, Lease, Terms, backoff};
-use crate::base::bell::{Bell, Grant, Rung};
+use crate::base::bell::{Bell, Fences, Grant, Rung};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 
@@ -195,18 +195,18 @@ impl Acquisition {
         let deadline = patience.attempt_deadline(&self.background);
         let answer = self.store.try_acquire(&Ask { deadline, ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended) });
         match answer {
-            Ok(Answer::Granted { asked_at, fence }) => {
+            Ok(Answer::Granted { asked_at, fences }) => {
                 if self.attempts == 1 {
                     // A store that was refused first, and granted it on a closer look, has asked where the waiter listens.
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
-                match self.granted(asked_at, self.options.lease, fence) {
+                match self.granted(asked_at, self.options.lease, fences) {
                     Some(lease) => Step::Granted(lease),
                     None => Step::Failed(self.too_late()),
                 }
             }
-            Ok(Answer::Refused { asked_at, remaining }) => {
+            Ok(Answer::Refused { asked_at, remaining, .. }) => {
                 contention.seen();
                 self.refused_at(asked_at);
                 Step::Refused(remaining)
@@ -296,13 +296,13 @@ impl Acquisition {
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
-    pub(super) fn granted(&self, asked_at: Instant, length: Duration, fence: Option<u64>) -> Option<Arc<Lease>> {
+    pub(super) fn granted(&self, asked_at: Instant, length: Duration, fences: Option<Fences>) -> Option<Arc<Lease>> {
         let terms = Terms {
             asked_at,
             granted: length,
             length: self.options.lease,
             renew: self.options.renewal,
-            fence,
+            fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
         };
@@ -315,7 +315,7 @@ impl Acquisition {
             &terms,
         );
         // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
-        let is_whole = terms.fence.is_some() || !self.options.fenced;
+        let is_whole = terms.fences.is_some() || !self.options.fenced;
         (is_whole && lease.is_valid()).then(|| Arc::new(lease))
     }
 
@@ -326,15 +326,15 @@ impl Acquisition {
     /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
     pub(super) fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
         let (attempt, asked_at) = self.refusal?;
-        if grant.attempt != attempt || grant.fence.is_some() != self.options.fenced {
+        if grant.attempt != attempt || grant.fences.is_some() != self.options.fenced {
             return None;
         }
         let first = self.first_lease();
-        let lease = self.granted(asked_at, first, grant.fence)?;
+        let lease = self.granted(asked_at, first, grant.fences)?;
         if self.options.renewal != Renew::UntilUnlock && first < self.options.lease {
             // Nobody would make this one whole, or it would count as an extend: done here, before the caller has it.
             let (mark, asked_at) = (lease.mark(), self.background.clock.now());
-            let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease };
+            let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: false };
             let whole = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
             if !(matches!(whole, Ok(true)) && lease.extended(mark, asked_at, self.options.lease)) {
                 // Ours no more, or nobody knows. The next attempt asks, with the same token.

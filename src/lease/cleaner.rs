@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::Limits;
 use super::backoff;
 use super::key::Key;
-use super::store::LeaseStore;
+use super::store::{LeaseStore, Withdraw};
 use super::token::Token;
 use super::worker::{Stopped, Worker};
 use crate::base::clock::Clock;
@@ -182,11 +182,8 @@ impl Withdrawal {
 
     /// `Err`: no answer, and whether that is permanent.
     fn try_once(&self, deadline: Instant) -> Result<(), bool> {
-        let left = match &self.condition {
-            Some(condition) => self.store.leave_condition(&self.key, &self.token, condition, deadline),
-            None => Ok(()),
-        };
-        match left.and_then(|()| self.store.withdraw(&self.key, &self.token, deadline)) {
+        let what = Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() };
+        match self.store.withdraw_one(what, deadline) {
             Ok(_) => Ok(()),
             Err(error) => {
                 log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message);

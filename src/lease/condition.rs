@@ -8,7 +8,7 @@ use super::patience::Patience;
 use super::store::{InCondition, Place};
 use super::token::Token;
 use super::{Lease, backoff};
-use crate::base::bell::Rung;
+use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
 
 /// How a wait in a condition ended. Where there is a lease, the lock is held already.
@@ -75,11 +75,11 @@ impl Acquisition {
                     }
                     backoff::condition_pause()
                 }
-                Ok(InCondition::Granted { asked_at, fence }) => match self.grant_at(asked_at, fence) {
+                Ok(InCondition::Granted { asked_at, fences }) => match self.grant_at(asked_at, fences) {
                     Some(lease) => return Ok(Ended::Woken(Some(lease))),
                     None => backoff::outage_pause(),
                 },
-                Ok(InCondition::Notified { asked_at, remaining }) => {
+                Ok(InCondition::Notified { asked_at, remaining, .. }) => {
                     self.refused_at(asked_at);
                     self.condition = None;
                     self.refused = Some(remaining);
@@ -127,8 +127,8 @@ impl Acquisition {
         }
     }
 
-    fn grant_at(&mut self, asked_at: Instant, fence: Option<u64>) -> Option<Arc<Lease>> {
-        match self.granted(asked_at, self.options().lease, fence) {
+    fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Option<Arc<Lease>> {
+        match self.granted(asked_at, self.options().lease, fences) {
             Some(lease) => {
                 self.condition = None;
                 Some(self.hand_out(lease))

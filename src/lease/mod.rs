@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::base::bell::Fences;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
@@ -153,8 +154,8 @@ pub(crate) struct Terms {
     /// How long renewal makes it last.
     pub(crate) length: Duration,
     pub(crate) renew: Renew,
-    /// The last fence of its block.
-    pub(crate) fence: Option<u64>,
+    /// The fences reserved for it.
+    pub(crate) fences: Option<Fences>,
     pub(crate) hand_offs: u32,
     pub(crate) unsettled: bool,
 }
@@ -175,9 +176,10 @@ impl Lease {
             reason: AtomicUsize::new(0),
             told: AtomicBool::new(false),
             unsettled: terms.unsettled,
-            // The server names the last fence of the block; the first holder gets the first.
-            next_fence: AtomicU64::new(terms.fence.map_or(0, |last| last.saturating_sub(u64::from(terms.hand_offs)).max(1))),
-            hand_offs: AtomicU64::new(u64::from(terms.hand_offs)),
+            // The first holder gets the first of the block.
+            next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| (fences.last + 1).saturating_sub(u64::from(fences.count)).max(1))),
+            // One fence for each hand-off, and the server may have reserved fewer than were asked for (R16).
+            hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count - 1)))),
             listening: OnceLock::new(),
             moves: Mutex::default(),
             entry: AtomicUsize::new(0),

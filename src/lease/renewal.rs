@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::cleaner::Cleaner;
 use super::notify::LostReason;
-use super::store::Extend;
+use super::store::{Extend, Within};
 use super::worker::{Stopped, Worker};
 use super::{Lease, Limits};
 use crate::base::clock::Clock;
@@ -284,10 +284,13 @@ impl Thread {
         let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default();
         let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked_at = self.clock.now();
-        let deadline = asked_at + self.limits.command_timeout.min(patience);
-        let asked: Vec<_> =
-            bulk.iter().map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length }).collect();
-        let answers = first.lease.store.extend(&asked, deadline);
+        let within =
+            Within { reply: self.limits.command_timeout.min(patience), connect_by: asked_at + self.limits.command_timeout.min(patience) };
+        let asked: Vec<_> = bulk
+            .iter()
+            .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: false })
+            .collect();
+        let answers = first.lease.store.extend(&asked, within);
         for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::key::Key;
 use super::token::Token;
-use crate::base::bell::Bell;
+use crate::base::bell::{Bell, Fences};
 use crate::base::error::{Cause, Error, ErrorKind};
 use crate::base::options::LockOptions;
 
@@ -52,8 +52,8 @@ pub enum Answer {
     Granted {
         /// What its validity counts from.
         asked_at: Instant,
-        /// The last fence of the block that was asked for.
-        fence: Option<u64>,
+        /// The fences that were reserved with it.
+        fences: Option<Fences>,
     },
     /// Somebody else has it.
     Refused {
@@ -61,6 +61,8 @@ pub enum Answer {
         asked_at: Instant,
         /// How long their lease lasts at most; `None`: no end is known.
         remaining: Option<Duration>,
+        /// Whether a wake-up would reach the waiter now: the place that answered hears it listening. Otherwise it has to poll.
+        heard: bool,
     },
 }
 
@@ -77,7 +79,7 @@ pub enum InCondition {
         /// As in [`Answer`].
         asked_at: Instant,
         /// As in [`Answer`].
-        fence: Option<u64>,
+        fences: Option<Fences>,
     },
     /// It was notified, and queues for the lock.
     Notified {
@@ -85,6 +87,8 @@ pub enum InCondition {
         asked_at: Instant,
         /// As in [`Answer`].
         remaining: Option<Duration>,
+        /// As in [`Answer`].
+        heard: bool,
     },
     /// It is not in the condition (any more).
     Gone,
@@ -110,6 +114,65 @@ pub struct Extend<'a> {
     pub token: &'a Token,
     /// How long it shall last from now.
     pub lease: Duration,
+    /// Whether this is the first word of a waiter that was notified in a condition, and entered by a hand-off: from then on its notification is used up.
+    pub settles: bool,
+}
+
+/// How long a call may take that has a connection of its own.
+#[derive(Debug, Clone, Copy)]
+pub struct Within {
+    /// How long the reply may take, once there is a connection.
+    pub reply: Duration,
+    /// When a connection must be there. To open one takes several round trips, so it has more time than a reply.
+    pub connect_by: Instant,
+}
+
+impl Within {
+    /// Both by this instant.
+    #[must_use]
+    pub fn until(deadline: Instant) -> Self {
+        Self { reply: deadline.saturating_duration_since(Instant::now()), connect_by: deadline }
+    }
+
+    /// When the call has ended at the latest, if it begins `now`.
+    #[must_use]
+    pub fn end(&self, now: Instant) -> Instant {
+        now.max(self.connect_by) + self.reply
+    }
+}
+
+/// One lease to withdraw.
+#[derive(Debug, Clone, Copy)]
+pub struct Withdraw<'a> {
+    /// The lock.
+    pub key: &'a Key,
+    /// Whose attempts, place and lease.
+    pub token: &'a Token,
+    /// The condition that it may have entered.
+    pub condition: Option<&'a str>,
+}
+
+impl<'a> Withdraw<'a> {
+    /// Of a token that has entered no condition.
+    #[must_use]
+    pub fn of(key: &'a Key, token: &'a Token) -> Self {
+        Self { key, token, condition: None }
+    }
+}
+
+/// Which waiters of a condition to notify.
+#[derive(Debug, Clone, Copy)]
+pub struct Notify<'a> {
+    /// The lock.
+    pub key: &'a Key,
+    /// Who holds it.
+    pub token: &'a Token,
+    /// The condition's name.
+    pub condition: &'a str,
+    /// At most so many.
+    pub most: u32,
+    /// The number of this notification under this lease: a repeated one notifies nobody again.
+    pub number: u64,
 }
 
 /// Which way an end may be moved.
@@ -168,7 +231,7 @@ pub trait LeaseStore: Send + Sync {
 
     /// Extends many leases, each only if it is ours and never to an earlier end (R7). `Ok(false)`: not ours. An error means *unknown*,
     /// for that lease. Uses a connection of its own, so that no exhausted pool delays it (R9).
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>>;
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>>;
 
     /// Moves the end of one lease that is ours, over a pooled connection. `Ok(false)`: not ours.
     ///
@@ -176,17 +239,24 @@ pub trait LeaseStore: Send + Sync {
     /// Unknown: the end may have been moved or not.
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError>;
 
-    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue.
+    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue. `settles`: as in [`Extend`].
     ///
     /// # Errors
     /// Unknown: it may have been released or not.
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError>;
+    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError>;
 
-    /// Undoes whatever attempts with this token may have done: leaves the queue, and releases. May be repeated.
+    /// Undoes whatever attempts with these tokens may have done: leaves the condition and the queue, and releases. What a waiter was notified of passes on to
+    /// another. May be repeated. An error means *unknown*, for that token.
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>>;
+
+    /// Withdraws one.
     ///
     /// # Errors
     /// Unknown: it may have been withdrawn or not.
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError>;
+    fn withdraw_one(&self, what: Withdraw<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let missing = || StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run();
+        self.withdraw(&[what], deadline).pop().unwrap_or_else(|| Err(missing()))
+    }
 
     /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this store cannot wake anybody, the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
@@ -194,7 +264,7 @@ pub trait LeaseStore: Send + Sync {
     /// Whether waiters are woken here, so that a refused attempt listens, and may leave a place behind.
     fn queues(&self) -> bool;
 
-    /// Whether locks here have conditions: the three calls below.
+    /// Whether locks here have conditions: the two calls below.
     fn has_conditions(&self) -> bool {
         false
     }
@@ -209,26 +279,17 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
-    /// Takes a waiter out of a condition that nobody waits for any more.
+    /// Notifies waiters of a condition, if the lease is ours. `None`: it is not. May be repeated under the same number.
     ///
     /// # Errors
-    /// Unknown: it may be there still.
-    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
-        let _ = (key, token, condition, deadline);
+    /// Unknown: they may have been notified or not.
+    fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        let _ = (what, deadline);
         Err(StoreError::without_conditions())
     }
 
-    /// Moves at most `most` waiters of a condition to the lock's queue, if the lease is ours. `None`: it is not.
-    ///
-    /// # Errors
-    /// Unknown: they may have been moved or not.
-    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
-        let _ = (key, token, condition, most, deadline);
-        Err(StoreError::without_conditions())
-    }
-
-    /// Whether the store undoes by itself whatever an attempt left behind that it answered without a grant. The undoing may arrive late, so the
-    /// next attempt must not use the same token: what it is granted would be deleted.
+    /// Whether the store undoes by itself, for as long as it takes, whatever an attempt left behind that it answered without a grant, and what it was once asked
+    /// to withdraw or release. The undoing may arrive late, so the next attempt must not use the same token: what it is granted would be deleted.
     fn undoes_attempts(&self) -> bool {
         false
     }

@@ -9,6 +9,7 @@ use crate::lease::acquire::Acquisition;
 use crate::lease::condition::{Ended, Failed};
 use crate::lease::notify::LostReason;
 use crate::lease::patience::{Attempts, Patience};
+use crate::lease::store::Notify;
 use crate::local::holds::{self, Hold};
 
 impl RedisLock {
@@ -85,7 +86,8 @@ impl RedisLock {
             return Err(self.lost());
         }
         let background = self.background();
-        match self.store.notify(&held.key, &held.token, condition, most, background.command_deadline()) {
+        let what = Notify { key: &held.key, token: &held.token, condition, most, number: 0 };
+        match self.store.notify(&what, background.command_deadline()) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => {
                 background.renewal.remove(&held);

@@ -13,7 +13,7 @@ use super::inbox;
 
 use super::reply;
 use super::wire::Reply;
-use crate::base::bell::{Bell, Rung};
+use crate::base::bell::{Bell, Fences, Rung};
 use crate::base::clock::Clock;
 use crate::lease::store::Answer;
 use crate::lease::token::Token;
@@ -114,9 +114,11 @@ fn frame(random: &mut Random, depth: usize) -> String {
 fn bytes(random: &mut Random) -> Vec<u8> {
     let mut bytes = match random.below(3) {
         0 => {
-            let (first, second) = (random.pick(&["0", "1", "2"]), random.pick(&NUMBERS));
-            let second = if random.below(3) == 0 { bulk(second) } else { format!(":{second}\r\n") };
-            format!("*2\r\n:{first}\r\n{second}")
+            let number = |random: &mut Random| {
+                let number = random.pick(&NUMBERS);
+                if random.below(3) == 0 { bulk(number) } else { format!(":{number}\r\n") }
+            };
+            format!("*3\r\n:{}\r\n{}{}", random.pick(&["0", "1", "2"]), number(random), number(random))
         }
         1 => format!("*2\r\n{}:{}\r\n", bulk(random.pick(&TEXTS)), random.pick(&NUMBERS)),
         _ => frame(random, 3),
@@ -147,6 +149,17 @@ fn whole(value: &Value) -> Option<i64> {
     }
 }
 
+/// The fences of a grant, if they are legal.
+fn legal_fences(elements: &[Value]) -> Option<Option<Fences>> {
+    let [_, last, count] = elements else { return None };
+    let last = u64::try_from(whole(last)?).ok()?;
+    let count = u32::try_from(whole(count)?).ok()?;
+    match last {
+        0 => Some(None),
+        last => (count > 0).then_some(Some(Fences { last, count })),
+    }
+}
+
 /// Every reader of a reply against what it may take for what, said anew.
 fn check(value: &Value) {
     let elements = match value {
@@ -155,30 +168,26 @@ fn check(value: &Value) {
     };
     let asked_at = Instant::now();
     match reply::answer(Reply { asked_at, value: value.clone() }) {
-        Ok(Answer::Granted { asked_at: since, fence }) => {
-            assert!(since == asked_at && elements.len() == 2 && elements[0] == Value::Int(1), "a grant: {value:?}");
-            assert_eq!(whole(&elements[1]), Some(fence.map_or(0, |fence| i64::try_from(fence).expect("from an i64"))), "{value:?}");
-            assert_ne!(fence, Some(0));
+        Ok(Answer::Granted { asked_at: since, fences }) => {
+            assert!(since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1), "a grant: {value:?}");
+            assert_eq!(legal_fences(elements), Some(fences), "{value:?}");
         }
-        Ok(Answer::Refused { remaining, .. }) => {
-            assert!(elements.len() == 2 && elements[0] == Value::Int(0) && matches!(elements[1], Value::Int(_)), "a refusal: {value:?}");
+        Ok(Answer::Refused { remaining, heard, .. }) => {
+            assert!(elements[0] == Value::Int(0) && matches!(elements[1], Value::Int(_)), "a refusal: {value:?}");
+            match &elements[2..] {
+                [] => assert!(heard),
+                rest => assert_eq!(rest, [Value::Int(i64::from(heard))]),
+            }
             assert_eq!(remaining.is_some(), whole(&elements[1]).is_some_and(|left| left >= 0));
         }
         Err(error) => {
             // Foreign data is for sure; of anything else nobody knows what it did.
             assert!(error.may_have_run != error.permanent, "{value:?}: {error:?}");
-            assert!(
-                !(elements.len() == 2 && elements[0] == Value::Int(1) && whole(&elements[1]).is_some_and(|fence| fence >= 0)),
-                "a grant is lost: {value:?}"
-            );
+            assert!(elements.first() != Some(&Value::Int(1)) || legal_fences(elements).is_none(), "a grant is lost: {value:?}");
         }
     }
     assert_eq!(reply::yes(value).ok(), [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1));
     assert_eq!(reply::number(value).ok(), whole(value));
-    assert_eq!(
-        reply::fence_in(value).ok(),
-        whole(value).and_then(|fence| u64::try_from(fence).ok()).map(|fence| (fence > 0).then_some(fence))
-    );
     match reply::holder(value.clone()) {
         Ok(None) => assert_eq!(*value, Value::Array(Vec::new())),
         Ok(Some(holder)) => {
@@ -222,13 +231,17 @@ fn a_message_is_a_hand_off_only_with_all_its_words() {
         let words: Vec<&str> =
             (0..random.below(7)).map(|_| if random.below(2) == 0 { random.pick(&NUMBERS) } else { random.pick(&TEXTS) }).collect();
         let message = words.join(random.pick(&[" ", " ", " ", "  ", "\n"]));
-        let mut parts = message.splitn(4, ' ');
+        let mut parts = message.splitn(5, ' ');
         let mut next = || parts.next();
-        let legal = (|| Some((next()?.parse::<u64>().ok()?, next()?.parse::<u64>().ok()?, next()?, next()?)))();
+        let legal =
+            (|| Some((next()?.parse::<u64>().ok()?, next()?.parse::<u64>().ok()?, next()?.parse::<u32>().ok()?, next()?, next()?)))();
         let heard = inbox::parse(&message)
-            .map(|(grant, token, key)| (grant.attempt, grant.fence, token.as_str().to_owned(), key.as_str().to_owned()));
+            .map(|(grant, token, key)| (grant.attempt, grant.fences, token.as_str().to_owned(), key.as_str().to_owned()));
         understood += u64::from(heard.is_some());
-        let legal = legal.map(|(attempt, fence, token, key)| (attempt, (fence > 0).then_some(fence), token.to_owned(), key.to_owned()));
+        let legal = legal.map(|(attempt, last, count, token, key)| {
+            let fences = (last > 0 && count > 0).then_some(Fences { last, count });
+            (attempt, fences, token.to_owned(), key.to_owned())
+        });
         assert_eq!(heard, legal, "{message:?}");
     }
     assert!(understood > count / 100, "{understood}");

@@ -16,7 +16,7 @@ use redis::{Msg, PubSub, RedisResult};
 
 use super::channels::Channels;
 use super::node::Node;
-use crate::base::bell::{Bell, Grant};
+use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::locked;
 use crate::lease::key::Key;
 use crate::lease::store::Listening;
@@ -219,7 +219,7 @@ impl Ears {
         idle.iter().try_for_each(|name| subscription.unsubscribe(&**name))
     }
 
-    /// A message in our own channel names a hand-off: `attempt fence token key`; anything else there is ignored. In another library's
+    /// A message in our own channel names a hand-off: `attempt fence count token key`; anything else there is ignored. In another library's
     /// channel, whatever it says, it is a hint.
     fn hear(&self, message: &Msg) {
         if message.get_channel_name() != &*self.address {
@@ -237,12 +237,13 @@ impl Ears {
 }
 
 pub(super) fn parse(message: &str) -> Option<(Grant, Token, Key)> {
-    let mut words = message.splitn(4, ' ');
+    let mut words = message.splitn(5, ' ');
     let attempt = words.next()?.parse().ok()?;
-    let fence: u64 = words.next()?.parse().ok()?;
+    let last: u64 = words.next()?.parse().ok()?;
+    let count: u32 = words.next()?.parse().ok()?;
     let token = Token::new(words.next()?);
     let key = Key::new(words.next()?.to_owned());
-    Some((Grant { attempt, fence: (fence > 0).then_some(fence) }, token, key))
+    Some((Grant { attempt, fences: (last > 0 && count > 0).then_some(Fences { last, count }) }, token, key))
 }
 
 #[cfg(test)]
@@ -251,15 +252,15 @@ mod tests {
 
     #[test]
     fn a_message_names_attempt_fence_token_and_key() {
-        let (grant, token, key) = parse("3 17 0a1b a key with spaces").expect("well formed");
-        assert_eq!(grant, Grant { attempt: 3, fence: Some(17) });
+        let (grant, token, key) = parse("3 17 2 0a1b a key with spaces").expect("well formed");
+        assert_eq!(grant, Grant { attempt: 3, fences: Some(Fences { last: 17, count: 2 }) });
         assert_eq!((token.as_str(), key.as_str()), ("0a1b", "a key with spaces"));
-        assert_eq!(parse("1 0 t k").expect("well formed").0.fence, None);
+        assert_eq!(parse("1 0 0 t k").expect("well formed").0.fences, None);
     }
 
     #[test]
     fn anything_else_is_ignored() {
-        for message in ["", "0", "x 1 t k", "1 x t k", "1 2 t", "-1 2 t k", "99999999999999999999 1 t k"] {
+        for message in ["", "0", "x 1 1 t k", "1 x 1 t k", "1 1 x t k", "1 2 1 t", "-1 2 1 t k", "99999999999999999999 1 1 t k"] {
             assert!(parse(message).is_none(), "{message}");
         }
     }

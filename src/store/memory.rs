@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::limit::{Decision, LimitStore, Take};
 use super::memory_limit::Limits;
-use crate::base::bell::{Bell, Grant};
+use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Place, StoreError};
+use crate::lease::store::{
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+};
 use crate::lease::token::Token;
 
 static NAMED: Mutex<Vec<(String, Weak<Shelf>)>> = Mutex::new(Vec::new());
@@ -100,10 +102,10 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    fn fence(&mut self, block: u32) -> Option<u64> {
-        (block > 0).then(|| {
-            *self.last_fence += u64::from(block);
-            *self.last_fence
+    fn fences(&mut self, count: u32) -> Option<Fences> {
+        (count > 0).then(|| {
+            *self.last_fence += u64::from(count);
+            Fences { last: *self.last_fence, count }
         })
     }
 
@@ -129,7 +131,7 @@ impl Entry {
         while let Some(next) = self.queue.pop_front() {
             if let Some(bell) = shared.ear(&next.token) {
                 self.holder = Some((next.token, now + next.first_lease));
-                bell.grant(Grant { attempt: next.attempt, fence: shared.fence(next.fences) });
+                bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
                 return;
             }
             self.pass_on(&next, shared);
@@ -201,7 +203,7 @@ impl LeaseStore for Memory {
             } else if mine || entry.holder.is_none() {
                 entry.queue.retain(|waiter| waiter.token != *ask.token);
                 entry.grant(ask, now);
-                return Ok(Answer::Granted { asked_at, fence: shared.fence(ask.fences) });
+                return Ok(Answer::Granted { asked_at, fences: shared.fences(ask.fences) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
                 let waiter = Waiter::new(ask, place);
@@ -211,11 +213,11 @@ impl LeaseStore for Memory {
                 }
             }
             let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
-            Ok(Answer::Refused { asked_at, remaining })
+            Ok(Answer::Refused { asked_at, remaining, heard: true })
         })
     }
 
-    fn extend(&self, leases: &[Extend<'_>], _deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], _within: Within) -> Vec<Result<bool, StoreError>> {
         leases.iter().map(|lease| Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, End::NotBefore, now)))).collect()
     }
 
@@ -223,15 +225,21 @@ impl LeaseStore for Memory {
         Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
     }
 
-    fn release(&self, key: &Key, token: &Token, _deadline: Instant) -> Result<Gone, StoreError> {
+    fn release(&self, key: &Key, token: &Token, _settles: bool, _deadline: Instant) -> Result<Gone, StoreError> {
         Ok(self.at(key, |entry, shared, now| entry.release(token, shared, now)))
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, _deadline: Instant) -> Result<Gone, StoreError> {
-        Ok(self.at(key, |entry, shared, now| {
-            entry.leave(token, shared);
-            entry.release(token, shared, now)
-        }))
+    fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        let one = |what: &Withdraw<'_>| {
+            self.at(what.key, |entry, shared, now| {
+                if let Some(waiting) = what.condition.and_then(|condition| entry.conditions.get_mut(condition)) {
+                    waiting.retain(|waiter| waiter.token != *what.token);
+                }
+                entry.leave(what.token, shared);
+                entry.release(what.token, shared, now)
+            })
+        };
+        what.iter().map(|what| Ok(one(what))).collect()
     }
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -257,12 +265,12 @@ impl LeaseStore for Memory {
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
                 entry.grant(ask, now);
-                return Ok(InCondition::Granted { asked_at, fence: shared.fence(ask.fences) });
+                return Ok(InCondition::Granted { asked_at, fences: shared.fences(ask.fences) });
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
                 let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
-                return Ok(InCondition::Notified { asked_at, remaining });
+                return Ok(InCondition::Notified { asked_at, remaining, heard: true });
             }
             let waiting = entry.conditions.entry(condition.to_owned()).or_default();
             if let Some(at) = waiting.iter().position(|waiting| waiting.token == *ask.token) {
@@ -285,17 +293,9 @@ impl LeaseStore for Memory {
         })
     }
 
-    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, _deadline: Instant) -> Result<(), StoreError> {
-        self.at(key, |entry, _, _| {
-            if let Some(waiting) = entry.conditions.get_mut(condition) {
-                waiting.retain(|waiter| waiter.token != *token);
-            }
-        });
-        Ok(())
-    }
-
-    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, _deadline: Instant) -> Result<Option<u64>, StoreError> {
-        Ok(self.at(key, |entry, shared, _| entry.is_held_by(token).then(|| entry.notify(condition, most, shared))))
+    fn notify(&self, what: &Notify<'_>, _deadline: Instant) -> Result<Option<u64>, StoreError> {
+        let notified = |entry: &mut Entry, shared: &mut Shared<'_>| entry.notify(what.condition, what.most, shared);
+        Ok(self.at(what.key, |entry, shared, _| entry.is_held_by(what.token).then(|| notified(entry, shared))))
     }
 
     fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {

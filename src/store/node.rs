@@ -16,7 +16,7 @@ use super::wire::{self, Part, Reply, Script, Shape, State, Wire};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
-use crate::lease::store::StoreError;
+use crate::lease::store::{StoreError, Within};
 
 /// The commands of a caller of `execute`.
 pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
@@ -107,8 +107,9 @@ impl Node {
         script: &Script,
         keys: usize,
         calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
-        deadline: Instant,
+        within: Within,
     ) -> Vec<Result<Value, StoreError>> {
+        let deadline = self.clock.now() + within.reply;
         let waiting: Vec<Vec<Part<'a>>> = calls.collect();
         let total = waiting.len();
         let mut values: Vec<Value> = Vec::with_capacity(total);

@@ -13,7 +13,9 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Place, StoreError};
+use crate::lease::store::{
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+};
 use crate::lease::token::Token;
 
 /// No waiter counts as alive for longer without asking again, however long its pause.
@@ -72,7 +74,7 @@ impl Plain {
             ask.deadline,
         )?;
         match reply.value {
-            Value::Okay => Ok(Some(Answer::Granted { asked_at: reply.asked_at, fence: None })),
+            Value::Okay => Ok(Some(Answer::Granted { asked_at: reply.asked_at, fences: None })),
             Value::Nil => Ok(None),
             _ => Err(reply::nonsense()),
         }
@@ -103,6 +105,14 @@ impl Plain {
         let answer = self.node.script(&self.release, 4, if leave { &parts } else { &parts[..5] }, deadline);
         let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
+    }
+
+    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
+        let stem = format!("{}condition:{condition}:", key.stem());
+        let token = Part::Text(token.as_str());
+        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], Shape::Number, deadline)?;
+        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], Shape::Number, deadline)?;
+        Ok(())
     }
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
@@ -136,9 +146,9 @@ impl LeaseStore for Plain {
         self.ask(ask, ask.place.and_then(|place| Some((place.address()?, place))))
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
-        let answers = self.node.script_in_bulk(&self.extend, 1, calls, deadline);
+        let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
         answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
     }
 
@@ -147,12 +157,18 @@ impl LeaseStore for Plain {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
         self.give_back(key, token, false, deadline)
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.give_back(key, token, true, deadline)
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        let one = |what: &Withdraw<'_>| {
+            if let Some(condition) = what.condition {
+                self.leave_condition(what.key, what.token, condition, deadline)?;
+            }
+            self.give_back(what.key, what.token, true, deadline)
+        };
+        what.iter().map(one).collect()
     }
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -199,25 +215,20 @@ impl LeaseStore for Plain {
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
             [Value::Int(0)] => Ok(InCondition::Waiting { asked_at }),
-            [Value::Int(1), fence] => Ok(InCondition::Granted { asked_at, fence: reply::fence_in(fence)? }),
-            [Value::Int(2), Value::Int(remaining)] => Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining) }),
+            [Value::Int(1), last, count] => Ok(InCondition::Granted { asked_at, fences: reply::fences(last, count)? }),
+            [Value::Int(2), Value::Int(remaining), Value::Int(heard)] => {
+                Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining), heard: *heard == 1 })
+            }
             [Value::Int(3)] => Ok(InCondition::Gone),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
             _ => Err(reply::nonsense()),
         }
     }
 
-    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
-        let stem = format!("{}condition:{condition}:", key.stem());
-        let token = Part::Text(token.as_str());
-        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], Shape::Number, deadline)?;
-        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], Shape::Number, deadline)?;
-        Ok(())
-    }
-
-    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
-        let [lock, fence, queue, waiters] = keys(key);
-        let parts = [lock, fence, queue, waiters, Part::Text(token.as_str()), Part::Text(condition), Part::Number(u64::from(most))];
+    fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        let [lock, fence, queue, waiters] = keys(what.key);
+        let (token, condition, most) = (Part::Text(what.token.as_str()), Part::Text(what.condition), Part::Number(u64::from(what.most)));
+        let parts = [lock, fence, queue, waiters, token, condition, most];
         let reply = self.node.script(&self.notify, 4, &parts, deadline)?;
         // -1: not ours.
         Ok(u64::try_from(reply::number(&reply.value)?).ok())

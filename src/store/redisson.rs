@@ -14,7 +14,7 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 
 /// Leases in Redisson's layout on one server.
@@ -85,9 +85,9 @@ impl LeaseStore for Redisson {
         Ok(answer)
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
-        let answers = self.node.script_in_bulk(&self.extend, 1, calls, deadline);
+        let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
         answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
     }
 
@@ -96,7 +96,7 @@ impl LeaseStore for Redisson {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
         let channel = channel(key);
         let parts = [Part::Text(key.as_str()), Part::Text(token.as_str()), Part::Text(&channel)];
         let answer = self.node.script(&self.release, 1, &parts, deadline);
@@ -104,9 +104,9 @@ impl LeaseStore for Redisson {
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // There is no queue to leave.
-        self.release(key, token, deadline)
+        what.iter().map(|what| self.release(what.key, what.token, false, deadline)).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::{RedisError, Value};
 
 use super::wire::Reply;
+use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
 use crate::lease::store::{Answer, Holder, StoreError};
 
@@ -224,12 +225,16 @@ pub(super) fn yes(value: &Value) -> Result<bool, StoreError> {
     }
 }
 
-/// What a script that acquires says: `{1, last fence or 0}`, `{0, rest of the lease}`, `{2}` for foreign data.
+/// What a script that acquires says: `{1, last fence or 0, how many}`, `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
+/// told anything, or everybody alike, whether one is heard is left out.
 pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
     let asked_at = reply.asked_at;
     match list(reply.value)?.as_slice() {
-        [Value::Int(1), fence] => Ok(Answer::Granted { asked_at, fence: fence_in(fence)? }),
-        [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining) }),
+        [Value::Int(1), last, count] => Ok(Answer::Granted { asked_at, fences: fences(last, count)? }),
+        [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: true }),
+        [Value::Int(0), Value::Int(remaining), Value::Int(heard @ (0 | 1))] => {
+            Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
+        }
         [Value::Int(2)] => Err(foreign()),
         _ => Err(nonsense()),
     }
@@ -257,10 +262,15 @@ fn foreign() -> StoreError {
     StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
 }
 
-/// The last fence of a block; 0 stands for none.
-pub(super) fn fence_in(value: &Value) -> Result<Option<u64>, StoreError> {
-    let fence = u64::try_from(number(value)?).map_err(|_| nonsense())?;
-    Ok((fence > 0).then_some(fence))
+/// The last fence of a block, and how many it has; a last one of 0 stands for none.
+pub(super) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
+    let last = u64::try_from(number(last)?).map_err(|_| nonsense())?;
+    let count = u32::try_from(number(count)?).map_err(|_| nonsense())?;
+    match (last, count) {
+        (0, _) => Ok(None),
+        (_, 0) => Err(nonsense()),
+        (last, count) => Ok(Some(Fences { last, count })),
+    }
 }
 
 /// The rest of a lease, as `PTTL` says it.

@@ -13,7 +13,7 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 
 /// Leases in the timestamp layout on one server.
@@ -63,9 +63,9 @@ impl LeaseStore for Timestamp {
         self.node.script(&self.acquire, 2, &parts, ask.deadline).and_then(reply::answer)
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
-        let answers = self.node.script_in_bulk(&self.extend, 2, calls, deadline);
+        let answers = self.node.script_in_bulk(&self.extend, 2, calls, within);
         answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
     }
 
@@ -74,16 +74,16 @@ impl LeaseStore for Timestamp {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
         let [lock, mark] = keys(key);
         let answer = self.node.script(&self.release, 2, &[lock, mark, Part::Text(token.as_str())], deadline);
         let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // There is no queue to leave.
-        self.release(key, token, deadline)
+        what.iter().map(|what| self.release(what.key, what.token, false, deadline)).collect()
     }
 
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Rung, Token};
+use distlock::testing::{
+    Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Rung, Token, Withdraw, Within,
+};
 use distlock::{Client, ClientBuilder, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{Elsewhere, SOON, error, is_free, ms, on_another_thread};
@@ -92,7 +94,7 @@ impl Place {
 
     fn fence(&self, key: &Key, token: &Token, block: u32) -> u64 {
         match self.ask_with(key, token, LEASE, block, true) {
-            Answer::Granted { fence: Some(fence), .. } => fence,
+            Answer::Granted { fences: Some(fences), .. } => fences.last,
             answer => panic!("{answer:?}"),
         }
     }
@@ -113,20 +115,20 @@ impl Place {
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {
-        let leases: Vec<_> = leases.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease }).collect();
-        self.store.extend(&leases, deadline()).into_iter().map(Result::unwrap).collect()
+        let leases: Vec<_> = leases.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false }).collect();
+        self.store.extend(&leases, Within::until(deadline())).into_iter().map(Result::unwrap).collect()
     }
 
     fn end_in(&self, key: &Key, token: &Token, lease: Duration, end: End) -> bool {
-        self.store.end_in(&Extend { key, token, lease }, end, deadline()).unwrap()
+        self.store.end_in(&Extend { key, token, lease, settles: false }, end, deadline()).unwrap()
     }
 
     fn release(&self, key: &Key, token: &Token) -> Gone {
-        self.store.release(key, token, deadline()).unwrap()
+        self.store.release(key, token, false, deadline()).unwrap()
     }
 
     fn withdraw(&self, key: &Key, token: &Token) -> Gone {
-        self.store.withdraw(key, token, deadline()).unwrap()
+        self.store.withdraw_one(Withdraw::of(key, token), deadline()).unwrap()
     }
 }
 
@@ -156,9 +158,9 @@ fn nobody_has_it(place: &Place) {
 fn a_free_lock_is_granted(place: &Place) {
     let (a, mine) = (key("a"), token());
     let before = Instant::now();
-    let Answer::Granted { asked_at, fence } = place.ask(&a, &mine, LEASE) else { panic!("refused") };
+    let Answer::Granted { asked_at, fences } = place.ask(&a, &mine, LEASE) else { panic!("refused") };
     assert!((before..=Instant::now()).contains(&asked_at), "validity counts from within the call");
-    assert_eq!(fence, None);
+    assert_eq!(fences, None);
     assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
     let remaining = place.remaining(&a).unwrap();
     assert!(remaining <= LEASE && remaining > LEASE - SOON, "{remaining:?}");
@@ -168,7 +170,7 @@ fn a_held_lock_is_refused_with_the_rest_of_its_lease(place: &Place) {
     let (a, mine) = (key("a"), token());
     place.ask(&a, &mine, LEASE);
     let before = Instant::now();
-    let Answer::Refused { asked_at, remaining: Some(remaining) } = place.ask(&a, &token(), LEASE * 2) else { panic!("granted") };
+    let Answer::Refused { asked_at, remaining: Some(remaining), .. } = place.ask(&a, &token(), LEASE * 2) else { panic!("granted") };
     assert!((before..=Instant::now()).contains(&asked_at));
     assert!(remaining <= LEASE && remaining > LEASE - SOON, "{remaining:?}");
     assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
@@ -425,13 +427,13 @@ fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) {
     let (first, second) = (Waiter::queue(place, &a, 7), Waiter::queue(place, &a, 2));
     assert_eq!(place.release(&a, &holder), Gone::Released);
     // Named by the attempt that was refused, and for a short lease at first.
-    assert_eq!(first.heard(SOON), Some(Grant { attempt: 7, fence: None }));
+    assert_eq!(first.heard(SOON), Some(Grant { attempt: 7, fences: None }));
     assert_eq!(place.holder(&a).as_deref(), Some(first.token.as_str()));
     assert!(place.remaining(&a).unwrap() <= ms(3000));
     assert!(!place.is_granted(&a, &token()), "nobody overtakes");
     assert_eq!(second.heard(ms(20)), None);
     assert_eq!(place.release(&a, &first.token), Gone::Released);
-    assert_eq!(second.heard(SOON), Some(Grant { attempt: 2, fence: None }));
+    assert_eq!(second.heard(SOON), Some(Grant { attempt: 2, fences: None }));
     assert_eq!(place.holder(&a).as_deref(), Some(second.token.as_str()));
     assert_eq!(place.release(&a, &second.token), Gone::Released);
     assert_eq!(place.holder(&a), None);
@@ -455,7 +457,7 @@ fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &Place) {
     // One that was served and does not want it any more passes it on.
     let next = Waiter::queue(place, &a, 3);
     assert_eq!(place.withdraw(&a, &last.token), Gone::Released);
-    assert_eq!(next.heard(SOON), Some(Grant { attempt: 3, fence: None }));
+    assert_eq!(next.heard(SOON), Some(Grant { attempt: 3, fences: None }));
 }
 
 fn lock_holds_until_it_is_unlocked_as_often(place: &Place) {

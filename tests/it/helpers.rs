@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::testing::{
+    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, StoreError, Token, Withdraw, Within,
+};
 use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
 
 use crate::support::{Server, eventually};
@@ -244,22 +246,22 @@ impl LeaseStore for Watched {
         self.notes.around(asked, || self.inner.try_acquire(ask))
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let keys = leases.iter().map(|lease| lease.key.as_str().to_owned()).collect();
         let asked = Asked::Extend { keys, thread: thread::current().name().map(str::to_owned) };
-        self.notes.around(asked, || self.inner.extend(leases, deadline))
+        self.notes.around(asked, || self.inner.extend(leases, within))
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         self.notes.around(Asked::EndIn, || self.inner.end_in(lease, end, deadline))
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.notes.around(Asked::Release, || self.inner.release(key, token, deadline))
+    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
+        self.notes.around(Asked::Release, || self.inner.release(key, token, settles, deadline))
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.notes.around(Asked::Withdraw, || self.inner.withdraw(key, token, deadline))
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        self.notes.around(Asked::Withdraw, || self.inner.withdraw(what, deadline))
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -278,12 +280,8 @@ impl LeaseStore for Watched {
         self.inner.wait_in(ask, condition, release, leave)
     }
 
-    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
-        self.inner.leave_condition(key, token, condition, deadline)
-    }
-
-    fn notify(&self, key: &Key, token: &Token, condition: &str, most: u32, deadline: Instant) -> Result<Option<u64>, StoreError> {
-        self.inner.notify(key, token, condition, most, deadline)
+    fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        self.inner.notify(what, deadline)
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token};
+use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token, Withdraw};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal, Retry};
 
 use crate::helpers::{Notes, ms, put};
@@ -76,11 +76,11 @@ impl<'a> ByHand<'a> {
     }
 
     fn release(&self, token: &str) -> Gone {
-        self.store.release(&self.key, &Token::new(token), Instant::now() + SOON).unwrap()
+        self.store.release(&self.key, &Token::new(token), false, Instant::now() + SOON).unwrap()
     }
 
     fn withdraw(&self, token: &str) {
-        self.store.withdraw(&self.key, &Token::new(token), Instant::now() + SOON).unwrap();
+        self.store.withdraw_one(Withdraw::of(&self.key, &Token::new(token)), Instant::now() + SOON).unwrap();
     }
 
     fn holder(&self) -> Option<String> {
@@ -131,7 +131,7 @@ fn a_release_hands_the_lock_to_the_first_waiter_that_listens_and_tells_nobody_el
     assert_eq!(lock.holder().as_deref(), Some("b"));
     let said = second.recv_timeout(SOON).unwrap();
     let words: Vec<_> = said.split(' ').collect();
-    assert_eq!((words[0], words[2], words[3]), ("2", "b", "a"), "the last attempt, the token and the key");
+    assert_eq!((words[0], words[2], words[3], words[4]), ("2", "1", "b", "a"), "the last attempt, the token and the key");
     assert!(words[1].parse::<u64>().unwrap() > 0, "the fence");
     assert!(third.recv_timeout(A_WHILE).is_err());
     // The deaf one keeps its place: it may only be connecting again.
@@ -315,11 +315,11 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
     let entries: Vec<(String, String)> = redis::cmd("HGETALL").arg("{a}:waiters").query(&mut connection).unwrap();
     let (token, entry) = &entries[0];
     let attempt = attempt_in(entry);
-    let forged =
-        ["", "hello", "1", "1 2", "x y z a", &format!("0 0 {token} a"), &format!("{} 0 {token} a", attempt + 1_000)].map(str::to_owned);
-    let stale = (attempt > 1).then(|| format!("{} 0 {token} a", attempt - 1));
+    let forged = ["", "hello", "1", "1 2", "x y z t a", &format!("0 0 0 {token} a"), &format!("{} 0 0 {token} a", attempt + 1_000)]
+        .map(str::to_owned);
+    let stale = (attempt > 1).then(|| format!("{} 0 0 {token} a", attempt - 1));
     // The lock is not fenced, so only one of these is kept out by its fence.
-    for message in forged.into_iter().chain(stale).chain([format!("{attempt} 0 somebody a"), format!("{attempt} 7 {token} a")]) {
+    for message in forged.into_iter().chain(stale).chain([format!("{attempt} 0 0 somebody a"), format!("{attempt} 7 1 {token} a")]) {
         let heard: u32 = redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
         assert_eq!(heard, 1, "{message:?}");
     }

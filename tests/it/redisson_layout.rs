@@ -175,7 +175,7 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
     // Late, after an extend: the end stays where it is.
     assert!(matches!(attempt(4, lease), Answer::Granted { .. }));
     assert!(ask::<u64>(&server, &["PTTL", "a"]) > 50_000);
-    assert_eq!(store.release(&key, &token, Instant::now() + SOON).unwrap(), Gone::Released);
+    assert_eq!(store.release(&key, &token, false, Instant::now() + SOON).unwrap(), Gone::Released);
     assert!(free(&server, "a"));
 }
 

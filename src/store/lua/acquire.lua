@@ -4,7 +4,7 @@
 -- ARGV  1 token   2 lease (ms)   3 whether a key that holds the token already is ours (0 or 1)
 --       4 how many fences to reserve, 0 for none; and of a waiter that queues
 --       5 inbox   6 attempt   7 how long an entry counts as alive (ms)   8 first lease of a hand-off (ms)
--- Result  {1, last fence or 0} granted   {0, rest of the lease in ms} refused   {2} foreign data
+-- Result  {1, last fence or 0, how many} granted   {0, rest of the lease in ms, whether the waiter is heard (0 or 1)} refused   {2} foreign data
 local token, inbox = ARGV[1], ARGV[5]
 local kind = redis.call('TYPE', lock).ok
 if kind ~= 'none' and kind ~= 'string' then
@@ -22,11 +22,11 @@ if mine or (not holder and (not queued or serve(token) ~= 'served')) then
   if queued then
     leave(queue, waiters, token)
   end
-  return {1, fence}
+  return {1, fence, ARGV[4]}
 end
 if inbox then
   -- A waiter that was notified stays one that was notified.
   local condition = queued and select(6, look(waiters, token, 0)) or ''
   enter(queue, waiters, token, clock(), tonumber(ARGV[7]), table.concat({ARGV[6], ARGV[8], ARGV[4], inbox, condition}, '|'))
 end
-return {0, redis.call('PTTL', lock)}
+return {0, redis.call('PTTL', lock), 1}

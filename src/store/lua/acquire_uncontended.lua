@@ -15,5 +15,5 @@ if redis.call('EXISTS', KEYS[1], KEYS[3]) == 0 then
     end
   end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return {1, fence}
+  return {1, fence, ARGV[4]}
 end

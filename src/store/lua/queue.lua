@@ -52,8 +52,8 @@ local function look(entries, token, now)
 end
 
 -- Tells a waiter something; whether anybody listens for it. Attempt 0 is a hint: to look again.
-local function tell(inbox, attempt, fence, token)
-  return redis.call('PUBLISH', inbox, attempt .. ' ' .. fence .. ' ' .. token .. ' ' .. lock) > 0
+local function tell(inbox, attempt, fence, block, token)
+  return redis.call('PUBLISH', inbox, table.concat({attempt, fence, block, token, lock}, ' ')) > 0
 end
 
 -- Moves the first waiters of a condition that are alive and listen, at most `most`, to the end of the lock's queue. With `deaf`, those
@@ -74,7 +74,7 @@ local function notify(condition, most, deaf)
         local life, attempt, first, block, inbox = look(entries, token, arrival / 1000)
         if life < 0 then
           leave(line, entries, token)
-        elseif moved == most or (listening and not tell(inbox, 0, 0, token)) then
+        elseif moved == most or (listening and not tell(inbox, 0, 0, 0, token)) then
           -- It keeps its place.
           from = from + 1
         else
@@ -93,7 +93,7 @@ end
 local function grant(token, attempt, first, block, inbox)
   local fence = reserve(tonumber(block))
   redis.call('SET', lock, token, 'PX', first)
-  return tell(inbox, attempt, fence, token)
+  return tell(inbox, attempt, fence, block, token)
 end
 
 -- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it right now, or ''.

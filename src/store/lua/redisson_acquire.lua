@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the lock   2 its fence counter, only with fences
 -- ARGV  1 owner   2 lease (ms)   3 whether a lock that has this owner already is ours (0 or 1)   4 how many fences to reserve, 0 for none
--- Result  {1, last fence or 0} granted   {0, rest of the lease in ms, or -1 for one without an end} refused   {2} foreign data
+-- Result  {1, last fence or 0, how many} granted   {0, rest of the lease in ms, or -1 for one without an end} refused   {2} foreign data
 local lock, counter, owner = KEYS[1], KEYS[2], ARGV[1]
 local held_by = holder()
 if held_by == false then
@@ -30,4 +30,4 @@ elseif redis.call('PTTL', lock) < tonumber(ARGV[2]) then
   -- the lease have been extended since.
   redis.call('PEXPIRE', lock, ARGV[2])
 end
-return {1, fence}
+return {1, fence, ARGV[4]}

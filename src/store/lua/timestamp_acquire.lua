@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the lock   2 our mark
 -- ARGV  1 token   2 lease (ms)   3 whether a lock that is marked with the token already is ours (0 or 1)
--- Result  {1, 0} granted   {0, rest until the deadline in ms} refused   {2} foreign data
+-- Result  {1, 0, 0} granted   {0, rest until the deadline in ms} refused   {2} foreign data
 local value, now, length = deadline(), clock(), tonumber(ARGV[2])
 if value == false then
   return {2}
@@ -16,4 +16,4 @@ end
 if not mine or tonumber(value) < now + length then
   write(ARGV[1], now, length)
 end
-return {1, 0}
+return {1, 0, 0}

@@ -4,7 +4,7 @@
 -- ARGV  1 the waiter's token   2 lease (ms)   3 how many fences to reserve, 0 for none
 --       4 inbox   5 attempt   6 how long an entry counts as alive (ms)   7 first lease of a hand-off (ms)
 --       8 the token whose lease is to be released, or ''   9 whether to leave the condition (0 or 1)
--- Result  {0} waits   {1, last fence or 0} was notified and is the owner   {2, rest of the lease in ms} was notified and queues for the lock
+-- Result  {0} waits   {1, last fence or 0, how many} was notified and is the owner   {2, rest of the lease in ms, whether it is heard} was notified and queues for the lock
 --         {3} is not in the condition (any more)   {4} the lease to be released is not ours
 local token, holder = ARGV[1], redis.call('GET', lock)
 local line, entries = KEYS[5], KEYS[6]
@@ -15,12 +15,12 @@ if holder == token then
   if redis.call('PTTL', lock) < tonumber(ARGV[2]) then
     redis.call('PEXPIRE', lock, ARGV[2])
   end
-  return {1, fence}
+  return {1, fence, ARGV[3]}
 end
 if redis.call('ZSCORE', queue, token) then
   local condition = select(6, look(waiters, token, 0)) or ''
   enter(queue, waiters, token, 0, tonumber(ARGV[6]), rest .. condition)
-  return {2, redis.call('PTTL', lock)}
+  return {2, redis.call('PTTL', lock), 1}
 end
 if redis.call('ZSCORE', line, token) then
   if ARGV[9] == '1' then

@@ -11,7 +11,7 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 use crate::lease::valid_until;
 
@@ -51,6 +51,19 @@ impl Quorum {
             }
             answer
         })
+    }
+}
+
+impl Quorum {
+    fn undo_everywhere(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+        let round = self.undo(key, token, deadline, None)?;
+        let is_gone = |tally: &Tally<Gone>| tally.count(|_| true) >= tally.majority();
+        let tally = self.collect(&round, |tally| if is_gone(tally) { Verdict::Decided } else { Verdict::Open });
+        if !is_gone(&tally) {
+            return Err(tally.failure());
+        }
+        let released = tally.count(|gone| *gone == Gone::Released) > 0;
+        Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 }
 
@@ -118,7 +131,7 @@ impl LeaseStore for Quorum {
         let grants = tally.count(granted);
         if grants >= tally.majority() {
             if self.clock.now() < valid_until(asked_at, ask.lease) {
-                return Ok(Answer::Granted { asked_at, fence: None });
+                return Ok(Answer::Granted { asked_at, fences: None });
             }
             give_up();
             let late = "a majority of the nodes granted the lock so late that the lease had run out";
@@ -129,18 +142,19 @@ impl LeaseStore for Quorum {
             give_up();
         }
         if answers > grants && answers >= tally.majority() {
-            return Ok(Answer::Refused { asked_at, remaining: remaining(&tally) });
+            return Ok(Answer::Refused { asked_at, remaining: remaining(&tally), heard: false });
         }
         Err(tally.failure())
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
+        let deadline = within.end(self.clock.now());
         let owned: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token.clone(), lease.lease)).collect();
         let round = self.ask(deadline, Order::First, move |_, member, ledger| {
-            let leases: Vec<_> = owned.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease }).collect();
-            let mut answers = member.leases.extend(&leases, deadline);
+            let leases: Vec<_> = owned.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false }).collect();
+            let mut answers = member.leases.extend(&leases, within);
             if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.stale)) {
-                answers = member.leases.extend(&leases, deadline);
+                answers = member.leases.extend(&leases, within);
             }
             // A lease that may yet be shortened there by a late command cannot be counted on for the whole length.
             let count = |(lease, answer): (&Extend<'_>, Result<bool, StoreError>)| match answer {
@@ -171,7 +185,7 @@ impl LeaseStore for Quorum {
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let (key, token, length) = (lease.key.clone(), lease.token.clone(), lease.lease);
         let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
-            let lease = Extend { key: &key, token: &token, lease: length };
+            let lease = Extend { key: &key, token: &token, lease: length, settles: false };
             let answer = again_if_stale(|_| member.leases.end_in(&lease, end, deadline));
             match &answer {
                 Err(error) if error.may_have_run && end == End::Exactly => ledger.shortening_unanswered(&key, &token),
@@ -188,7 +202,7 @@ impl LeaseStore for Quorum {
     }
 
     /// `Released`: by a majority, or, if the others said nothing, by so many that a majority is free of it and none denied that it was ours.
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
+    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
         let round = self.undo(key, token, deadline, None)?;
         let decide = |tally: &Tally<Gone>| yes_or_no(tally, |gone| *gone == Gone::Released, |gone| *gone == Gone::NotOurs);
         let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
@@ -200,17 +214,9 @@ impl LeaseStore for Quorum {
         }
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        let round = self.undo(key, token, deadline, None)?;
-        let is_gone = |tally: &Tally<Gone>| tally.count(|_| true) >= tally.majority();
-        let tally = self.collect(&round, |tally| if is_gone(tally) { Verdict::Decided } else { Verdict::Open });
-        if !is_gone(&tally) {
-            return Err(tally.failure());
-        }
-        let released = tally.count(|gone| *gone == Gone::Released) > 0;
-        Ok(if released { Gone::Released } else { Gone::NotOurs })
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        what.iter().map(|what| self.undo_everywhere(what.key, what.token, deadline)).collect()
     }
-
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
         None
     }
@@ -245,7 +251,7 @@ impl LeaseStore for Quorum {
         tokens.dedup();
         let mut released = false;
         for token in tokens {
-            released |= self.withdraw(key, &Token::new(token), deadline).map_err(StoreError::maybe_run)? == Gone::Released;
+            released |= self.undo_everywhere(key, &Token::new(token), deadline).map_err(StoreError::maybe_run)? == Gone::Released;
         }
         Ok(released)
     }

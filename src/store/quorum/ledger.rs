@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
 use crate::lease::key::Key;
-use crate::lease::store::{Gone, LeaseStore, StoreError};
+use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 
 /// For how long after the node's first answer an undoing is repeated where a copy of an unanswered command may still arrive.
@@ -36,6 +36,12 @@ struct Debt {
     /// Whether a copy of an earlier command may still arrive.
     in_flight: bool,
     answered_at: Option<Instant>,
+}
+
+impl Debt {
+    fn withdraw(&self) -> Withdraw<'_> {
+        Withdraw::of(&self.name.0, &self.name.1)
+    }
 }
 
 impl Ledger {
@@ -106,7 +112,7 @@ impl Ledger {
                 self.debts.push_back(debt);
                 continue;
             }
-            let answer = leases.withdraw(&debt.name.0, &debt.name.1, now + timeout);
+            let answer = leases.withdraw_one(debt.withdraw(), now + timeout);
             let now = clock.now();
             debt.next = now + debt.pause;
             debt.pause = (debt.pause * 2).min(PAUSES.1);
@@ -133,7 +139,7 @@ impl Ledger {
     /// Tries once more what has had no answer, until the node does not answer.
     pub(super) fn pay_last(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         for debt in self.debts.drain(..).filter(|debt| debt.answered_at.is_none()) {
-            if leases.withdraw(&debt.name.0, &debt.name.1, clock.now() + timeout).is_err() {
+            if leases.withdraw_one(debt.withdraw(), clock.now() + timeout).is_err() {
                 return;
             }
         }

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::lease::key::Key;
-use crate::lease::store::{Gone, LeaseStore, StoreError};
+use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 use crate::lease::worker::{Stopped, Worker};
 
@@ -210,7 +210,7 @@ impl Thread {
                     return true;
                 }
                 let answer = if now < deadline {
-                    again_if_stale(|_| self.member.leases.withdraw(&key, &token, deadline))
+                    again_if_stale(|_| self.member.leases.withdraw_one(Withdraw::of(&key, &token), deadline))
                 } else {
                     Err(StoreError::not_sent(ErrorKind::Unavailable, "the node was busy with earlier questions"))
                 };

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{End, Extend, Key, Token};
+use distlock::testing::{End, Extend, Key, Token, Within};
 use distlock::{Layout, Lock, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes, ask};
@@ -50,8 +50,8 @@ fn renewal_does_not_wait_for_silent_nodes() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("b".into()), Token::new("t"));
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
-    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30) };
-    let answers = within(..Duration::from_secs(1), || store.extend(&[extend], Instant::now() + SOON));
+    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30), settles: false };
+    let answers = within(..Duration::from_secs(1), || store.extend(&[extend], Within::until(Instant::now() + SOON)));
     assert!(matches!(answers[..], [Ok(true)]));
 }
 
@@ -119,15 +119,15 @@ fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     let soon = || Instant::now() + Duration::from_millis(500);
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
-    let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs) };
+    let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs), settles: false };
     nodes.set([4], Mood::Mute);
     assert!(store.end_in(&to(5), End::Exactly, soon()).unwrap());
     eventually(SOON, || !nodes.nodes[4].asked("end_in").is_empty());
     nodes.set([0, 1], Mood::Down);
     nodes.set([4], Mood::Fine);
     // Two votes of nodes that are certain, and one of a node that a late command may still make forget the lease in 5 s.
-    assert!(within(..SOON, || store.extend(&[to(30)], soon())).remove(0).is_err());
+    assert!(within(..SOON, || store.extend(&[to(30)], Within::until(soon()))).remove(0).is_err());
     nodes.set([1], Mood::Fine);
     // On a loaded machine one deadline may be too short.
-    eventually(SOON, || matches!(store.extend(&[to(30)], soon()).remove(0), Ok(true)));
+    eventually(SOON, || matches!(store.extend(&[to(30)], Within::until(soon())).remove(0), Ok(true)));
 }

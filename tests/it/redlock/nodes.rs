@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token, Withdraw, Within};
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
 
 /// What a node does with a question.
@@ -110,9 +110,10 @@ impl LeaseStore for Asked {
         self.0.answer("acquire", ask.token.as_str(), ask.deadline, || self.0.inner.try_acquire(ask))
     }
 
-    fn extend(&self, leases: &[Extend<'_>], deadline: Instant) -> Vec<Result<bool, StoreError>> {
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
+        let deadline = within.end(Instant::now());
         let one = |lease: &Extend<'_>| {
-            let run = || self.0.inner.extend(&[*lease], deadline).remove(0);
+            let run = || self.0.inner.extend(&[*lease], within).remove(0);
             self.0.answer("extend", lease.token.as_str(), deadline, run)
         };
         leases.iter().map(one).collect()
@@ -122,12 +123,14 @@ impl LeaseStore for Asked {
         self.0.answer("end_in", lease.token.as_str(), deadline, || self.0.inner.end_in(lease, end, deadline))
     }
 
-    fn release(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.0.answer("release", token.as_str(), deadline, || self.0.inner.release(key, token, deadline))
+    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
+        self.0.answer("release", token.as_str(), deadline, || self.0.inner.release(key, token, settles, deadline))
     }
 
-    fn withdraw(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        self.0.answer("release", token.as_str(), deadline, || self.0.inner.withdraw(key, token, deadline))
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        let one =
+            |what: &Withdraw<'_>| self.0.answer("release", what.token.as_str(), deadline, || self.0.inner.withdraw_one(*what, deadline));
+        what.iter().map(one).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {

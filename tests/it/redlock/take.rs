@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Gone, Key, Token};
+use distlock::testing::{Answer, Gone, Key, Token, Withdraw};
 use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Retry};
 
 use super::nodes::{Mood, Nodes, ask};
@@ -273,10 +273,10 @@ fn withdrawing_needs_a_majority_and_may_be_repeated() {
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     let soon = || Instant::now() + Duration::from_millis(200);
     assert!(matches!(store.try_acquire(&ask(&key, &token, LEASE)).unwrap(), Answer::Granted { .. }));
-    assert_eq!(store.withdraw(&key, &token, soon()).unwrap(), Gone::Released);
-    assert_eq!(store.withdraw(&key, &token, soon()).unwrap(), Gone::NotOurs);
+    assert_eq!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap(), Gone::Released);
+    assert_eq!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap(), Gone::NotOurs);
     nodes.set(0..3, Mood::Silent);
-    assert!(store.withdraw(&key, &token, soon()).unwrap_err().may_have_run);
+    assert!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap_err().may_have_run);
 }
 
 #[test]
