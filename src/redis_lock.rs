@@ -147,8 +147,11 @@ impl RedisLock {
             return Err(self.named(Error::new(ErrorKind::Unknown, "an earlier end of the lease has not been answered")));
         }
         let end = if shorter { End::Exactly } else { End::NotBefore };
-        let moved = Extend { key: &held.key, token: &held.token, lease: length, settles: false };
+        let moved = Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
         let answer = self.store.end_in(&moved, end, background.command_deadline());
+        if matches!(answer, Ok(true)) {
+            held.settled();
+        }
         if shorter && answer.is_ok() {
             held.end_shortening();
         }
@@ -281,7 +284,7 @@ impl RedisLock {
         let mut deadline = background.command_deadline();
         let (mut unanswered, mut repeated) = (false, false);
         loop {
-            match self.store.release(&lease.key, &lease.token, false, deadline) {
+            match self.store.release(&lease.key, &lease.token, lease.settles(), deadline) {
                 Ok(Gone::Released) => break,
                 // A release without an answer has run after all: nobody else can have taken it while it was valid.
                 Ok(Gone::NotOurs) if unanswered && lease.is_valid() => break,

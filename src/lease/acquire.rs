@@ -41,6 +41,10 @@ pub(crate) struct Acquisition {
     pub(super) silent_since: Option<Instant>,
     /// The condition that it is, or may be, in.
     pub(super) condition: Option<Arc<str>>,
+    /// Whether it has been in one: then a hand-off may go with a notification.
+    pub(super) was_in_condition: bool,
+    /// Whether a wake-up would have reached us when we were refused.
+    pub(super) heard: bool,
     /// What the loop shall go on from, where that is not an attempt: a refusal that was received elsewhere.
     pub(super) refused: Option<Option<Duration>>,
     pub(super) bell: Arc<Bell>,
@@ -81,6 +85,8 @@ impl Acquisition {
             unanswered: false,
             silent_since: None,
             condition: None,
+            was_in_condition: false,
+            heard: false,
             refused: None,
             bell: Bell::new(),
             listening: OnceCell::new(),
@@ -201,12 +207,13 @@ impl Acquisition {
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
-                match self.granted(asked_at, self.options.lease, fences) {
+                match self.granted(asked_at, self.options.lease, fences, false) {
                     Some(lease) => Step::Granted(lease),
                     None => Step::Failed(self.too_late()),
                 }
             }
-            Ok(Answer::Refused { asked_at, remaining, .. }) => {
+            Ok(Answer::Refused { asked_at, remaining, heard }) => {
+                self.heard = heard;
                 contention.seen();
                 self.refused_at(asked_at);
                 Step::Refused(remaining)
@@ -272,7 +279,7 @@ impl Acquisition {
     }
 
     fn pause_after_refusal(&self, remaining: Option<Duration>) -> Duration {
-        let woken = self.listening.get().is_some_and(Option::is_some);
+        let woken = self.heard && self.listening.get().is_some_and(Option::is_some);
         let pause = backoff::pause(self.options.retry, woken, self.first_lease());
         // A key that simply runs out is taken at once by whoever asks then.
         remaining.map_or(pause, |remaining| pause.min(remaining.saturating_add(Duration::from_millis(1))))
@@ -296,7 +303,7 @@ impl Acquisition {
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
-    pub(super) fn granted(&self, asked_at: Instant, length: Duration, fences: Option<Fences>) -> Option<Arc<Lease>> {
+    pub(super) fn granted(&self, asked_at: Instant, length: Duration, fences: Option<Fences>, settles: bool) -> Option<Arc<Lease>> {
         let terms = Terms {
             asked_at,
             granted: length,
@@ -305,6 +312,7 @@ impl Acquisition {
             fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
+            settles,
         };
         let lease = Lease::new(
             self.key.clone(),
@@ -330,16 +338,17 @@ impl Acquisition {
             return None;
         }
         let first = self.first_lease();
-        let lease = self.granted(asked_at, first, grant.fences)?;
+        let lease = self.granted(asked_at, first, grant.fences, self.was_in_condition)?;
         if self.options.renewal != Renew::UntilUnlock && first < self.options.lease {
             // Nobody would make this one whole, or it would count as an extend: done here, before the caller has it.
             let (mark, asked_at) = (lease.mark(), self.background.clock.now());
-            let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: false };
+            let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: lease.settles() };
             let whole = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
             if !(matches!(whole, Ok(true)) && lease.extended(mark, asked_at, self.options.lease)) {
                 // Ours no more, or nobody knows. The next attempt asks, with the same token.
                 return None;
             }
+            lease.settled();
         }
         Some(lease)
     }

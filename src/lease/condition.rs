@@ -49,6 +49,7 @@ impl Acquisition {
         let _closing = background.closing.rings(&bell);
         let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
         self.condition = Some(Arc::clone(condition));
+        self.was_in_condition = true;
         let mut entered = false;
         loop {
             let interrupted = match patience.check(&background) {
@@ -79,7 +80,8 @@ impl Acquisition {
                     Some(lease) => return Ok(Ended::Woken(Some(lease))),
                     None => backoff::outage_pause(),
                 },
-                Ok(InCondition::Notified { asked_at, remaining, .. }) => {
+                Ok(InCondition::Notified { asked_at, remaining, heard }) => {
+                    self.heard = heard;
                     self.refused_at(asked_at);
                     self.condition = None;
                     self.refused = Some(remaining);
@@ -128,7 +130,7 @@ impl Acquisition {
     }
 
     fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Option<Arc<Lease>> {
-        match self.granted(asked_at, self.options().lease, fences) {
+        match self.granted(asked_at, self.options().lease, fences, false) {
             Some(lease) => {
                 self.condition = None;
                 Some(self.hand_out(lease))

@@ -115,6 +115,10 @@ pub(crate) struct Lease {
     hand_offs: AtomicU64,
     /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
     listening: OnceLock<store::Listening>,
+    /// Whether the server has not heard of us since it handed us the lock: it keeps the notification that woke us until then.
+    settles: AtomicBool,
+    /// How many notifications have been sent under it.
+    notifications: AtomicU64,
     /// What has been done to its end.
     moves: Mutex<Moves>,
     /// Its entry in the renewal's book.
@@ -158,6 +162,8 @@ pub(crate) struct Terms {
     pub(crate) fences: Option<Fences>,
     pub(crate) hand_offs: u32,
     pub(crate) unsettled: bool,
+    /// Whether a notification goes with it that the server keeps until it hears of us.
+    pub(crate) settles: bool,
 }
 
 impl Lease {
@@ -181,6 +187,8 @@ impl Lease {
             // One fence for each hand-off, and the server may have reserved fewer than were asked for (R16).
             hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count - 1)))),
             listening: OnceLock::new(),
+            settles: AtomicBool::new(terms.settles),
+            notifications: AtomicU64::new(0),
             moves: Mutex::default(),
             entry: AtomicUsize::new(0),
         };
@@ -329,6 +337,21 @@ impl Lease {
     /// Keeps hearing what is for this token, until the lease is gone.
     pub(crate) fn go_on_listening(&self, listening: store::Listening) {
         let _ = self.listening.set(listening);
+    }
+
+    /// Whether what is sent next uses up the notification that woke us.
+    pub(crate) fn settles(&self) -> bool {
+        self.settles.load(Ordering::SeqCst)
+    }
+
+    /// The server has heard of us.
+    pub(crate) fn settled(&self) {
+        self.settles.store(false, Ordering::SeqCst);
+    }
+
+    /// The number of the next notification.
+    pub(crate) fn next_notification(&self) -> u64 {
+        self.notifications.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Whether a copy of an attempt may still arrive after the release.

@@ -288,12 +288,13 @@ impl Thread {
             Within { reply: self.limits.command_timeout.min(patience), connect_by: asked_at + self.limits.command_timeout.min(patience) };
         let asked: Vec<_> = bulk
             .iter()
-            .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: false })
+            .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: lease.settles() })
             .collect();
         let answers = first.lease.store.extend(&asked, within);
         for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
+                    lease.settled();
                     let left = if *extends_left == u32::MAX { u32::MAX } else { extends_left - 1 };
                     self.put_off(lease, None, left);
                 }

@@ -86,7 +86,7 @@ impl RedisLock {
             return Err(self.lost());
         }
         let background = self.background();
-        let what = Notify { key: &held.key, token: &held.token, condition, most, number: 0 };
+        let what = Notify { key: &held.key, token: &held.token, condition, most, number: held.next_notification() };
         match self.store.notify(&what, background.command_deadline()) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => {
