@@ -42,8 +42,9 @@ use crate::redis_lock::RedisLock;
 /// | the lock is held again when a wait returns | same, with as many holds; the lease is a new one, its fence larger. Different where the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` and the lock is **not** held |
 /// | spurious wake-ups may occur | same, after the server lost its data: wait in a loop, as [`wait_while`](Condition::wait_while) does |
 /// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
-/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; a waiter whose process is dead or cut off is passed over, and one that dies after its notification, but before it has the lock, passes it on |
-/// | a waiter is not woken twice by one signal | same, unless it was cut off when its turn came, and another was woken in its place |
+/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; those whose process is dead or cut off come last. No notification is lost while a waiter is alive that waited when it was given: if the notified one dies, is cut off, is closed, or does not ask within a second, another is notified in its place. That is seen at the next release, notification, or sign of life of a waiter (4 to 6 s), and after a hand-off to a dead waiter when its first lease is over (at most 3 s) |
+/// | a signal wakes nobody who began to wait after it | same |
+/// | one signal wakes one waiter | same, unless the notified one was cut off or slow, and another was notified in its place: then both may wake |
 /// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
 /// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |
 /// | `await(time)` returns false after the time | same: [`wait_timeout`](Condition::wait_timeout) |
@@ -113,7 +114,7 @@ impl Condition {
 
     /// Wakes the one that has waited longest. It has the lock when this thread, and whoever queues for it already, has released it. Java: `signal()`.
     ///
-    /// One round trip.
+    /// One round trip, and one more over a fresh connection if an idle one turned out to be closed.
     ///
     /// # Errors
     /// `NotHeld`, `Lost`: nobody was woken. `Unknown`: no answer; one may have been woken. The lock is held as before.

@@ -50,6 +50,10 @@ struct Ears {
     channels: Mutex<Channels>,
     stray: Stray,
     stopped: AtomicBool,
+    /// Since when the subscription stands.
+    stands_since: Mutex<Option<Instant>>,
+    /// It stands at a server that is not the one that answers: it has to be opened again.
+    elsewhere: AtomicBool,
 }
 
 impl Inbox {
@@ -60,11 +64,18 @@ impl Inbox {
             channels: Mutex::default(),
             stray,
             stopped: AtomicBool::new(false),
+            stands_since: Mutex::default(),
+            elsewhere: AtomicBool::new(false),
         };
         Self { ears: Arc::new(ears), thread: Mutex::default() }
     }
 
-    /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters are passed over.
+    /// The channel that hand-offs are published on; no other inbox has it.
+    pub(super) fn address(&self) -> &str {
+        &self.ears.address
+    }
+
+    /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters poll.
     pub(super) fn listen(&self, node: &Arc<Node>, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         self.start(node)?;
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
@@ -85,6 +96,15 @@ impl Inbox {
         let poke = locked(&self.ears.channels).wants_a_poke();
         if poke {
             node.publish(&self.ears.address, "", deadline);
+        }
+    }
+
+    /// A server that was asked at `asked_at`, or later, heard nobody at this inbox (R21). If it stood by then, it stands at another server, such as one that was
+    /// the master until a failover: Redis closes no subscription for that. It is opened again within a second, and its waiters poll meanwhile.
+    pub(super) fn is_not_heard(&self, asked_at: Instant) {
+        let since = locked(&self.ears.stands_since);
+        if since.is_some_and(|since| since < asked_at) {
+            self.ears.elsewhere.store(true, Ordering::SeqCst);
         }
     }
 
@@ -162,6 +182,7 @@ impl Ears {
                         }
                         Err(error) => log::debug!("the subscription for wake-ups was lost: {}", error.category()),
                     }
+                    *locked(&self.stands_since) = None;
                     locked(&self.channels).end();
                     // Leaving it is polite, and not worth waiting for.
                     let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
@@ -181,12 +202,21 @@ impl Ears {
         if !matches!(subscription.ping()?, redis::Value::Array(_)) {
             return Err((REFUSED, "the server refused the subscription").into());
         }
+        {
+            let mut since = locked(&self.stands_since);
+            *since = Some(Instant::now());
+            self.elsewhere.store(false, Ordering::SeqCst);
+        }
         // What was published while nobody listened is lost: everybody asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
         locked(&self.channels).begin();
         let mut heard = Instant::now();
         let mut looked = heard;
         while !self.stopped.load(Ordering::SeqCst) {
+            if self.elsewhere.load(Ordering::SeqCst) {
+                log::debug!("the subscription for wake-ups stands at another server than the one that answers");
+                return Ok(());
+            }
             self.join(subscription)?;
             if looked.elapsed() >= LOOK_AROUND {
                 self.leave(subscription)?;

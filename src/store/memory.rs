@@ -47,6 +47,19 @@ struct Entry {
     queue: VecDeque<Waiter>,
     /// Who waits in a condition, by its name.
     conditions: HashMap<String, VecDeque<Waiter>>,
+    /// The notifications that are not used up, by the token of the notified waiter: it has not had the lock, and been heard of since.
+    owed: HashMap<Token, Notified>,
+    /// Who notified last, under which number, and how many.
+    last_notification: Option<(Token, u64, u64)>,
+    /// How many have begun to wait in conditions.
+    arrivals: u64,
+}
+
+/// What a waiter was notified of.
+struct Notified {
+    condition: String,
+    /// How many had begun to wait when it was given: it is not for later ones.
+    given: u64,
 }
 
 struct Waiter {
@@ -54,14 +67,14 @@ struct Waiter {
     attempt: u64,
     first_lease: Duration,
     fences: u32,
-    /// The condition that it waited in, once it has been notified.
-    notified: Option<String>,
+    /// Which it was of those that began to wait in conditions, from 1.
+    arrival: u64,
 }
 
 impl Waiter {
     fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
         let first_lease = place.first_lease();
-        Self { token: ask.token.clone(), attempt: ask.attempt, first_lease, fences: ask.fences, notified: None }
+        Self { token: ask.token.clone(), attempt: ask.attempt, first_lease, fences: ask.fences, arrival: 0 }
     }
 }
 
@@ -134,27 +147,33 @@ impl Entry {
                 bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
                 return;
             }
-            self.pass_on(&next, shared);
+            self.pass_on(&next.token, shared);
         }
     }
 
-    /// A waiter that was notified and does not come passes the notification on.
-    fn pass_on(&mut self, gone: &Waiter, shared: &mut Shared<'_>) {
-        if let Some(condition) = &gone.notified {
-            self.notify(condition, 1, shared);
+    /// What a waiter was notified of passes on, if it does not come.
+    fn pass_on(&mut self, gone: &Token, shared: &mut Shared<'_>) {
+        if let Some(Notified { condition, given }) = self.owed.remove(gone) {
+            self.move_on(&condition, 1, given, shared);
         }
     }
 
-    /// Moves the first waiters of a condition that listen to the lock's queue. Result: how many.
-    fn notify(&mut self, condition: &str, most: u32, shared: &mut Shared<'_>) -> u64 {
+    /// The lock has heard of a waiter that has it: what it was notified of is used up.
+    fn settle(&mut self, token: &Token) {
+        self.owed.remove(token);
+    }
+
+    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited when the notification was given. Result: how many.
+    fn move_on(&mut self, condition: &str, most: u32, given: u64, shared: &Shared<'_>) -> u64 {
         let mut moved = 0;
         let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
         while moved < u64::from(most)
-            && let Some(mut next) = waiting.pop_front()
+            && waiting.front().is_some_and(|next| next.arrival <= given)
+            && let Some(next) = waiting.pop_front()
         {
             if let Some(bell) = shared.ear(&next.token) {
                 bell.ring();
-                next.notified = Some(condition.to_owned());
+                self.owed.insert(next.token.clone(), Notified { condition: condition.to_owned(), given });
                 self.queue.push_back(next);
                 moved += 1;
             }
@@ -162,13 +181,37 @@ impl Entry {
         moved
     }
 
+    /// Notifies, once under each number.
+    fn notify(&mut self, what: &Notify<'_>, shared: &Shared<'_>) -> u64 {
+        self.settle(what.token);
+        if let Some((token, number, moved)) = &self.last_notification
+            && token == what.token
+            && *number >= what.number
+        {
+            return *moved;
+        }
+        let moved = self.move_on(what.condition, what.most, self.arrivals, shared);
+        self.last_notification = Some((what.token.clone(), what.number, moved));
+        moved
+    }
+
     /// Leaves the queue, for good.
     fn leave(&mut self, token: &Token, shared: &mut Shared<'_>) {
-        if let Some(at) = self.queue.iter().position(|waiter| waiter.token == *token)
-            && let Some(gone) = self.queue.remove(at)
-        {
-            self.pass_on(&gone, shared);
-        }
+        self.queue.retain(|waiter| waiter.token != *token);
+        self.pass_on(token, shared);
+    }
+
+    /// Gives the lock, which is free or the asker's own, to the asker.
+    fn take(&mut self, ask: &Ask<'_>, shared: &mut Shared<'_>, now: Instant) -> Option<Fences> {
+        self.queue.retain(|waiter| waiter.token != *ask.token);
+        self.settle(ask.token);
+        self.grant(ask, now);
+        shared.fences(ask.fences)
+    }
+
+    /// Whether nobody who listens is before the asker.
+    fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
+        self.queue.iter().take_while(|waiter| waiter.token != *token).all(|waiter| shared.ear(&waiter.token).is_none())
     }
 
     fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
@@ -185,6 +228,9 @@ impl Entry {
         if end == End::Exactly || *until < now + lease.lease {
             *until = now + lease.lease;
         }
+        if lease.settles {
+            self.settle(lease.token);
+        }
         true
     }
 }
@@ -195,15 +241,11 @@ impl LeaseStore for Memory {
         // Before the shelf is locked: listening locks it, too.
         let listens = ask.place.and_then(|place| place.address()).is_some();
         self.at(ask.key, |entry, shared, now| {
-            let before_me = |waiter: &&Waiter| waiter.token != *ask.token && shared.ear(&waiter.token).is_some();
-            let is_next = entry.queue.iter().take_while(|waiter| waiter.token != *ask.token).find(before_me).is_none();
             let mine = ask.may_be_mine && entry.is_held_by(ask.token);
-            if entry.holder.is_none() && !is_next {
+            if entry.holder.is_none() && !entry.is_next(ask.token, shared) {
                 entry.serve(shared, now);
             } else if mine || entry.holder.is_none() {
-                entry.queue.retain(|waiter| waiter.token != *ask.token);
-                entry.grant(ask, now);
-                return Ok(Answer::Granted { asked_at, fences: shared.fences(ask.fences) });
+                return Ok(Answer::Granted { asked_at, fences: entry.take(ask, shared, now) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
                 let waiter = Waiter::new(ask, place);
@@ -225,8 +267,13 @@ impl LeaseStore for Memory {
         Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
     }
 
-    fn release(&self, key: &Key, token: &Token, _settles: bool, _deadline: Instant) -> Result<Gone, StoreError> {
-        Ok(self.at(key, |entry, shared, now| entry.release(token, shared, now)))
+    fn release(&self, key: &Key, token: &Token, settles: bool, _deadline: Instant) -> Result<Gone, StoreError> {
+        Ok(self.at(key, |entry, shared, now| {
+            if settles && entry.is_held_by(token) {
+                entry.settle(token);
+            }
+            entry.release(token, shared, now)
+        }))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -261,14 +308,19 @@ impl LeaseStore for Memory {
         let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
         };
-        let waiter = Waiter::new(ask, place);
+        let mut waiter = Waiter::new(ask, place);
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
-                entry.grant(ask, now);
-                return Ok(InCondition::Granted { asked_at, fences: shared.fences(ask.fences) });
+                return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
+                if entry.holder.is_none() {
+                    if entry.is_next(ask.token, shared) {
+                        return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
+                    }
+                    entry.serve(shared, now);
+                }
                 let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
                 return Ok(InCondition::Notified { asked_at, remaining, heard: true });
             }
@@ -285,7 +337,10 @@ impl LeaseStore for Memory {
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
             }
+            entry.settle(release);
             if !leave {
+                entry.arrivals += 1;
+                waiter.arrival = entry.arrivals;
                 entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
             }
             entry.serve(shared, now);
@@ -294,8 +349,7 @@ impl LeaseStore for Memory {
     }
 
     fn notify(&self, what: &Notify<'_>, _deadline: Instant) -> Result<Option<u64>, StoreError> {
-        let notified = |entry: &mut Entry, shared: &mut Shared<'_>| entry.notify(what.condition, what.most, shared);
-        Ok(self.at(what.key, |entry, shared, _| entry.is_held_by(what.token).then(|| notified(entry, shared))))
+        Ok(self.at(what.key, |entry, shared, _| entry.is_held_by(what.token).then(|| entry.notify(what, shared))))
     }
 
     fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -1,6 +1,7 @@
 //! The plain layout: a string key that holds the token.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -25,8 +26,13 @@ const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Plain {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
+    /// How often somebody's lock was released by force.
+    forced: AtomicU64,
+    /// Whether it has been said that the server does not say who listens.
+    may_not_ask: AtomicBool,
     acquire: Script,
     release: Script,
+    withdraw: Script,
     extend: Script,
     inspect: Script,
     force: Script,
@@ -39,6 +45,8 @@ impl Plain {
         Self {
             node,
             inbox,
+            forced: AtomicU64::new(0),
+            may_not_ask: AtomicBool::new(false),
             acquire: Script::new(
                 Shape::Array,
                 concat!(include_str!("lua/acquire_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/acquire.lua")),
@@ -47,6 +55,7 @@ impl Plain {
                 Shape::Number,
                 concat!(include_str!("lua/release_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/release.lua")),
             ),
+            withdraw: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/withdraw.lua"))),
             extend: Script::new(Shape::Number, include_str!("lua/extend.lua")),
             inspect: Script::new(Shape::Array, include_str!("lua/inspect.lua")),
             force: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
@@ -86,42 +95,41 @@ impl Plain {
         let token = Part::Text(ask.token.as_str());
         let (mine, fences) = (Part::Number(u64::from(ask.may_be_mine)), Part::Number(u64::from(ask.fences)));
         let simply = [lock, fence, queue, waiters, token, Part::millis(ask.lease), mine, fences];
-        let reply = match place {
-            None => self.node.script(&self.acquire, 4, &simply, ask.deadline)?,
-            Some((address, place)) => {
-                let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
-                let place = [Part::Text(address), Part::Number(ask.attempt), alive_for, Part::millis(place.first_lease())];
-                self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?
-            }
+        let Some((address, place)) = place else {
+            return reply::answer(self.node.script(&self.acquire, 4, &simply, ask.deadline)?);
         };
+        let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
+        let place = [Part::Text(address), Part::Number(ask.attempt), alive_for, Part::millis(place.first_lease())];
+        let before = Instant::now();
+        let reply = self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?;
+        self.is_heard(before, &reply.value);
         reply::answer(reply)
     }
 
-    /// Releases, and on a withdrawal leaves the queue, too.
-    fn give_back(&self, key: &Key, token: &Token, leave: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let [lock, fence, queue, waiters] = keys(key);
-        let token = Part::Text(token.as_str());
-        let parts = [lock, fence, queue, waiters, token, Part::Number(1)];
-        let answer = self.node.script(&self.release, 4, if leave { &parts } else { &parts[..5] }, deadline);
-        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
+    /// What a script says of a lease that was to go.
+    fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
+        let released = reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
-    fn leave_condition(&self, key: &Key, token: &Token, condition: &str, deadline: Instant) -> Result<(), StoreError> {
-        let stem = format!("{}condition:{condition}:", key.stem());
-        let token = Part::Text(token.as_str());
-        self.node.command(&[Part::Text("ZREM"), Part::Joined(&stem, "queue"), token], Shape::Number, deadline)?;
-        self.node.command(&[Part::Text("HDEL"), Part::Joined(&stem, "waiters"), token], Shape::Number, deadline)?;
-        Ok(())
+    /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`: before anything was sent, and not by the client's clock, which a test may
+    /// advance.
+    fn is_heard(&self, asked_at: Instant, answer: &Value) {
+        let Value::Array(words) = answer else { return };
+        match words.as_slice() {
+            [Value::Int(0 | 5), .., Value::Int(0)] => self.inbox.is_not_heard(asked_at),
+            [Value::Int(0 | 5), .., Value::Int(2)] if !self.may_not_ask.swap(true, Ordering::Relaxed) => {
+                log::warn!("this user may not call PUBSUB NUMSUB, so waiters poll");
+            }
+            _ => {}
+        }
     }
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
-        vec![
-            Part::Text(lease.key.as_str()),
-            Part::Text(lease.token.as_str()),
-            Part::millis(lease.lease),
-            Part::Number(u64::from(end == End::Exactly)),
-        ]
+        let exactly = Part::Number(u64::from(end == End::Exactly));
+        let mut parts = vec![Part::Text(lease.key.as_str()), Part::Text(lease.token.as_str()), Part::millis(lease.lease), exactly];
+        parts.extend(lease.settles.then(|| Part::Joined(lease.key.stem(), "owed")));
+        parts
     }
 }
 
@@ -157,16 +165,19 @@ impl LeaseStore for Plain {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        self.give_back(key, token, false, deadline)
+    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
+        let [lock, fence, queue, waiters] = keys(key);
+        let parts = [lock, fence, queue, waiters, Part::Text(token.as_str()), Part::Number(1)];
+        let answer = self.node.script(&self.release, 4, if settles { &parts } else { &parts[..5] }, deadline);
+        Self::gone(answer.map(|reply| reply.value))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
-            if let Some(condition) = what.condition {
-                self.leave_condition(what.key, what.token, condition, deadline)?;
-            }
-            self.give_back(what.key, what.token, true, deadline)
+            let [lock, fence, queue, waiters] = keys(what.key);
+            let (token, condition) = (Part::Text(what.token.as_str()), Part::Text(what.condition.unwrap_or_default()));
+            let answer = self.node.script(&self.withdraw, 4, &[lock, fence, queue, waiters, token, condition], deadline);
+            Self::gone(answer.map(|reply| reply.value))
         };
         what.iter().map(one).collect()
     }
@@ -190,6 +201,7 @@ impl LeaseStore for Plain {
         };
         let [lock, fence, queue, waiters] = keys(ask.key);
         let stem = format!("{}condition:{condition}:", ask.key.stem());
+        let before = Instant::now();
         let reply = self.node.script(
             &self.wait,
             6,
@@ -212,15 +224,17 @@ impl LeaseStore for Plain {
             ],
             ask.deadline,
         )?;
+        self.is_heard(before, &reply.value);
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
-            [Value::Int(0)] => Ok(InCondition::Waiting { asked_at }),
+            [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
             [Value::Int(1), last, count] => Ok(InCondition::Granted { asked_at, fences: reply::fences(last, count)? }),
-            [Value::Int(2), Value::Int(remaining), Value::Int(heard)] => {
-                Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining), heard: *heard == 1 })
-            }
+            [Value::Int(2)] => Err(reply::foreign()),
             [Value::Int(3)] => Ok(InCondition::Gone),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
+            [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
+                Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining), heard: *heard == 1 })
+            }
             _ => Err(reply::nonsense()),
         }
     }
@@ -228,8 +242,9 @@ impl LeaseStore for Plain {
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
         let [lock, fence, queue, waiters] = keys(what.key);
         let (token, condition, most) = (Part::Text(what.token.as_str()), Part::Text(what.condition), Part::Number(u64::from(what.most)));
-        let parts = [lock, fence, queue, waiters, token, condition, most];
-        let reply = self.node.script(&self.notify, 4, &parts, deadline)?;
+        let parts = [lock, fence, queue, waiters, token, condition, most, Part::Number(what.number)];
+        // Under the same number it may be sent again.
+        let reply = again_if_stale(|| self.node.script(&self.notify, 4, &parts, deadline))?;
         // -1: not ours.
         Ok(u64::try_from(reply::number(&reply.value)?).ok())
     }
@@ -241,7 +256,10 @@ impl LeaseStore for Plain {
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
-        let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
+        let call = self.forced.fetch_add(1, Ordering::Relaxed).to_string();
+        let parts = [lock, fence, queue, waiters, Part::Joined(self.inbox.address(), &call)];
+        // Under the same name it may be sent again.
+        let reply = again_if_stale(|| self.node.script(&self.force, 4, &parts, deadline))?;
         reply::yes(&reply.value)
     }
 

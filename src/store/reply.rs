@@ -232,7 +232,7 @@ pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
     match list(reply.value)?.as_slice() {
         [Value::Int(1), last, count] => Ok(Answer::Granted { asked_at, fences: fences(last, count)? }),
         [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: true }),
-        [Value::Int(0), Value::Int(remaining), Value::Int(heard @ (0 | 1))] => {
+        [Value::Int(0), Value::Int(remaining), Value::Int(heard @ 0..=2)] => {
             Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
         }
         [Value::Int(2)] => Err(foreign()),
@@ -258,7 +258,8 @@ pub(super) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Resu
     }
 }
 
-fn foreign() -> StoreError {
+/// The key, or a companion of it, is somebody else's data.
+pub(super) fn foreign() -> StoreError {
     StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
 }
 

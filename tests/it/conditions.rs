@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock::{Client, Condition, ErrorKind, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Result};
 
-use crate::support::{Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
 const A_WHILE: Duration = Duration::from_millis(150);
@@ -300,4 +300,79 @@ fn a_wait_costs_one_round_trip_to_enter_and_a_notification_one() {
     let spent = server.command_count("evalsha") - before;
     // Locks and unlocks of three holders (six), the wait, the notification, at most one question of a woken waiter, and this look.
     assert!((8..=14).contains(&spent), "{spent} scripts");
+}
+
+#[test]
+fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_closed_while_idle() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let woken = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
+    let (lock, condition) = lock_and_condition(&client);
+    let cut = || {
+        let mut connection = server.connection();
+        let _: u32 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("NORMAL").query(&mut connection).unwrap();
+    };
+    let guard = lock.guard().unwrap();
+    cut();
+    condition.notify_one().unwrap();
+    guard.release().unwrap();
+    woken.recv_timeout(SOON).unwrap().unwrap();
+    let _guard = lock.guard().unwrap();
+    cut();
+    assert!(lock.force_unlock().unwrap());
+}
+
+#[test]
+fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let doomed = Client::open(&proxy.url()).unwrap();
+    let _ended = waiting(doomed.clone(), |condition| condition.wait_timeout(SOON).map_err(|error| error.kind()));
+    let alive = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
+    let (lock, condition) = lock_and_condition(&Client::open(&server.url()).unwrap());
+    // It is handed the lock, and neither that nor the hint has come to it when it is closed.
+    proxy.set_delay(Duration::ZERO, Duration::from_millis(400));
+    let guard = lock.guard().unwrap();
+    condition.notify_one().unwrap();
+    guard.release().unwrap();
+    doomed.close(SOON).unwrap();
+    within(..Duration::from_secs(3), || alive.recv_timeout(SOON).unwrap().unwrap());
+}
+
+#[test]
+fn what_is_sent_again_because_its_reply_was_cut_off_is_done_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    let open = || Client::open(&server.url()).unwrap();
+    // The server knows the scripts, so that the first copies run.
+    notify(&open(), Condition::notify_one);
+    let other = open().lock("other");
+    other.with(|_| other.force_unlock().unwrap()).unwrap_err();
+    let woken =
+        [waiting(open(), |condition| condition.wait_timeout(SOON)), waiting(open(), |condition| condition.wait_timeout(A_WHILE * 4))];
+    let (lock, condition) = lock_and_condition(&client);
+    let guard = lock.guard().unwrap();
+    let notified = proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
+    condition.notify_one().unwrap();
+    assert_eq!(notified.fired(), 1);
+    guard.release().unwrap();
+    assert_eq!(woken.map(|woken| woken.recv_timeout(SOON).unwrap().unwrap()), [true, false], "one notification wakes one");
+    // The next who waits has the lock by force; it is not taken from that one, too.
+    let guard = lock.guard().unwrap();
+    let (say, hear) = mpsc::channel();
+    let next = open();
+    let waiting = thread::spawn(move || {
+        let guard = lock_and_condition(&next).0.guard().unwrap();
+        say.send(()).unwrap();
+        thread::sleep(A_WHILE);
+        guard.release()
+    });
+    eventually(SOON, || redis::cmd("ZCARD").arg("{buffer}:queue").query::<u32>(&mut server.connection()).unwrap() == 1);
+    let forced = proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
+    assert!(lock.force_unlock().unwrap());
+    assert_eq!(forced.fired(), 1);
+    hear.recv_timeout(SOON).unwrap();
+    waiting.join().unwrap().unwrap();
+    assert!(guard.release().unwrap_err().is_lost());
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use distlock::{Client, Lock, LockOptions, LostReason, RedisLock};
 
-use crate::helpers::{Underway, client, delete, error, keys, lease, memory, ms};
+use crate::helpers::{Underway, client, delete, error, get, keys, lease, memory, ms};
+use crate::queue::{At, ByHand, listen};
 use crate::support::{Server, eventually};
 
 fn fenced(client: &Client) -> RedisLock {
@@ -124,13 +125,8 @@ fn a_lost_counter_never_makes_a_fence_smaller() {
     let server = Server::start();
     let lock = fenced(&client(&server));
     let mut last = next(&lock);
-    let losses: [fn(&Server); 4] = [
-        |server| delete(server, "{job}:fence"),
-        |server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap(),
-        Server::restart,
-        // Somebody's nonsense under the counter's key.
-        |server| redis::cmd("SET").arg("{job}:fence").arg("nonsense").exec(&mut server.connection()).unwrap(),
-    ];
+    let losses: [fn(&Server); 3] =
+        [|server| delete(server, "{job}:fence"), |server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap(), Server::restart];
     for lose in losses {
         assert_eq!(keys(&server), ["{job}:fence"]);
         lose(&server);
@@ -138,6 +134,69 @@ fn a_lost_counter_never_makes_a_fence_smaller() {
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
+}
+
+#[test]
+fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(1000)).unwrap();
+    for _ in 0..3 {
+        // Each hold a lease of its own, as fast as they go.
+        let last = (0..200).map(|_| next(&lock)).max().unwrap();
+        let counter: u64 = redis::cmd("GET").arg("{job}:fence").query(&mut server.connection()).unwrap();
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
+        assert!(counter <= seconds * 1_000_000 + micros, "{counter}, and it is {seconds}.{micros:06}");
+        delete(&server, "{job}:fence");
+        let fence = next(&lock);
+        assert!(fence > last, "{fence} after {last}");
+    }
+}
+
+#[test]
+fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(1_000_000)).unwrap();
+    let mut last = next(&lock);
+    let mut connection = server.connection();
+    // As soon after each other as can be: a block has at most a thousand microseconds' worth.
+    for _ in 0..100 {
+        redis::cmd("DEL").arg("{job}:fence").exec(&mut connection).unwrap();
+        let fence = next(&lock);
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
+#[test]
+fn a_counter_that_is_somebody_elses_data_is_refused_and_left_alone() {
+    let server = Server::start();
+    let lock = fenced(&client(&server));
+    for foreign in ["nonsense", "", "-5", "1.5", "1e9", " 7", "9007199254740992"] {
+        redis::cmd("SET").arg("{job}:fence").arg(foreign).exec(&mut server.connection()).unwrap();
+        assert!(error(lock.lock()).is_wrong_type(), "{foreign:?}");
+        assert_eq!(get(&server, "{job}:fence").as_deref(), Some(foreign));
+        assert_eq!(get(&server, "job"), None, "{foreign:?}");
+    }
+    delete(&server, "{job}:fence");
+    redis::cmd("HSET").arg("{job}:fence").arg("a").arg("b").exec(&mut server.connection()).unwrap();
+    assert!(error(lock.lock()).is_wrong_type());
+    delete(&server, "{job}:fence");
+    next(&lock);
+}
+
+#[test]
+fn a_lock_is_not_handed_over_with_a_foreign_counter() {
+    let server = Server::start();
+    let lock = ByHand::new(&server);
+    let ear = listen(&server, "b");
+    lock.ask("holder", 1, &At::new("none"));
+    lock.is_refused("b", 1, &At::new("b"));
+    let () = lock.redis("SET {a}:fence somebodys");
+    lock.release("holder");
+    assert_eq!((lock.holder(), get(&server, "{a}:fence").as_deref()), (None, Some("somebodys")));
+    ear.hears_nothing();
 }
 
 #[test]

@@ -124,8 +124,14 @@ impl<T: Send + 'static> Underway<T> {
     /// Its result, which must come soon.
     #[track_caller]
     pub fn result(self) -> T {
-        let Ok(result) = self.result.recv_timeout(SOON) else {
-            assert!(self.thread.is_finished(), "still not done after {SOON:?}");
+        self.result_within(SOON)
+    }
+
+    /// As [`result`](Self::result), where it may take that long.
+    #[track_caller]
+    pub fn result_within(self, limit: Duration) -> T {
+        let Ok(result) = self.result.recv_timeout(limit) else {
+            assert!(self.thread.is_finished(), "still not done after {limit:?}");
             panic!("the thread has panicked");
         };
         self.thread.join().unwrap();

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, process};
 
-use distlock::{Client, Lock, LockGuard};
+use distlock::{Client, Lock, LockGuard, RedisLock};
 
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, client, get, ms};
@@ -13,11 +13,13 @@ use crate::support::{Fault, Rule, Server, eventually};
 
 /// What this process is to do, if a test has started it.
 const ROLE: &str = "DISTLOCK_TEST_WAITER";
+/// To wait in a condition.
+const IN_CONDITION: &str = "condition";
 /// Sooner than any waiter asks by itself.
 const AT_ONCE: std::time::Duration = ms(900);
 
 /// Starts this very test again in a process of its own, which waits for the lock until `patience` (ms) is over, and then stays.
-fn another_process(test: &str, url: &str, patience: u64) -> Guarded {
+fn another_process(test: &str, url: &str, patience: impl std::fmt::Display) -> Guarded {
     let dir = tempfile::tempdir().unwrap();
     let role = format!("{ROLE}={patience} {url}");
     let own = env::current_exe().unwrap().display().to_string();
@@ -31,6 +33,12 @@ fn wait_if_started_for_that() {
     let Ok(role) = env::var(ROLE) else { return };
     let (patience, url) = role.split_once(' ').unwrap();
     let client = Client::open(url).unwrap();
+    if patience == IN_CONDITION {
+        let lock = client.lock("a");
+        let _guard = lock.guard().unwrap();
+        let _ = lock.new_condition("news").unwrap().wait();
+        thread::sleep(SOON * 6);
+    }
     let _ = client.lock("a").try_lock(ms(patience.parse().unwrap()));
     thread::sleep(SOON * 6);
     process::exit(1);
@@ -49,9 +57,12 @@ impl Scene {
     /// `start` starts the process, once the lock is held.
     fn new(server: Server, start: impl FnOnce() -> Guarded) -> (Scene, Guarded) {
         let holder = client(&server).lock("a");
-        // From here on the server knows the script of a release.
+        // From here on the server knows the script of a release,
         holder.with(|_| ()).unwrap();
         let held = holder.guard().unwrap();
+        // and of a withdrawal.
+        assert!(!client(&server).lock("a").try_lock(ms(50)).unwrap());
+        eventually(SOON, || inboxes(&server) == 0);
         let process = start();
         eventually(SOON, || waiters(&server).len() == 1 && inboxes(&server) == 1);
         let doomed = waiters(&server).remove(0);
@@ -149,9 +160,101 @@ fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was
     assert!(entered - delivered < AT_ONCE, "it took {:?}", entered - delivered);
 }
 
-/// Holds withdrawals: the script of a release with one argument more.
+/// A process that will be killed waits in a condition, and after it a thread of ours.
+fn in_a_condition(server: &Server, test: &str) -> (Guarded, RedisLock, Underway<Instant>) {
+    let lock = client(server).lock("a");
+    let in_line = |count: u32| {
+        eventually(SOON, || {
+            let mut connection = server.connection();
+            redis::cmd("ZCARD").arg("{a}:condition:news:queue").query::<u32>(&mut connection).unwrap() == count
+        });
+    };
+    let process = another_process(test, &server.url(), IN_CONDITION);
+    in_line(1);
+    eventually(SOON, || inboxes(server) == 1);
+    let waiter = client(server).lock("a");
+    let second = Underway::start(move || {
+        let _guard = waiter.guard().unwrap();
+        waiter.new_condition("news").unwrap().wait().unwrap();
+        Instant::now()
+    });
+    in_line(2);
+    eventually(SOON, || inboxes(server) == 2);
+    (process, lock, second)
+}
+
+#[test]
+fn a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let test = "killed::a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over";
+    let (mut process, lock, second) = in_a_condition(&server, test);
+    process.signal("KILL");
+    eventually(SOON, || inboxes(&server) == 1);
+    let notified = Instant::now();
+    lock.with(|_| lock.new_condition("news").unwrap().notify_one()).unwrap().unwrap();
+    let took = second.result() - notified;
+    assert!(took < ms(3000), "it took {took:?}");
+}
+
+#[test]
+fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let test = "killed::a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another";
+    let (mut process, lock, second) = in_a_condition(&server, test);
+    process.stop();
+    let guard = lock.guard().unwrap();
+    lock.new_condition("news").unwrap().notify_one().unwrap();
+    assert_eq!(waiters(&server).len(), 1);
+    process.signal("KILL");
+    eventually(SOON, || inboxes(&server) == 1);
+    let released = Instant::now();
+    guard.release().unwrap();
+    let took = second.result() - released;
+    assert!(took < ms(3000), "it took {took:?}");
+}
+
+#[test]
+fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let test = "killed::a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another";
+    let (mut process, lock, second) = in_a_condition(&server, test);
+    let guard = lock.guard().unwrap();
+    lock.new_condition("news").unwrap().notify_one().unwrap();
+    // It has heard, and asks for the lock.
+    eventually(SOON, || {
+        let entries: Vec<String> = redis::cmd("HVALS").arg("{a}:waiters").query(&mut server.connection()).unwrap();
+        entries.len() == 1 && entries[0].split('|').nth(5) == Some("")
+    });
+    process.signal("KILL");
+    eventually(SOON, || inboxes(&server) == 1);
+    guard.release().unwrap();
+    // Once it is dead by its own word, and the other gives a sign of life.
+    second.result_within(SOON * 3);
+}
+
+#[test]
+fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another() {
+    wait_if_started_for_that();
+    let server = Server::start();
+    let test = "killed::a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another";
+    let (mut process, lock, second) = in_a_condition(&server, test);
+    process.stop();
+    let guard = lock.guard().unwrap();
+    lock.new_condition("news").unwrap().notify_one().unwrap();
+    let doomed = waiters(&server).remove(0);
+    guard.release().unwrap();
+    assert_eq!(get(&server, "a"), Some(doomed));
+    process.signal("KILL");
+    // A first lease, and a sign of life.
+    second.result_within(SOON * 3);
+}
+
+/// Holds withdrawals: the script that is told of a condition, here of none.
 fn withdrawal() -> Rule {
-    // EVALSHA hash 4 lock fence queue waiters token 1
+    // EVALSHA hash 4 lock fence queue waiters token condition
     const WORDS: usize = 9;
-    Rule::on("EVALSHA", Fault::HoldRequest).when(|words| words.len() == WORDS && words[WORDS - 1] == b"1")
+    Rule::on("EVALSHA", Fault::HoldRequest).when(|words| words.len() == WORDS && words[WORDS - 1].is_empty())
 }

@@ -22,6 +22,7 @@ mod lock;
 #[allow(dead_code)]
 mod logs;
 mod loss;
+mod notifications;
 mod out_of_step;
 mod outage;
 mod peers;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Result};
 
-use crate::support::Server;
+use crate::helpers::{SOON, Underway};
+use crate::support::{Server, eventually};
 
 const GUIDE: &str = include_str!("../../src/guide/security.md");
 const NAME: &str = "orders:42";
@@ -110,6 +111,54 @@ fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
             }
         });
     }
+}
+
+/// A user of the guide's rule for plain locks, without one permission.
+fn user_without(server: &Server, permission: &str) -> String {
+    let rule: Vec<&str> = rule("plain").into_iter().filter(|word| *word != permission).collect();
+    let () = redis::cmd("ACL").arg("SETUSER").arg(&rule).query(&mut server.connection()).unwrap();
+    server.url_with(rule[0], "password")
+}
+
+#[test]
+fn waiters_that_cannot_be_heard_poll_and_leave_no_place_behind() {
+    for permission in ["+subscribe", "&distlock:inbox:*", "+pubsub|numsub"] {
+        let server = Server::start();
+        let url = user_without(&server, permission);
+        let guard = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();
+        let waiting = Underway::start(move || Client::open(&url).unwrap().lock(NAME).with(|_| ()).unwrap());
+        // Without an end of a lease in sight a waiter that is woken would ask once a second.
+        let since = Instant::now();
+        let before = server.command_count("evalsha");
+        eventually(SOON, || server.command_count("evalsha") > before + 12);
+        assert!(since.elapsed() < Duration::from_secs(7), "without {permission}");
+        let places: u32 = redis::cmd("EXISTS").arg("{orders:42}:queue").query(&mut server.connection()).unwrap();
+        assert_eq!(places, 0, "without {permission}");
+        guard.release().unwrap();
+        waiting.result();
+    }
+}
+
+#[test]
+fn conditions_work_for_users_that_cannot_be_heard() {
+    thread::scope(|scope| {
+        for permission in ["+subscribe", "+pubsub|numsub"] {
+            scope.spawn(move || {
+                let server = Server::start();
+                let url = user_without(&server, permission);
+                let (ours, theirs) = (Client::open(&url).unwrap().lock(NAME), Client::open(&url).unwrap().lock(NAME));
+                let (say, is_locked) = mpsc::channel();
+                let waiting = Underway::start(move || {
+                    let _guard = theirs.guard().unwrap();
+                    say.send(()).unwrap();
+                    theirs.new_condition("news").unwrap().wait_timeout(SOON * 6).unwrap()
+                });
+                is_locked.recv().unwrap();
+                ours.with(|_| ours.new_condition("news").unwrap().notify_one()).unwrap().unwrap();
+                assert!(waiting.result(), "without {permission}");
+            });
+        }
+    });
 }
 
 #[test]

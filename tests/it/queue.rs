@@ -1,14 +1,15 @@
 //! The server's queue: who is handed the lock, what is left behind, and which wake-ups let nobody in.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token, Withdraw};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal, Retry};
 
-use crate::helpers::{Notes, ms, put};
-use crate::support::{Server, eventually, within};
+use crate::helpers::{Notes, Underway, ms, put};
+use crate::support::{Proxy, Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
 const A_WHILE: Duration = Duration::from_millis(200);
@@ -16,14 +17,14 @@ const A_WHILE: Duration = Duration::from_millis(200);
 const ONE_PAUSE: Duration = Duration::from_millis(1_600);
 
 /// A place in the queue as a test wants it.
-struct At<'a> {
-    address: &'a str,
-    alive_for: Duration,
-    first_lease: Duration,
+pub struct At<'a> {
+    pub address: &'a str,
+    pub alive_for: Duration,
+    pub first_lease: Duration,
 }
 
 impl<'a> At<'a> {
-    fn new(address: &'a str) -> Self {
+    pub fn new(address: &'a str) -> Self {
         Self { address, alive_for: SOON, first_lease: SOON }
     }
 }
@@ -43,20 +44,20 @@ impl Place for At<'_> {
 }
 
 /// One lock on one server, asked for by hand.
-struct ByHand<'a> {
-    server: &'a Server,
-    store: std::sync::Arc<dyn LeaseStore>,
-    key: Key,
+pub struct ByHand<'a> {
+    pub server: &'a Server,
+    pub store: Arc<dyn LeaseStore>,
+    pub key: Key,
     _client: Client,
 }
 
 impl<'a> ByHand<'a> {
-    fn new(server: &'a Server) -> Self {
+    pub fn new(server: &'a Server) -> Self {
         let client = Client::open(&server.url()).unwrap();
         Self { server, store: client.store(Layout::Plain).unwrap(), key: Key::new("a".into()), _client: client }
     }
 
-    fn ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Answer {
+    pub fn ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Answer {
         let ask = Ask {
             key: &self.key,
             token: &Token::new(token),
@@ -71,23 +72,23 @@ impl<'a> ByHand<'a> {
         self.store.try_acquire(&ask).unwrap()
     }
 
-    fn is_refused(&self, token: &str, attempt: u64, place: &At<'_>) {
+    pub fn is_refused(&self, token: &str, attempt: u64, place: &At<'_>) {
         assert!(matches!(self.ask(token, attempt, place), Answer::Refused { .. }), "{token} is refused");
     }
 
-    fn release(&self, token: &str) -> Gone {
+    pub fn release(&self, token: &str) -> Gone {
         self.store.release(&self.key, &Token::new(token), false, Instant::now() + SOON).unwrap()
     }
 
-    fn withdraw(&self, token: &str) {
+    pub fn withdraw(&self, token: &str) {
         self.store.withdraw_one(Withdraw::of(&self.key, &Token::new(token)), Instant::now() + SOON).unwrap();
     }
 
-    fn holder(&self) -> Option<String> {
+    pub fn holder(&self) -> Option<String> {
         self.store.inspect(&self.key, Instant::now() + SOON).unwrap().map(|holder| holder.token)
     }
 
-    fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {
+    pub fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {
         let mut words = command.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         for word in words {
@@ -97,15 +98,48 @@ impl<'a> ByHand<'a> {
     }
 }
 
-/// Listens on a channel, and passes on what is said there.
-fn listen(server: &Server, channel: &str) -> mpsc::Receiver<String> {
-    let (say, hear) = mpsc::channel();
-    let (mut connection, channel) = (server.connection(), channel.to_owned());
+/// Somebody who listens on a channel, and passes on what is said there.
+pub struct Ear<'a> {
+    server: &'a Server,
+    channel: String,
+    client: u64,
+    said: mpsc::Receiver<String>,
+}
+
+impl Ear<'_> {
+    /// The next message.
+    #[track_caller]
+    pub fn hears(&self) -> String {
+        self.said.recv_timeout(SOON).expect("a message")
+    }
+
+    /// Nothing is said for a while.
+    #[track_caller]
+    pub fn hears_nothing(&self) {
+        let said = self.said.recv_timeout(A_WHILE);
+        assert!(said.is_err(), "{said:?}");
+    }
+
+    /// Ends the connection. Returns when the server knows of nobody who listens here.
+    pub fn cut(self) {
+        let mut connection = self.server.connection();
+        let () = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(self.client).query::<u64>(&mut connection).map(drop).unwrap();
+        eventually(SOON, || {
+            let heard: (String, u64) = redis::cmd("PUBSUB").arg("NUMSUB").arg(&self.channel).query(&mut connection).unwrap();
+            heard.1 == 0
+        });
+    }
+}
+
+pub fn listen<'a>(server: &'a Server, channel: &str) -> Ear<'a> {
+    let (say, said) = mpsc::channel();
+    let (mut connection, name) = (server.connection(), channel.to_owned());
+    let client = redis::cmd("CLIENT").arg("ID").query(&mut connection).unwrap();
     let (ready, is_ready) = mpsc::channel();
     thread::spawn(move || {
         connection.set_read_timeout(Some(SOON)).unwrap();
         let mut subscription = connection.as_pubsub();
-        subscription.subscribe(&channel).unwrap();
+        subscription.subscribe(&name).unwrap();
         ready.send(()).unwrap();
         while let Ok(message) = subscription.get_message() {
             if say.send(message.get_payload().unwrap()).is_err() {
@@ -114,7 +148,7 @@ fn listen(server: &Server, channel: &str) -> mpsc::Receiver<String> {
         }
     });
     is_ready.recv_timeout(SOON).unwrap();
-    hear
+    Ear { server, channel: channel.to_owned(), client, said }
 }
 
 #[test]
@@ -123,17 +157,19 @@ fn a_release_hands_the_lock_to_the_first_waiter_that_listens_and_tells_nobody_el
     let lock = ByHand::new(&server);
     let (second, third) = (listen(&server, "second"), listen(&server, "third"));
     lock.ask("holder", 1, &At::new("none"));
+    let ear = listen(&server, "nobody is here");
     lock.is_refused("deaf", 1, &At::new("nobody is here"));
+    ear.cut();
     lock.is_refused("b", 1, &At::new("second"));
     lock.is_refused("b", 2, &At::new("second"));
     lock.is_refused("c", 1, &At::new("third"));
     assert_eq!(lock.release("holder"), Gone::Released);
     assert_eq!(lock.holder().as_deref(), Some("b"));
-    let said = second.recv_timeout(SOON).unwrap();
+    let said = second.hears();
     let words: Vec<_> = said.split(' ').collect();
     assert_eq!((words[0], words[2], words[3], words[4]), ("2", "1", "b", "a"), "the last attempt, the token and the key");
     assert!(words[1].parse::<u64>().unwrap() > 0, "the fence");
-    assert!(third.recv_timeout(A_WHILE).is_err());
+    third.hears_nothing();
     // The deaf one keeps its place: it may only be connecting again.
     let _deaf = listen(&server, "nobody is here");
     lock.release("b");
@@ -209,6 +245,130 @@ fn a_frozen_waiter_costs_no_more_than_its_first_lease() {
     // And who hands off grants at most three seconds, whatever the lease.
     let client = Client::open(&server.url()).unwrap();
     within(..Duration::from_secs(2), || assert!(client.lock("a").try_lock(Duration::from_secs(2)).unwrap()));
+}
+
+/// A replica of `server`, in step with it.
+fn replica_of(server: &Server) -> Server {
+    let replica = Server::start();
+    follow(&replica, server);
+    replica
+}
+
+/// Makes one server the replica of another. Returns when they are in step.
+fn follow(replica: &Server, server: &Server) {
+    // Without it the first replica waits five seconds for others.
+    let () = redis::cmd("CONFIG").arg("SET").arg("repl-diskless-sync-delay").arg(0).query(&mut server.connection()).unwrap();
+    let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port()).query(&mut replica.connection()).unwrap();
+    eventually(SOON, || replica.info("replication").contains("master_link_status:up"));
+}
+
+#[test]
+fn what_a_waiter_hears_from_a_replica_is_true() {
+    let server = Server::start();
+    let replica = replica_of(&server);
+    let lock = ByHand::new(&server);
+    let (ear, second) = (listen(&server, "first"), listen(&server, "second"));
+    lock.ask("holder", 1, &At::new("none"));
+    lock.is_refused("a", 1, &At::new("first"));
+    lock.is_refused("b", 1, &At::new("second"));
+    // It listens at a server that only hears what this one says, as after a failover.
+    ear.cut();
+    let elsewhere = listen(&replica, "first");
+    lock.release("holder");
+    assert_eq!(lock.holder().as_deref(), Some("b"));
+    assert!(second.hears().contains(" b "));
+    elsewhere.hears_nothing();
+    // It has kept its place, and is told that it has to listen here.
+    assert!(matches!(lock.ask("a", 2, &At::new("first")), Answer::Refused { heard: false, .. }));
+    let _ear = listen(&server, "first");
+    lock.release("b");
+    assert_eq!(lock.holder().as_deref(), Some("a"));
+    // One that hears both hears nothing but the truth.
+    assert!(elsewhere.hears().starts_with("2 "));
+}
+
+#[test]
+fn a_waiter_that_is_not_heard_is_told_so_and_has_no_place() {
+    let server = Server::start();
+    let lock = ByHand::new(&server);
+    lock.ask("holder", 1, &At::new("none"));
+    assert!(matches!(lock.ask("b", 1, &At::new("b")), Answer::Refused { heard: false, .. }));
+    assert_eq!(lock.redis::<u32>("EXISTS {a}:queue {a}:waiters"), 0);
+    let _ear = listen(&server, "b");
+    assert!(matches!(lock.ask("b", 2, &At::new("b")), Answer::Refused { heard: true, .. }));
+    assert_eq!(lock.redis::<u32>("ZCARD {a}:queue"), 1);
+}
+
+#[test]
+fn who_listens_to_everything_makes_no_dead_waiter_listen() {
+    let server = Server::start();
+    let lock = ByHand::new(&server);
+    let (say, everything) = mpsc::channel();
+    let mut connection = server.connection();
+    let (dead, _alive) = (listen(&server, "dead"), listen(&server, "alive"));
+    lock.ask("holder", 1, &At::new("none"));
+    lock.is_refused("dead", 1, &At::new("dead"));
+    lock.is_refused("alive", 1, &At::new("alive"));
+    dead.cut();
+    thread::spawn(move || {
+        let mut subscription = connection.as_pubsub();
+        subscription.psubscribe("*").unwrap();
+        say.send(()).unwrap();
+        while subscription.get_message().is_ok() {}
+    });
+    everything.recv_timeout(SOON).unwrap();
+    lock.release("holder");
+    assert_eq!(lock.holder().as_deref(), Some("alive"));
+}
+
+#[test]
+fn a_server_clock_that_is_set_back_lets_nobody_overtake() {
+    let server = Server::start();
+    let lock = ByHand::new(&server);
+    let _ears = ["b", "c", "d"].map(|name| listen(&server, name));
+    lock.ask("holder", 1, &At::new("none"));
+    lock.is_refused("b", 1, &At::new("b"));
+    // It came an hour later by a clock that was set back since.
+    let _: String = lock.redis("ZINCRBY {a}:queue 3600000000 b");
+    lock.is_refused("c", 1, &At::new("c"));
+    lock.is_refused("d", 1, &At::new("d"));
+    assert_eq!(lock.redis::<Vec<String>>("ZRANGE {a}:queue 0 -1"), ["b", "c", "d"]);
+}
+
+#[test]
+fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_comes_over() {
+    let old = Server::start();
+    let new = replica_of(&old);
+    let proxy = Proxy::start(old.port());
+    let open = || Client::open(&proxy.url()).unwrap();
+    let holder = open();
+    let guard = holder.lock("a").guard().unwrap();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let waiters = [open(), open(), open()];
+    let waits = waiters.clone().map(|client| {
+        let inside = Arc::clone(&inside);
+        Underway::start(move || {
+            let _guard = client.lock("a").guard().unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are in");
+            // Longer than a message takes to come by way of the replica.
+            thread::sleep(A_WHILE);
+            inside.fetch_sub(1, Ordering::SeqCst);
+        })
+    });
+    eventually(SOON, || redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut old.connection()).unwrap() == 3);
+    // A failover as by hand, behind a name that leads to the new master: whoever sends a command goes there, and no subscription does.
+    let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut new.connection()).unwrap();
+    proxy.set_upstream(new.port());
+    follow(&old, &new);
+    let _: u32 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("NORMAL").query(&mut old.connection()).unwrap();
+    guard.release().unwrap();
+    waits.into_iter().for_each(Underway::result);
+    // And whoever waits now is handed the lock there, by inboxes that have come over.
+    let guard = holder.lock("a").guard().unwrap();
+    let again = waiters.clone().map(|client| Underway::start(move || client.lock("a").with(|_| ()).unwrap()));
+    eventually(SOON, || redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut new.connection()).unwrap() == 3);
+    guard.release().unwrap();
+    again.into_iter().for_each(Underway::result);
 }
 
 /// A client that holds the lock and one that waits for it in its own thread.

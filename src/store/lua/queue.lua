@@ -1,10 +1,21 @@
--- The common part of the scripts that free a plain lock, in front of each of them.
+-- The common part of the scripts that look at the queue of a plain lock, in front of each of them.
 --
--- A waiter is an entry in two keys in the lock's slot: in the queue, a sorted set, its token by arrival (server clock, µs), and in
--- the waiters, a hash, "alive until (server clock, ms)|attempt|first lease (ms)|fences|inbox|condition". The last is empty unless the waiter
--- was in a condition and has been notified. A condition has the same two keys of its own.
+-- A waiter is an entry in two keys in the lock's slot: in the queue, a sorted set, its token by arrival (µs, see `arrival`), and in the
+-- waiters, a hash, "alive until (ms)|attempt|first lease (ms)|fences|inbox|state|since|condition", by the server's clock.
+-- A condition has a line, the same two keys of its own. The state:
+--   ''        it has asked by itself;
+--   a number  it was notified, and has not asked yet: until then (ms) it counts all the same. It came from `condition`, and had
+--             waited there `since` (µs);
+--   'silent'  in a line: it was notified once, and did not ask.
+-- `owed`, a hash, has the notifications that are not used up: the token of the notified waiter, with "given at (µs)|condition". It is
+-- used up when the waiter has the lock and the server has heard of it since. The field '' says how things stand, "next review
+-- (ms)|number of the last notification|how many it woke|token of the notifier", and is there as long as anything is owed.
 
 local lock, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local stem = queue:sub(1, -6)
+local owed = stem .. 'owed'
+-- How long a notified waiter may take to ask (ms).
+local TIME_TO_ASK = 1000
 
 local function clock()
   local now = redis.call('TIME')
@@ -15,28 +26,85 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- The last of `block` new fences: max(last + block, the server's clock in µs), which grows also after the counter was
--- lost. Both stay below 2^53. 0 without fences. The counter outlives its lock by 30 days.
-local function reserve(block)
-  if block == 0 then
-    return '0'
+-- A block of new fences: its last one, and how many it has, at most `wanted`. All are greater than the counter, and the last is the
+-- server's clock in µs: so they grow also after the counter was lost. Only where the clock went back the counter is ahead of it, and
+-- grows by one. The first after a loss is a single one: a block reaches back in time, perhaps to before a fence that was given out.
+-- 1,024 for the same reason: a counter that was set back, not lost, is seen for one that nobody used for a while.
+-- Nothing, if the counter is somebody else's data. All stay below 2^53. The counter outlives its lock by 30 days.
+local function reserve(wanted)
+  if wanted == 0 then
+    return '0', 0
   end
-  local last = tonumber(redis.call('GET', counter) or 0) or 0
-  local fence = whole(math.max(last + block, clock()))
-  redis.call('SET', counter, fence, 'PX', '2592000000')
-  return fence
+  local last, fence, count = redis.call('GET', counter), clock(), 1
+  if last then
+    local known = last:find('^%d+$') and tonumber(last)
+    if not known or known > 9007194959773696 then
+      return nil
+    end
+    fence = math.max(known + 1, fence)
+    count = math.min(wanted, fence - known, 1024)
+  end
+  redis.call('SET', counter, whole(fence), 'PX', '2592000000')
+  return whole(fence), count
 end
 
--- Enters, or keeps its place with the rest written anew. The keys are gone when nobody waits any more, also when everybody died.
-local function enter(line, entries, token, arrival, alive, rest)
-  redis.call('ZADD', line, 'NX', whole(arrival), token)
-  redis.call('HSET', entries, token, whole(clock() / 1000 + alive) .. '|' .. rest)
-  if redis.call('PTTL', line) < alive * 2 then
-    redis.call('PEXPIRE', line, whole(alive * 2))
+-- Whether somebody hears this inbox on this very server (R21); nil if this user may not ask.
+local ears, may_ask = {}, true
+local function listens(inbox)
+  if ears[inbox] == nil and may_ask then
+    local counted = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+    may_ask = not counted.err
+    if may_ask then
+      ears[inbox] = counted[2] > 0
+    end
   end
-  if redis.call('PTTL', entries) < alive * 2 then
-    redis.call('PEXPIRE', entries, whole(alive * 2))
+  return ears[inbox]
+end
+
+-- The same for a result: 0 or 1, and 2 if this user may not ask.
+local function heard(inbox)
+  local hears = listens(inbox)
+  return hears == nil and 2 or hears and 1 or 0
+end
+
+-- Tells a waiter something. Attempt 0 is a hint: to look again. Whether this user may.
+local function tell(inbox, attempt, fence, count, token)
+  return type(redis.pcall('PUBLISH', inbox, table.concat({attempt, fence, count, token, lock}, ' '))) == 'number'
+end
+
+-- When whoever comes now arrives at the end of a line: now, and later than the last also if the clock went back.
+local function arrival(line)
+  local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
+  return math.max(clock(), (tonumber(last) or 0) + 1)
+end
+
+-- Has a key last for at least so many ms more.
+local function outlast(key, life)
+  if redis.call('PTTL', key) < life then
+    redis.call('PEXPIRE', key, whole(life))
   end
+end
+
+-- An entry, or nil.
+local function look(entries, token)
+  local text = redis.call('HGET', entries, token) or ''
+  local alive, rest, inbox, state, since, condition = text:match('^(%d+)|(%d+|%d+|%d+)|([^|]*)|([^|]*)|(%d*)|(.*)$')
+  return alive and {
+    alive = tonumber(alive), rest = rest, inbox = inbox, state = state, unasked = tonumber(state), since = since, condition = condition,
+  }
+end
+
+-- Writes an entry, at its old place or at the end, or where it was `since`. The keys are gone when nobody waits any more, also when
+-- everybody died.
+local function enter(line, entries, token, entry, since)
+  if since or not redis.call('ZSCORE', line, token) then
+    redis.call('ZADD', line, whole(since or arrival(line)), token)
+  end
+  local text = {whole(entry.alive), entry.rest, entry.inbox, entry.state or '', entry.since or '', entry.condition or ''}
+  redis.call('HSET', entries, token, table.concat(text, '|'))
+  local life = math.max(entry.alive - clock() / 1000, 1) * 2
+  outlast(line, life)
+  outlast(entries, life)
 end
 
 local function leave(line, entries, token)
@@ -44,96 +112,171 @@ local function leave(line, entries, token)
   redis.call('HDEL', entries, token)
 end
 
--- What is left of an entry's life in ms, negative once it is over, and the rest of it: attempt, first lease, fences, inbox, condition.
-local function look(entries, token, now)
-  local entry = redis.call('HGET', entries, token) or ''
-  local alive, attempt, first, block, inbox, condition = entry:match('^(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$')
-  return alive and alive - now or -1, attempt, first, block, inbox, condition
+local function line_of(condition)
+  return stem .. 'condition:' .. condition .. ':queue', stem .. 'condition:' .. condition .. ':waiters'
 end
 
--- Tells a waiter something; whether anybody listens for it. Attempt 0 is a hint: to look again.
-local function tell(inbox, attempt, fence, block, token)
-  return redis.call('PUBLISH', inbox, table.concat({attempt, fence, block, token, lock}, ' ')) > 0
+-- The server has heard of a waiter that has the lock: what it was notified of is used up.
+local function settle(token)
+  if redis.call('HDEL', owed, token) == 1 and redis.call('HLEN', owed) == 1 then
+    redis.call('DEL', owed)
+  end
 end
 
--- Moves the first waiters of a condition that are alive and listen, at most `most`, to the end of the lock's queue. With `deaf`, those
--- that do not listen come after them: one that is only opening its inbox looks by itself, and a notification must not be lost for that.
--- Result: how many.
-local function notify(condition, most, deaf)
-  local stem = queue:sub(1, -6) .. 'condition:' .. condition .. ':'
-  local line, entries = stem .. 'queue', stem .. 'waiters'
-  local arrival, from, moved = clock(), 0, 0
-  for _, listening in ipairs(deaf and {true, false} or {true}) do
-    from = 0
-    while moved < most do
-      local tokens = redis.call('ZRANGE', line, from, from + 15)
-      if #tokens == 0 then
-        break
-      end
-      for _, token in ipairs(tokens) do
-        local life, attempt, first, block, inbox = look(entries, token, arrival / 1000)
-        if life < 0 then
+-- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of those that waited there when the notification
+-- was `given`, first who listens and did not fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
+local function move(condition, most, given, sure)
+  local line, entries = line_of(condition)
+  local now, moved = clock() / 1000, 0
+  for _, all in ipairs(sure and {false} or {false, true}) do
+    local from, tokens = 0, nil
+    repeat
+      tokens = redis.call('ZRANGE', line, '-inf', '(' .. given, 'BYSCORE', 'LIMIT', from, 16, 'WITHSCORES')
+      for at = 1, #tokens, 2 do
+        local token, entry = tokens[at], look(entries, tokens[at])
+        if not entry or entry.alive < now then
           leave(line, entries, token)
-        elseif moved == most or (listening and not tell(inbox, 0, 0, 0, token)) then
+        elseif moved == most or not (all or (entry.state == '' and listens(entry.inbox))) then
           -- It keeps its place.
           from = from + 1
         else
+          -- A server that is out of memory refuses the first of these, and then nothing has been done.
+          redis.call('HSET', owed, token, given .. '|' .. condition)
+          outlast(owed, (entry.alive - now) * 2)
+          entry.state, entry.since, entry.condition = whole(now + TIME_TO_ASK), whole(tokens[at + 1]), condition
+          enter(queue, waiters, token, entry)
           leave(line, entries, token)
-          enter(queue, waiters, token, arrival + moved, life, table.concat({attempt, first, block, inbox, condition}, '|'))
+          if listens(entry.inbox) then
+            tell(entry.inbox, 0, 0, 0, token)
+          end
           moved = moved + 1
         end
       end
-    end
+    until #tokens == 0 or moved == most
   end
   return moved
 end
 
--- Makes one waiter the owner, if it listens. The lock is set before the message is sent: a server that is out of memory may refuse
--- to set it, and a message without a lock behind it would be a lie.
-local function grant(token, attempt, first, block, inbox)
-  local fence = reserve(tonumber(block))
+-- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is out of memory.
+local function pass_on(token, sure)
+  local given, condition = (redis.call('HGET', owed, token) or ''):match('^(%d+)|(.*)$')
+  if not given then
+    return false
+  end
+  local ok, moved = pcall(move, condition, 1, given, sure)
+  if not ok then
+    return nil
+  end
+  if moved > 0 then
+    redis.call('HDEL', owed, token)
+  end
+  return moved > 0
+end
+
+-- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.
+local function drop(token)
+  leave(queue, waiters, token)
+  if pass_on(token) ~= nil then
+    settle(token)
+  end
+end
+
+-- A notified waiter does not ask: it goes back to where it waited, and another is notified in its place. If nobody is there for that, it
+-- keeps both, and its place here. Whether it went.
+local function take_back(token, entry, sure)
+  if not pass_on(token, sure) then
+    return false
+  end
+  leave(queue, waiters, token)
+  local line, entries = line_of(entry.condition)
+  enter(line, entries, token, {alive = entry.alive, rest = entry.rest, inbox = entry.inbox, state = 'silent'}, entry.since)
+  return true
+end
+
+-- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is here. The more is owed, the less often.
+local function review(asking)
+  local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
+  local now = due and clock() / 1000
+  if not due or now < tonumber(due) then
+    return
+  end
+  local size = redis.call('HLEN', owed)
+  redis.call('HSET', owed, '', whole(now + math.min(size, 1000)) .. rest)
+  local holder, debts = redis.call('GET', lock), redis.call('HKEYS', owed)
+  for _, token in ipairs(debts) do
+    if token ~= '' and token ~= holder and token ~= asking then
+      local entry = look(waiters, token)
+      if not entry or entry.alive < now then
+        drop(token)
+      elseif entry.unasked and entry.unasked < now then
+        take_back(token, entry)
+      end
+    end
+  end
+end
+
+-- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of memory may refuse to set it, and a
+-- message without a lock behind it would be a lie. Nobody counts who receives it: a replica's listeners do, too.
+local function grant(token, entry)
+  local attempt, first, block = entry.rest:match('^(%d+)|(%d+)|(%d+)$')
+  local fence, count = reserve(tonumber(block))
+  if not fence then
+    return false
+  end
   redis.call('SET', lock, token, 'PX', first)
-  return tell(inbox, attempt, fence, block, token)
+  if not tell(entry.inbox, attempt, fence, count, token) then
+    return false
+  end
+  leave(queue, waiters, token)
+  return true
 end
 
 -- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it right now, or ''.
 -- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is before the one who asks;
 -- 'nobody'. In the last two cases the lock may still hold an old token: the caller sets or deletes it.
 local function serve(asking)
-  local from, now = 0, nil
+  -- A server that is out of memory refuses that, and has to release all the same.
+  pcall(review, asking)
+  local from, now = 0, clock() / 1000
   while true do
     local tokens = redis.call('ZRANGE', queue, from, from + 15)
     if #tokens == 0 then
       return 'nobody'
     end
-    now = now or clock() / 1000
     for _, token in ipairs(tokens) do
       if token == asking then
         return 'asking'
       end
-      local alive, attempt, first, block, inbox, condition = look(waiters, token, now)
-      local ok, heard = true, false
-      if alive >= 0 then
-        ok, heard = pcall(grant, token, attempt, first, block, inbox)
-        if not ok then
-          return 'nobody'
-        end
-      end
-      -- A waiter that was notified, and is dead or does not listen, passes the notification on. If nobody takes it, it keeps it.
-      local passed = not heard and condition and condition ~= '' and notify(condition, 1, false) == 1
-      if passed and alive >= 0 then
-        local stem = queue:sub(1, -6) .. 'condition:' .. condition .. ':'
-        local rest = table.concat({attempt, first, block, inbox, ''}, '|')
-        enter(stem .. 'queue', stem .. 'waiters', token, clock(), alive, rest)
-      end
-      if heard or passed or alive < 0 then
-        leave(queue, waiters, token)
+      local entry = look(waiters, token)
+      if not entry or entry.alive < now then
+        drop(token)
       else
-        from = from + 1
-      end
-      if heard then
-        return 'served'
+        local hears = listens(entry.inbox)
+        local late = entry.unasked and entry.unasked < now
+        if hears == nil then
+          return 'nobody'
+        elseif hears and not late then
+          local ok, granted = pcall(grant, token, entry)
+          return ok and granted and 'served' or 'nobody'
+        elseif not (entry.unasked and take_back(token, entry, not late)) then
+          from = from + 1
+        end
       end
     end
   end
+end
+
+-- Gives the asker the lock, which is free, or its own already. The result of the script.
+local function take(token, lease, wanted, mine)
+  local fence, count = reserve(tonumber(wanted))
+  if not fence then
+    return {2}
+  end
+  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have been extended since.
+  if not mine or redis.call('PTTL', lock) < tonumber(lease) then
+    redis.call('SET', lock, token, 'PX', lease)
+  end
+  leave(queue, waiters, token)
+  settle(token)
+  return {1, fence, count}
 end

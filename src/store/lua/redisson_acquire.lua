@@ -12,15 +12,18 @@ local mine = held_by == owner and ARGV[3] == '1'
 if held_by and not mine then
   return {0, redis.call('PTTL', lock)}
 end
-local fence = 0
+local fence, count = 0, 0
 if ARGV[4] ~= '0' then
-  -- Redisson adds 1 to the same counter. It never lags behind the server's clock in µs, and so grows also after it was lost.
-  fence = redis.call('INCRBY', counter, ARGV[4])
-  local now = redis.call('TIME')
-  local behind = now[1] * 1000000 + now[2] - fence
-  if behind > 0 then
-    fence = redis.call('INCRBY', counter, string.format('%.0f', behind))
+  -- Redisson adds 1 to the same counter. The rest is as in `reserve` of queue.lua: all new fences are greater than it, the last is the
+  -- server's clock in µs, and the first after a loss is a single one.
+  local now, last = redis.call('TIME'), redis.call('GET', counter)
+  local known = last and last:find('^%d+$') and tonumber(last)
+  if last and (not known or known > 9007194959773696) then
+    return {2}
   end
+  local grown = math.max((known or 0) + 1, now[1] * 1000000 + now[2]) - (known or 0)
+  fence = redis.call('INCRBY', counter, string.format('%.0f', grown))
+  count = known and math.min(ARGV[4], grown, 1024) or 1
 end
 if not mine then
   redis.call('HSET', lock, owner, 1)
@@ -30,4 +33,4 @@ elseif redis.call('PTTL', lock) < tonumber(ARGV[2]) then
   -- the lease have been extended since.
   redis.call('PEXPIRE', lock, ARGV[2])
 end
-return {1, fence, ARGV[4]}
+return {1, fence, count}

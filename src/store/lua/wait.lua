@@ -4,31 +4,38 @@
 -- ARGV  1 the waiter's token   2 lease (ms)   3 how many fences to reserve, 0 for none
 --       4 inbox   5 attempt   6 how long an entry counts as alive (ms)   7 first lease of a hand-off (ms)
 --       8 the token whose lease is to be released, or ''   9 whether to leave the condition (0 or 1)
--- Result  {0} waits   {1, last fence or 0, how many} was notified and is the owner   {2, rest of the lease in ms, whether it is heard} was notified and queues for the lock
+-- Result  {0, whether it is heard (0 or 1; 2: may not be asked)} waits   {1, last fence or 0, how many} was notified and is the owner   {2} foreign data
 --         {3} is not in the condition (any more)   {4} the lease to be released is not ours
-local token, holder = ARGV[1], redis.call('GET', lock)
+--         {5, rest of the lease in ms, whether it is heard} was notified and queues for the lock
+local token, holder, leaves = ARGV[1], redis.call('GET', lock), ARGV[9] == '1'
 local line, entries = KEYS[5], KEYS[6]
-local rest = table.concat({ARGV[5], ARGV[7], ARGV[3], ARGV[4], ''}, '|')
+local life = tonumber(ARGV[6])
+local entry = {alive = clock() / 1000 + life, rest = table.concat({ARGV[5], ARGV[7], ARGV[3]}, '|'), inbox = ARGV[4]}
 if holder == token then
-  local fence = reserve(tonumber(ARGV[3]))
-  -- Never an earlier end: this may be a late copy, and the lease have been extended since.
-  if redis.call('PTTL', lock) < tonumber(ARGV[2]) then
-    redis.call('PEXPIRE', lock, ARGV[2])
+  return take(token, ARGV[2], ARGV[3], true)
+end
+local waits = redis.call('ZSCORE', line, token)
+if waits then
+  if leaves then
+    leave(line, entries, token)
+  else
+    enter(line, entries, token, entry)
   end
-  return {1, fence, ARGV[3]}
+end
+-- A sign of life, and a look at what others were notified of and do not come for: that may be given to this one right now.
+if redis.call('EXISTS', owed) == 1 then
+  outlast(owed, life * 2)
+  review(token)
 end
 if redis.call('ZSCORE', queue, token) then
-  local condition = select(6, look(waiters, token, 0)) or ''
-  enter(queue, waiters, token, 0, tonumber(ARGV[6]), rest .. condition)
-  return {2, redis.call('PTTL', lock), 1}
-end
-if redis.call('ZSCORE', line, token) then
-  if ARGV[9] == '1' then
-    leave(line, entries, token)
-    return {3}
+  enter(queue, waiters, token, entry)
+  if not holder and serve(token) ~= 'served' then
+    return take(token, ARGV[2], ARGV[3], false)
   end
-  enter(line, entries, token, 0, tonumber(ARGV[6]), rest)
-  return {0}
+  return {5, redis.call('PTTL', lock), heard(ARGV[4])}
+end
+if waits then
+  return leaves and {3} or {0, heard(ARGV[4])}
 end
 if ARGV[8] == '' then
   return {3}
@@ -36,10 +43,12 @@ end
 if holder ~= ARGV[8] then
   return {4}
 end
-if ARGV[9] == '0' then
-  enter(line, entries, token, clock(), tonumber(ARGV[6]), rest)
+if not leaves then
+  enter(line, entries, token, entry)
 end
-if redis.call('EXISTS', queue) == 0 or serve('') ~= 'served' then
+-- This lease may itself be one that was handed over after a notification.
+settle(holder)
+if serve('') ~= 'served' then
   redis.call('DEL', lock)
 end
-return {ARGV[9] == '1' and 3 or 0}
+return leaves and {3} or {0, heard(ARGV[4])}

@@ -1,0 +1,19 @@
+-- Undoes whatever attempts with a token may have done: leaves the condition and the queue, passes on what it was notified of, and
+-- releases the lock if it is its own, which hands it to the first waiter that listens.
+--
+-- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
+-- ARGV  1 token   2 the condition that it may have entered, or ''
+-- Result  1 released   0 not ours
+local token = ARGV[1]
+if ARGV[2] ~= '' then
+  local line, entries = line_of(ARGV[2])
+  leave(line, entries, token)
+end
+drop(token)
+if redis.call('GET', lock) ~= token then
+  return 0
+end
+if serve('') ~= 'served' then
+  redis.call('DEL', lock)
+end
+return 1

@@ -1,0 +1,373 @@
+//! What becomes of a notification whose waiter dies, is cut off, or gives up, at each moment: a server and its scripts, asked by hand.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Token, Withdraw};
+
+use crate::helpers::{SOON, ms};
+use crate::queue::{At, ByHand, Ear, listen};
+use crate::support::{Server, eventually};
+
+const CONDITION: &str = "not|empty";
+/// A hand-off grants so much, and a waiter that is dead by its own word has said that it lives so long.
+const SHORT: Duration = ms(100);
+/// A notified waiter has a second to ask.
+const TIME_TO_ASK: Duration = ms(1000);
+
+/// A lock with a condition, and who listens for its waiters.
+struct Scene<'a> {
+    lock: ByHand<'a>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(server: &'a Server) -> Self {
+        Self { lock: ByHand::new(server) }
+    }
+
+    fn ear(&self, waiter: &str) -> Ear<'a> {
+        listen(self.lock.server, waiter)
+    }
+
+    fn wait(&self, waiter: &str, attempt: u64, release: Option<&str>, place: &At<'_>) -> InCondition {
+        let (token, release) = (Token::new(waiter), release.map(Token::new));
+        let ask = Ask {
+            key: &self.lock.key,
+            token: &token,
+            attempt,
+            lease: SOON,
+            fences: 0,
+            place: Some(place as &dyn Place),
+            contended: true,
+            may_be_mine: true,
+            deadline: Instant::now() + SOON,
+        };
+        self.lock.store.wait_in(&ask, CONDITION, release.as_ref(), false).unwrap()
+    }
+
+    /// Begins to wait, under a lease of its own that this releases. Its inbox has its name.
+    fn enters_as(&self, waiter: &str, place: &At<'_>) {
+        let before = format!("{waiter}, before");
+        self.holds(&before);
+        let entered = self.wait(waiter, 1, Some(&before), place);
+        assert!(matches!(entered, InCondition::Waiting { .. }), "{waiter}: {entered:?}");
+    }
+
+    fn enters(&self, waiter: &str) {
+        self.enters_as(waiter, &At { first_lease: SHORT, ..At::new(waiter) });
+    }
+
+    /// One more sign of life.
+    fn asks(&self, waiter: &str) -> InCondition {
+        self.wait(waiter, 2, None, &At { first_lease: SHORT, ..At::new(waiter) })
+    }
+
+    #[track_caller]
+    fn waits(&self, waiter: &str) {
+        let answer = self.asks(waiter);
+        assert!(matches!(answer, InCondition::Waiting { .. }), "{waiter}: {answer:?}");
+    }
+
+    #[track_caller]
+    fn is_notified(&self, waiter: &str) {
+        let answer = self.asks(waiter);
+        assert!(matches!(answer, InCondition::Notified { .. }), "{waiter}: {answer:?}");
+    }
+
+    #[track_caller]
+    fn is_granted(&self, waiter: &str) {
+        let answer = self.asks(waiter);
+        assert!(matches!(answer, InCondition::Granted { .. }), "{waiter}: {answer:?}");
+    }
+
+    #[track_caller]
+    fn holds(&self, token: &str) {
+        let answer = self.lock.ask(token, 1, &At::new("none"));
+        assert!(matches!(answer, Answer::Granted { .. }), "{token}: {answer:?}");
+    }
+
+    fn notify(&self, by: &str, most: u32, number: u64) -> Option<u64> {
+        let token = Token::new(by);
+        let what = Notify { key: &self.lock.key, token: &token, condition: CONDITION, most, number };
+        self.lock.store.notify(&what, Instant::now() + SOON).unwrap()
+    }
+
+    /// Somebody locks, notifies, and keeps the lock.
+    #[track_caller]
+    fn is_notified_by(&self, by: &str, most: u32, count: u64) {
+        self.holds(by);
+        assert_eq!(self.notify(by, most, 1), Some(count));
+    }
+
+    fn in_line(&self) -> Vec<String> {
+        self.lock.redis(&format!("ZRANGE {{a}}:condition:{CONDITION}:queue 0 -1"))
+    }
+
+    fn queued(&self) -> Vec<String> {
+        self.lock.redis("ZRANGE {a}:queue 0 -1")
+    }
+
+    fn nothing_is_owed(&self) -> bool {
+        self.lock.redis::<u32>("EXISTS {a}:owed") == 0
+    }
+
+    fn runs_out(&self) {
+        eventually(SOON, || self.lock.holder().is_none());
+    }
+}
+
+#[test]
+fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"), "handed over without a question");
+    scene.waits("2");
+    // Its host is gone: the first lease runs out, and nobody has heard of it.
+    scene.runs_out();
+    scene.is_granted("2");
+    assert!(scene.nothing_is_owed());
+}
+
+#[test]
+fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
+    type Word = fn(&Scene<'_>, &Extend<'_>);
+    let words: [Word; 6] = [
+        |scene, lease| assert!(scene.lock.store.end_in(lease, End::NotBefore, Instant::now() + SOON).unwrap()),
+        |scene, lease| {
+            let within = distlock::testing::Within::until(Instant::now() + SOON);
+            assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
+        },
+        |scene, lease| {
+            let released = scene.lock.store.release(lease.key, lease.token, true, Instant::now() + SOON);
+            assert_eq!(released.unwrap(), Gone::Released);
+        },
+        |scene, _| scene.holds("1"),
+        |scene, _| assert!(matches!(scene.wait("1, again", 1, Some("1"), &At::new("1")), InCondition::Waiting { .. })),
+        |scene, _| assert!(scene.notify("1", 0, 1).is_some()),
+    ];
+    let server = Server::start();
+    for (i, word) in words.iter().enumerate() {
+        let scene = Scene::new(&server);
+        let _ears = (scene.ear("1"), scene.ear("2"));
+        scene.enters_as("1", &At::new("1"));
+        scene.enters("2");
+        scene.is_notified_by("notifier", 1, 1);
+        scene.lock.release("notifier");
+        assert!(!scene.nothing_is_owed());
+        word(&scene, &Extend { key: &scene.lock.key, token: &Token::new("1"), lease: SOON, settles: true });
+        assert!(scene.nothing_is_owed(), "word {i}");
+        let _: u32 = scene.lock.redis("DEL a");
+        scene.waits("2");
+        let () = scene.lock.redis("FLUSHALL");
+    }
+}
+
+#[test]
+fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    scene.runs_out();
+    let (key, token, until) = (&scene.lock.key, Token::new("1"), Instant::now() + SOON);
+    assert!(!scene.lock.store.end_in(&Extend { key, token: &token, lease: SOON, settles: true }, End::NotBefore, until).unwrap());
+    scene.lock.store.release(key, &token, true, until).unwrap();
+    scene.is_granted("2");
+}
+
+#[test]
+fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.is_notified("1");
+    // It is gone for so long that nothing is left of it, and the lock is held all the time.
+    let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
+    thread::sleep(ms(20));
+    scene.is_notified("2");
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+}
+
+#[test]
+fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right_now() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ear = scene.ear("1");
+    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    thread::sleep(SHORT + ms(20));
+    scene.lock.release("notifier");
+    assert_eq!(scene.queued(), ["2"]);
+    scene.is_granted("2");
+}
+
+#[test]
+fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let names: Vec<String> = (0..6).map(|i| format!("lost {i}")).collect();
+    let _ears: Vec<_> = names.iter().map(|name| scene.ear(name)).collect();
+    names.iter().for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
+    scene.is_notified_by("notifier", u32::MAX, 6);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
+    scene.runs_out();
+    // The others had time to ask meanwhile: none of them is handed the lock unheard.
+    scene.holds("another");
+    assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
+    scene.is_notified("lost 3");
+}
+
+#[test]
+fn a_notified_waiter_that_finds_the_lock_free_has_it() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ear = scene.ear("1");
+    scene.enters("1");
+    scene.is_notified_by("notifier", 1, 1);
+    // Free without a word, as after a lease that ran out.
+    let _: u32 = scene.lock.redis("DEL a");
+    scene.is_granted("1");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
+    assert!(scene.nothing_is_owed() && scene.queued().is_empty());
+}
+
+#[test]
+fn a_notification_that_is_sent_again_notifies_nobody_again() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears: Vec<_> = (1..=4).map(|i| scene.ear(&i.to_string())).collect();
+    (1..=4).for_each(|i| scene.enters(&i.to_string()));
+    scene.is_notified_by("notifier", 1, 1);
+    assert_eq!(scene.notify("notifier", 1, 1), Some(1));
+    assert_eq!(scene.in_line().len(), 3);
+    assert_eq!(scene.notify("notifier", 2, 2), Some(2));
+    // A late copy of the first.
+    scene.notify("notifier", 1, 1);
+    assert_eq!(scene.in_line(), ["4"]);
+    assert_eq!(scene.notify("somebody", 1, 3), None);
+}
+
+#[test]
+fn a_waiter_that_has_asked_and_is_cut_off_is_never_put_back_into_its_condition() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let (first, _second) = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.is_notified("1");
+    first.cut();
+    scene.lock.release("notifier");
+    assert_eq!((scene.queued(), scene.in_line()), (vec!["1".to_owned()], vec!["2".to_owned()]));
+    // It goes on asking for the lock, and has it.
+    scene.holds("1");
+    assert!(scene.queued().is_empty() && scene.nothing_is_owed());
+    // So the next notification is for somebody who waits.
+    assert_eq!(scene.notify("1", 1, 1), Some(1));
+    scene.is_notified("2");
+}
+
+#[test]
+fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters_as("1", &At::new("1"));
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
+    let token = Token::new("1");
+    let withdraw = Withdraw { key: &scene.lock.key, token: &token, condition: Some(CONDITION) };
+    scene.lock.store.withdraw_one(withdraw, Instant::now() + SOON).unwrap();
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+    // And one that only waits leaves the line at once.
+    scene.runs_out();
+    scene.enters("3");
+    let token = Token::new("3");
+    scene.lock.store.withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON).unwrap();
+    assert!(scene.in_line().is_empty());
+}
+
+#[test]
+fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let first = scene.ear("1");
+    let _later = scene.ear("2");
+    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.is_notified_by("notifier", 1, 1);
+    first.cut();
+    scene.lock.release("notifier");
+    scene.enters("2");
+    thread::sleep(SHORT + ms(20));
+    scene.waits("2");
+    scene.holds("somebody");
+    scene.lock.release("somebody");
+    scene.waits("2");
+    assert!(scene.nothing_is_owed() && scene.queued().is_empty());
+}
+
+#[test]
+fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_another_is_notified() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.enters("3");
+    scene.is_notified_by("notifier", 1, 1);
+    assert_eq!(scene.queued(), ["1"]);
+    thread::sleep(TIME_TO_ASK + ms(50));
+    scene.waits("3");
+    assert_eq!((scene.queued(), scene.in_line()), (vec!["2".to_owned()], vec!["1".to_owned(), "3".to_owned()]));
+    // The next is for one that asks when it is told to.
+    assert_eq!(scene.notify("notifier", 1, 2), Some(1));
+    assert_eq!(scene.in_line(), ["1"]);
+    // It was only slow: it waits on, and is heard again.
+    scene.waits("1");
+    assert_eq!(scene.notify("notifier", 1, 3), Some(1));
+    scene.is_notified("1");
+}
+
+#[test]
+fn a_notified_waiter_that_is_deaf_when_its_turn_comes_makes_room_for_one_that_listens() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let (first, _second) = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    first.cut();
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+    assert_eq!(scene.in_line(), ["1"]);
+}
+
+#[test]
+fn what_is_owed_lasts_as_long_as_somebody_waits() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    let life = || scene.lock.redis::<i64>("PTTL {a}:owed");
+    assert!((0..=200).contains(&life()), "{}", life());
+    scene.asks("2");
+    assert!(life() > 10_000, "{}", life());
+}
