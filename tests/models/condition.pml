@@ -1,42 +1,50 @@
-/* A condition of a lock: wait, notify, and what becomes of a signal whose waiter is gone.
+/* A condition of a lock: wait, notify, and what becomes of a notification whose waiter is gone.
  *
- * Rules: the last paragraph of DESIGN section 7, and R3, R4, R5, R10, R20 as they bear on it.
+ * Rules: R37 (a notified waiter counts once it has asked by itself; until then its notification stays with the
+ * condition), and R3, R4, R5, R10, R20 as they bear on it.
  *
- * Steps and scripts. s_wait releases all holds and enters the condition's queue; s_notify checks the owner and
- * moves waiters to the lock's queue; s_give_up ends a wait that timed out or was interrupted, wherever it
- * stands, and leaves its thread in the lock's queue or with the lock; pass_on hands one signal to a
- * waiter, and is part of three scripts. Each is one step. A wait or a notify that got no answer is sent
- * again under the same number; the first copy may run at any later time, or never. A waiter that polls
- * and stands nowhere (it was taken for dead, or its grant ran out) goes to the lock's queue: it wakes up
- * without a signal.
+ * Steps and scripts. s_wait releases all holds and enters the condition's line; s_notify checks the owner and
+ * moves waiters to the lock's queue; a question (wait.lua, acquire.lua) tells a waiter how it stands, and marks it as one
+ * that has asked; s_give_up ends a wait that timed out or was interrupted; s_withdraw is the cleaner's, for a
+ * client that is closed; pass_on hands one notification to a waiter, and is part of most of them. Each is one
+ * step. A wait or a notify that got no answer is sent again, the notify under the same number; the first copy may
+ * run at any later time, or never. A waiter that stands nowhere (it was taken for dead, or its grant ran out)
+ * goes to the lock's queue: it wakes up without a notification.
  *
- * `owes[t]`: waiter t was signalled and has not yet been heard of since; the server keeps this until
- * the waiter's own first request, so that the signal outlives a grant to a dead or frozen waiter.
+ * `owes[t]`: waiter t was notified, and the server has not heard of it since it had the lock. This outlives its
+ * place in the queue, its grant, and itself. `fit[t]`: who waited when that was given, as bits. What the scripts do
+ * whenever they come by (serve, review) may happen here at any time.
  *
  * Time: none. Who is valid when is the matter of queue.pml; here a lease only runs out for a thread that
  * is dead, or for a grant that nobody has taken up yet, and both may happen at any time.
  *
- * Sizes: three waiters with two holds each, which wait once and may die, time out or be interrupted at
- * any point; the first one's wait may stay unanswered; a notifier with two notifies, one or all. Enough:
- * a signal is passed from one to the next, so three see it passed on twice, and two signals may cross.
+ * Sizes: three waiters with two holds each, which wait once and may die, time out or be interrupted at any point, one
+ * of which two may be closed; the first one's wait and question may stay unanswered; a notifier with two notifies, one or all.
+ * Enough: a notification is passed from one to the next, so three see it passed on twice, and two may cross.
  *
- * Left out: the order of both queues (any waiter may be next, so every order is in); how death is seen (a dead
- * waiter may be taken for living, a living one for dead); late copies of s_give_up and of attempts
- * (they can only leave an entry without a thread: R5, in queue.pml); fences; the server restarted empty
+ * Left out: the order of line and queue (any waiter may be next, so every order is in), and with it who is marked
+ * silent; how death is seen (a dead waiter may be taken for living, a living one for dead); who listens; late copies of
+ * attempts (they can only leave an entry without a thread: R5, in queue.pml); fences; the server restarted empty
  * (all waiters then stand nowhere, as one here may).
  *
- * Properties, with debt = the signals given and neither taken nor without anybody left to take them:
+ * Properties, with debt = the notifications given and neither taken nor without anybody left to take them:
  * LOST: the debt is larger than the number of those who owe, or a wait goes on that was to return.
  * DOUBLED: it is smaller.
+ * STALE: a thread that does not wait any more stands in the line: it would swallow a notification.
+ * LATER: a waiter is notified of what was given before it came.
  * HELD: a thread is inside and the key is not its own.
  *
  * Must fail, by which property, and by which interleaving:
- * RELEASE_THEN_ENTER       LOST     W releases; S locks, notifies nobody, unlocks; W enters the queue.
+ * RELEASE_THEN_ENTER       LOST     W releases; S locks, notifies nobody, unlocks; W enters the line.
  * SIGNAL_LOST_WITH_DEAD_WAITER LOST W1 and W2 wait; S notifies W1, which dies; nobody tells W2.
- * SIGNAL_LOST_WITH_GRANT   LOST     W1 is signalled and granted, and dies before it has heard; the grant
- *     runs out; nobody tells W2.
- * SIGNAL_LOST_WITH_TIMEOUT LOST     W1 times out at the moment of its signal; nobody tells W2.
- * DROPPED_WAITER_REENTERS  LOST     W is slow and taken for dead as S notifies; it polls, stands nowhere, and
+ * SIGNAL_LOST_WITH_GRANT   LOST     W1 is notified and granted, and dies before it has heard; the grant runs out;
+ *     nobody tells W2.
+ * SIGNAL_LOST_WITH_TIMEOUT LOST     W1 times out at the moment of its notification; nobody tells W2.
+ * SIGNAL_LOST_WITH_CLOSE   LOST     W1 is notified, and its client is closed; nobody tells W2.
+ * TAKEN_BACK_ALONE         LOST     W1 does not ask; it is taken back, and nobody else is there to have its notification.
+ * ASKED_IS_TAKEN_BACK      STALE    W1 is notified, asks, and is cut off; it is taken back, W2 notified; W1 has the lock.
+ * PASSED_TO_LATER          LATER    W1 is notified and dies; W2 begins to wait, and has the notification.
+ * DROPPED_WAITER_REENTERS  LOST     W is slow and taken for dead as S notifies; it asks, stands nowhere, and
  *     waits on.
  * NOTIFY_RUNS_TWICE        DOUBLED  S notifies, no answer, again under another number: two wake up.
  * HOLDS_NOT_RESTORED       HELD     W waits with two holds and returns with one: its first unlock frees the
@@ -48,6 +56,8 @@
 #define LOST      1
 #define DOUBLED   2
 #define HELD      3
+#define STALE     4
+#define LATER     5
 #ifdef ONLY
 #define LOOKED_AT(property) (ONLY == (property))
 #else
@@ -63,70 +73,75 @@
 #define BEFORE(t) ((t) + 1)
 #define WAIT(t)   ((t) + 4)
 #define NOTIFIER(round) (7 + (round))
+#define BIT(t)    (1 << (t))
 
 /* the server */
 byte key;
-bool waits[WAITERS];            /* in the condition's queue */
+bool waits[WAITERS];            /* in the condition's line */
 bool queued[WAITERS];           /* in the lock's queue */
+bool asked[WAITERS];            /* there by its own question */
 bool owes[WAITERS];
+byte fit[WAITERS];
 bool seen;                      /* this notify has run */
-byte x;                         /* pass_on's walk */
+byte given;                     /* who waited when it was given */
 
 /* the network */
-bool late_wait[WAITERS], late_notify;
+bool late_wait, late_notify;    /* the first waiter's */
 byte round;                     /* of the notifier */
 
 /* the threads */
 bool dead[WAITERS];
 bool taken[WAITERS];            /* the thread knows that its wait has the lock again */
+bool left[WAITERS];             /* it has left its condition loop */
 byte holds[WAITERS];            /* what the thread believes: 0 while it waits */
 byte token[WAITERS];
 
 /* for the properties */
 short debt;
 bool begun[WAITERS];            /* its wait has released the lock, and nothing has ended it */
-bool to_return[WAITERS];        /* its wait was ended without a signal, in place of one */
+bool to_return[WAITERS];        /* its wait was ended without a notification, in place of one */
+bool later;
 
-#define LIVES(t)    (waits[t] && !dead[t])
-#define ANY(what)   (what(0) || what(1) || what(2))
-#define COUNTS_ON(t) (begun[t] && !dead[t])
+#define ANY(what, m) (what(0, m) || what(1, m) || what(2, m))
+#ifdef PASSED_TO_LATER
+#define MAY_HAVE(t, m) waits[t]
+#else
+#define MAY_HAVE(t, m) (waits[t] && ((m) & BIT(t)) != 0)
+#endif
+#define FITS(t) ((waits[t] || begun[t]) -> BIT(t) : 0)
+#define COUNTS_ON(t, m) (begun[t] && !dead[t] && ((m) & BIT(t)) != 0)
 
-inline moves(t) {
-	waits[t] = false; begun[t] = false; queued[t] = true; owes[t] = true
+inline moves(t, m) {
+	later = (later || ((m) & BIT(t)) == 0);
+	waits[t] = false; begun[t] = false; queued[t] = true; asked[t] = false; owes[t] = true; fit[t] = m
 }
 
-/* One signal to any waiter, dead ones that are not yet known to be dead included. If none is left that
- * lives, or is taken to live, there is nobody to signal. */
-inline pass_on() {
+/* One notification, given when those in m waited, to any of them that still does. */
+inline pass_on(m) {
 	if
-	:: waits[0] -> moves(0)
-	:: waits[1] -> moves(1)
-	:: waits[2] -> moves(2)
-	:: !ANY(LIVES) ->
-		waits[0] = false; waits[1] = false; waits[2] = false;
-		debt = (ANY(COUNTS_ON) -> debt : debt - 1)
-	:: ANY(LIVES) ->                /* all are slow and taken for dead: they will find out, and return */
-		x = 0;
-		do
-		:: x < WAITERS && waits[x] -> waits[x] = false; begun[x] = false; to_return[x] = !dead[x]; x++
-		:: x < WAITERS && !waits[x] -> x++
-		:: x == WAITERS -> break
-		od;
-		x = 0; debt--
+	:: MAY_HAVE(0, m) -> moves(0, m)
+	:: MAY_HAVE(1, m) -> moves(1, m)
+	:: MAY_HAVE(2, m) -> moves(2, m)
+	:: !ANY(MAY_HAVE, m) -> debt = (ANY(COUNTS_ON, m) -> debt : debt - 1)
 	fi
 }
 
-/* Waiter t's signal finds nobody there. */
-inline signal_comes_back(t) {
+/* Waiter t will not come for its notification. */
+inline comes_back(t) {
 	if
-	:: owes[t] -> owes[t] = false; pass_on()
-	:: else
+	:: owes[t] -> owes[t] = false; pass_on(fit[t]); fit[t] = (owes[t] -> fit[t] : 0)
+	:: !owes[t]
 	fi
 }
 
-/* The same where a variant forgets it; what is owed is then still owed, if anybody waits. */
-inline signal_is_forgotten(t) {
-	debt = ((owes[t] && !ANY(COUNTS_ON)) -> debt - 1 : debt); owes[t] = false
+/* The same where a variant forgets it; what is owed is then still owed, if anybody waits for it. */
+inline is_forgotten(t) {
+	debt = ((owes[t] && !ANY(COUNTS_ON, fit[t])) -> debt - 1 : debt); owes[t] = false; fit[t] = 0
+}
+
+/* Waiter t has the lock, and the server hears of it. */
+inline settles(t) {
+	debt = (owes[t] -> debt - 1 : debt); owes[t] = false; fit[t] = 0
 }
 
 inline s_wait(t) {
@@ -135,25 +150,27 @@ inline s_wait(t) {
 #ifndef RELEASE_THEN_ENTER
 		waits[t] = true
 #endif
-	:: else                         /* has run already */
+	:: key != BEFORE(t)                     /* has run already */
 	fi
 }
 
+/* Leaves the line, for the queue. A notification that came first wins. */
 inline s_give_up(t) {
-	begun[t] = false; to_return[t] = false;
-	if
-	:: key == BEFORE(t) ->          /* the wait has not run, and now never will */
-#ifndef WAIT_NOT_SUPERSEDED
-		key = WAIT(t)
-#endif
-	:: key == WAIT(t) || queued[t] ->
+	begun[t] = (queued[t] -> begun[t] : false); to_return[t] = false; left[t] = true;
 #ifdef SIGNAL_LOST_WITH_TIMEOUT
-		signal_is_forgotten(t)
-#else
-		signal_comes_back(t)
+	is_forgotten(t);
 #endif
-	:: key != BEFORE(t) && key != WAIT(t) && !queued[t] -> waits[t] = false; queued[t] = true
-	fi
+	waits[t] = false; queued[t] = (key != WAIT(t)); asked[t] = true
+}
+
+inline s_withdraw(t) {
+	waits[t] = false; begun[t] = false; queued[t] = false; asked[t] = false;
+#ifdef SIGNAL_LOST_WITH_CLOSE
+	is_forgotten(t);
+#else
+	comes_back(t);
+#endif
+	key = ((key == WAIT(t) || key == BEFORE(t)) -> FREE : key)
 }
 
 inline s_notify(round) {
@@ -164,23 +181,25 @@ inline s_notify(round) {
 #else
 		debt = (seen -> debt : debt + 1); seen = true;
 #endif
-		pass_on();
+		given = FITS(0) + FITS(1) + FITS(2);
+		pass_on(given);
 		if
 		:: true                         /* notify_one */
 		:: true ->                      /* notify_all */
 			do
-			:: waits[0] || waits[1] || waits[2] -> debt++; pass_on()
+			:: waits[0] || waits[1] || waits[2] -> debt++; pass_on(given)
 			:: else -> break
 			od
-		fi
+		fi;
+		given = 0
 #ifdef NOTIFY_RUNS_TWICE
-	:: key == NOTIFIER(round) && seen && (waits[0] || waits[1] || waits[2]) -> pass_on()
+	:: key == NOTIFIER(round) && seen && (waits[0] || waits[1] || waits[2]) -> pass_on(7)
 #endif
 	:: else
 	fi
 }
 
-inline returns(t) { taken[t] = true; token[t] = WAIT(t); holds[t] = DEPTH }
+inline returns(t) { taken[t] = true; left[t] = true; token[t] = WAIT(t); holds[t] = DEPTH }
 
 #define NOWHERE(t) (!waits[t] && !queued[t] && key != WAIT(t) && key != BEFORE(t))
 
@@ -191,10 +210,12 @@ proctype Waiter(byte t) {
 call:
 	if
 	:: atomic { s_wait(t) }
-	:: atomic { t == 0 && !late_wait[t] -> late_wait[t] = true };
+	:: atomic { t == 0 && !late_wait -> late_wait = true };
 		if
 		:: goto call
-		:: goto gives_up
+#ifdef WAIT_NOT_SUPERSEDED
+		:: atomic { key == BEFORE(t) -> holds[t] = DEPTH; goto unlocks }
+#endif
 		:: goto dies
 		fi
 	fi;
@@ -204,28 +225,35 @@ call:
 
 waiting:
 	if
-	:: atomic { key == WAIT(t) ->           /* the grant, or a poll that finds it; the server hears of it */
-		debt = (owes[t] -> debt - 1 : debt); owes[t] = false; returns(t); goto unlocks }
+	:: atomic { key == WAIT(t) -> settles(t); returns(t); goto unlocks }            /* asks, and has it */
+	:: atomic { key == WAIT(t) -> returns(t); goto first_word }                     /* the message */
+	:: atomic { t == 0 && queued[t] && !asked[t] -> asked[t] = true; goto waiting } /* asks, and the answer is lost */
+	:: atomic { queued[t] -> asked[t] = true; left[t] = true; goto queues }         /* asks, and was notified */
 	:: atomic { NOWHERE(t) ->
 #ifdef DROPPED_WAITER_REENTERS
-		waits[t] = true; begun[t] = true;
+		waits[t] = true; begun[t] = true; goto waiting
 #else
-		queued[t] = true; begun[t] = false; to_return[t] = false;
+		queued[t] = true; asked[t] = true; begun[t] = false; to_return[t] = false; left[t] = true; goto queues
 #endif
-		goto waiting }
-	:: goto gives_up
+		}
+	:: atomic { s_give_up(t); goto queues }
+	:: atomic { t < 2 -> s_withdraw(t); goto dies }                                /* its client is closed */
 	:: goto dies
 	fi;
 
-gives_up:
-	atomic { s_give_up(t) };
-locks_again:
+queues:
 	if
-	:: atomic { key == WAIT(t) -> returns(t); goto unlocks }
-#ifdef WAIT_NOT_SUPERSEDED
-	:: atomic { key == BEFORE(t) -> holds[t] = DEPTH; goto unlocks }
-#endif
-	:: atomic { NOWHERE(t) -> queued[t] = true; goto locks_again }
+	:: atomic { key == WAIT(t) -> settles(t); returns(t); goto unlocks }
+	:: atomic { key == WAIT(t) -> returns(t); goto first_word }
+	:: atomic { key == FREE && queued[t] -> queued[t] = false; asked[t] = false; key = WAIT(t); settles(t); returns(t); goto unlocks }
+	:: atomic { NOWHERE(t) -> queued[t] = true; asked[t] = true; goto queues }
+	:: atomic { t < 2 -> s_withdraw(t); goto dies }
+	:: goto dies
+	fi;
+
+first_word:                                     /* an extend, a release, a wait, a notify */
+	if
+	:: atomic { settles(t) }
 	:: goto dies
 	fi;
 
@@ -239,7 +267,7 @@ unlocks:
 	:: goto dies
 	fi;
 
-dies:	atomic { dead[t] = true; holds[t] = 0; taken[t] = false; to_return[t] = false; begun[t] = false; token[t] = FREE };
+dies:	atomic { dead[t] = true; holds[t] = 0; taken[t] = false; left[t] = false; to_return[t] = false; begun[t] = false; token[t] = FREE };
 done:	skip
 }
 
@@ -260,26 +288,42 @@ again:		if
 proctype Aftermath(byte t) {
 end:
 	do
-	:: atomic { late_wait[t] -> late_wait[t] = false;
+	:: atomic { t == 0 && late_wait -> late_wait = false;
 		if
 		:: s_wait(t)
 		:: true
 		fi }
-	:: atomic { key == FREE && queued[t] -> queued[t] = false; key = WAIT(t) }      /* granted: whoever listens */
-	:: atomic { key == FREE && queued[t] -> queued[t] = false;                      /* dead, or taken for it */
+	:: atomic { key == FREE && queued[t] -> queued[t] = false; asked[t] = false; key = WAIT(t) }    /* served */
+	:: atomic { queued[t] && key != WAIT(t) ->                                      /* dead, or taken for it */
+		queued[t] = false; asked[t] = false;
 #ifdef SIGNAL_LOST_WITH_DEAD_WAITER
-		signal_is_forgotten(t)
+		is_forgotten(t)
 #else
-		signal_comes_back(t)
+		comes_back(t)
 #endif
 		}
+	:: atomic { queued[t] && owes[t] &&                                             /* taken back */
+#ifndef ASKED_IS_TAKEN_BACK
+		!asked[t] &&
+#endif
+#ifndef TAKEN_BACK_ALONE
+		ANY(MAY_HAVE, fit[t]) &&
+#endif
+		true ->
+		queued[t] = false; asked[t] = false; begun[t] = !dead[t];
+#ifdef TAKEN_BACK_ALONE
+		is_forgotten(t);
+#else
+		comes_back(t);
+#endif
+		waits[t] = true }
+	:: atomic { waits[t] -> waits[t] = false; begun[t] = false; to_return[t] = !dead[t] }   /* as in the queue */
 	:: atomic { key == WAIT(t) && !taken[t] -> key = FREE;                          /* the first lease runs out */
 #ifdef SIGNAL_LOST_WITH_GRANT
-		signal_is_forgotten(t)
-#else
-		signal_comes_back(t)
+		is_forgotten(t)
 #endif
 		}
+	:: atomic { owes[t] && !queued[t] && key != WAIT(t) -> comes_back(t) }          /* reviewed */
 	:: atomic { key == BEFORE(t) && dead[t] -> key = FREE }
 	:: atomic { t == 0 && late_notify -> late_notify = false;
 		if
@@ -290,15 +334,18 @@ end:
 }
 
 #define OWED (owes[0] + owes[1] + owes[2])
-#define ROBBED(t) (holds[t] > 0 && key != token[t])
-#define GOES_ON(t) (to_return[t] && waits[t])
+#define ROBBED(t, m) (holds[t] > 0 && key != token[t])
+#define GOES_ON(t, m) (to_return[t] && waits[t])
+#define IN_VAIN(t, m) (left[t] && waits[t])
 
 active proctype Monitor() {
 end:
 	do
-	:: atomic { LOOKED_AT(LOST) && (debt > OWED || ANY(GOES_ON)) -> assert(false) }
+	:: atomic { LOOKED_AT(LOST) && (debt > OWED || ANY(GOES_ON, 0)) -> assert(false) }
 	:: atomic { LOOKED_AT(DOUBLED) && debt < OWED -> assert(false) }
-	:: atomic { LOOKED_AT(HELD) && ANY(ROBBED) -> assert(false) }
+	:: atomic { LOOKED_AT(HELD) && ANY(ROBBED, 0) -> assert(false) }
+	:: atomic { LOOKED_AT(STALE) && ANY(IN_VAIN, 0) -> assert(false) }
+	:: atomic { LOOKED_AT(LATER) && later -> assert(false) }
 	od
 }
 

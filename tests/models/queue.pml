@@ -1,6 +1,7 @@
 /* The server's queue with direct hand-off, and the hand-off between threads of one process.
  *
- * Rules: R1, R2, R3, R4, R5, R10, R15 (who may enter on a wake-up), R20 (short first lease).
+ * Rules: R1, R2, R3, R4, R5, R10, R15 (who may enter on a wake-up), R20 (short first lease), R21 (a message that
+ * exists is true).
  *
  * Steps and scripts. s_acquire is an attempt: the first one is bare (`SET NX PX`, does not queue) or the
  * script, later ones are the script. s_release is the unlock, s_withdraw the cleaner's, serve the part
@@ -9,6 +10,10 @@
  * later time, or never (`message`). Of the threads of one process only the one with the `turn` talks to
  * the server; with the turn goes the seat as it was left: with a lease (local hand-off), with a place in
  * the queue (token, attempts, asked_at), or with nothing.
+ *
+ * A failover: process 0 has its inbox at the server that was the master (`away`), which still hears what the new one
+ * publishes, as its replica. Serve asks who listens at the very server that it runs at: not an inbox that is away. It
+ * comes over at any later time.
  *
  * Time. As in single.pml: countdowns, moved together, nobody is ever in a hurry. An answered attempt
  * asks, runs and is heard in one step: that is the latest asked_at which R1 allows and the earliest
@@ -35,6 +40,8 @@
  * STUCK: a thread waits for a turn that nobody will give.
  *
  * Must fail, by which property, and by which interleaving:
+ * GRANT_WITHOUT_LISTENING   OVERLAP  T is set and published to, and nobody counts at this server: passed over, and the
+ *     next is served; T hears the message at the replica.
  * GRANT_WITHOUT_ATTEMPT     OVERLAP  T refused (attempt 2), granted, the message sleeps; the grant expires,
  *     B takes the key; attempt 3 of T refused; the message is heard, and T counts from attempt 3.
  * VALIDITY_FROM_WAKEUP      OVERLAP  T granted, the message sleeps past the first lease, B takes the key; T
@@ -94,6 +101,7 @@ byte key = NOBODY;      /* the token */
 byte ttl;
 byte entry[N];          /* by token: the attempt that the queue knows; 0: not in the queue */
 byte w;                 /* serve's walk */
+bool demoted, away;     /* the old master; process 0's inbox is still there */
 
 /* the network */
 byte late[N];           /* by acquisition: attempts that may still run, as bits */
@@ -123,7 +131,8 @@ bool job[N];
 #define BARE(a) ((a) == 1)
 #endif
 
-#define CAN_HEAR(t) (entry[t] != 0 && !dead[OWNER(t)])
+#define AWAY(p)   (away && (p) == 0)
+#define CAN_HEAR(t) (entry[t] != 0 && !dead[OWNER(t)] && !AWAY(OWNER(t)))
 
 /* Messages that can never let anybody in are hints: a waiter may ask at any time without them. */
 #if defined(TOKEN_REUSED) || defined(GRANT_WITHOUT_ATTEMPT)
@@ -145,6 +154,9 @@ inline serve() {
 	key = NOBODY; ttl = 0; w = 0;
 	do
 	:: w < N && CAN_HEAR(w) -> hand_to(w); break
+#ifdef GRANT_WITHOUT_LISTENING
+	:: w < N && entry[w] != 0 && AWAY(OWNER(w)) -> message[w] = message[w] | BIT(entry[w]); w++
+#endif
 	:: w < N -> w++                 /* not there, or passed over */
 	:: w == N -> break
 	od;
@@ -167,7 +179,8 @@ inline s_acquire(h, a, got) {
 		:: key != NOBODY -> entry[TOKEN(h)] = a
 		:: key == NOBODY -> key = TOKEN(h); mine(h, got)
 		fi
-	:: key != NOBODY && key != TOKEN(h) -> entry[TOKEN(h)] = a
+	:: key != NOBODY && key != TOKEN(h) ->                          /* who is not heard keeps a place, and gets none */
+		entry[TOKEN(h)] = ((AWAY(OWNER(h)) && entry[TOKEN(h)] == 0) -> 0 : a)
 	:: key != NOBODY && key != TOKEN(h) && BARE(a)                  /* bare */
 	fi
 }
@@ -376,6 +389,8 @@ end:
 		LESS(first[2]); LESS(valid[2])
 #endif
 		}
+	:: atomic { !demoted -> demoted = true; away = true }
+	:: atomic { away -> away = false }
 	od
 }
 
