@@ -12,7 +12,7 @@ use super::cleaner::Cleaner;
 use super::notify::LostReason;
 use super::store::{Extend, Within};
 use super::worker::{Stopped, Worker};
-use super::{Lease, Limits};
+use super::{Ended, Lease, Limits};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
@@ -341,10 +341,6 @@ impl Thread {
             return;
         }
         log::warn!("lock {:?}: lease lost ({reason:?})", lease.keeper.name());
-        lease.lose(reason);
-        if reason == LostReason::Expired {
-            // The server may see it as ours for a while yet, for instance after an extend whose answer never came.
-            self.cleaner.withdraw(lease.withdrawal());
-        }
+        lease.finish(&self.cleaner, Ended::Lost(reason));
     }
 }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::SharedLock;
 use crate::base::options::LockOptions;
-use crate::lease::Lease;
-use crate::lease::cleaner::Withdrawal;
+use crate::lease::{Ended, Lease};
 
 /// A lock that this thread holds.
 pub(crate) struct Hold {
@@ -97,10 +96,7 @@ impl Drop for Holds {
                 std::mem::forget(hold);
                 continue;
             }
-            background.renewal.remove(&hold.lease);
-            if hold.lease.settle_as_released() {
-                background.cleaner.withdraw_later(Withdrawal { abandoned: true, ..hold.lease.withdrawal() });
-            }
+            background.finish(&hold.lease, Ended::Abandoned);
             hold.lock.turn.leave(hold.ticket);
         }
     }

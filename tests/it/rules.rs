@@ -168,7 +168,7 @@ fn a_grant_that_nobody_waits_for_is_withdrawn() {
     let inbox = inbox(&server);
     // A hand-off to a waiter of this client that has given up, and whose withdrawal came before it.
     put(&server, "other", "given-up", SOON * 6);
-    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("1 0 given-up other").query(&mut server.connection()).unwrap();
+    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("1 0 0 given-up other").query(&mut server.connection()).unwrap();
     assert_eq!(heard, 1);
     eventually(ms(5_000), || get(&server, "other").is_none());
     interrupt.interrupt();
