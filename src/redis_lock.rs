@@ -151,7 +151,10 @@ impl RedisLock {
         }
         let end = if shorter { End::Exactly } else { End::NotBefore };
         let moved = Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
-        let answer = held.store.end_in(&moved, end, background.command_deadline());
+        // Our own end has moved already: if nothing can be sent, for want of a connection, that must be known before it.
+        let deadline = background.command_deadline();
+        let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
+        let answer = held.store.end_in(&moved, end, deadline);
         match &answer {
             Ok(_) if shorter => held.end_shortening(),
             Err(error) if shorter && !error.may_have_run => held.cancel_shortening(),

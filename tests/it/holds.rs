@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock};
+use distlock::{Client, Layout, Lock, LockGuard, LockOptions, RedisLock};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
 use log::Level;
 
@@ -486,4 +486,53 @@ fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing(
         });
         lock.unlock().unwrap();
     });
+}
+
+#[test]
+fn a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn() {
+    in_own_process("holds::a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn", || {
+        let server = Server::start();
+        let client = client(&server);
+        let (lock, held) = (client.lock("job"), client.lock("held"));
+        held.lock().unwrap();
+        let holder = Elsewhere::holds(&lock);
+        // One more waits behind each: a lease could be handed to it, in the memory of the child.
+        let behind = ["job", "held"].map(|name| {
+            let lock = client.lock(name);
+            Underway::behind(&client, name, move || lock.lock().and_then(|()| lock.unlock()))
+        });
+        let unsupported = |result: distlock::Result<()>| result.is_err_and(|error| error.is_unsupported());
+        for _ in 0..20 {
+            forked(|| {
+                check(1, unsupported(lock.lock()))?;
+                check(2, unsupported(lock.try_lock(SOON).map(drop)))?;
+                check(3, unsupported(held.extend(SOON)))?;
+                check(4, unsupported(held.unlock()))?;
+                check(5, unsupported(client.lock("new").lock()))?;
+                check(6, unsupported(client.ping()) && unsupported(lock.is_locked().map(drop)))
+            });
+        }
+        holder.unlock().unwrap();
+        held.unlock().unwrap();
+        behind.into_iter().for_each(|waiter| waiter.result().unwrap());
+    });
+}
+
+#[test]
+fn a_handle_with_other_options_unlocks_and_does_nothing_else() {
+    let server = Server::start();
+    let client = client(&server);
+    let plain = client.lock_with("job", LockOptions::new().fenced()).unwrap();
+    let other = client.lock_with("job", LockOptions::new().layout(Layout::Redisson)).unwrap();
+    let unfenced = client.lock("job");
+    plain.lock().unwrap();
+    assert!(error(other.lock()).is_conflict());
+    assert!(error(unfenced.new_condition("ready").unwrap().wait()).is_conflict());
+    assert!(error(unfenced.new_condition("ready").unwrap().notify_one()).is_conflict());
+    assert!(plain.is_valid() && plain.hold_count() == 1);
+    // The lease's own layout is what is extended and released, whoever asks for it.
+    other.extend(ms(60_000)).unwrap();
+    other.unlock().unwrap();
+    assert_eq!(get(&server, "job"), None);
+    assert!(!plain.is_held());
 }

@@ -12,6 +12,7 @@ mod faults;
 mod fences;
 mod fuzz;
 mod growth;
+mod hand_offs;
 #[allow(dead_code)]
 mod helpers;
 mod holds;
@@ -24,6 +25,7 @@ mod logs;
 mod loss;
 mod out_of_step;
 mod outage;
+mod owner;
 mod peers;
 mod permissions;
 mod queue;
@@ -34,6 +36,7 @@ mod renewal;
 mod round_trips;
 mod rules;
 mod secrets;
+mod shortening;
 #[allow(dead_code)]
 mod support;
 mod support_works;
