@@ -59,8 +59,9 @@ fn a_thread_that_is_passed_a_place_has_an_outage_of_its_own() {
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
     let client = Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
+    // Asks often, so that the first of them notices the outage when it begins.
     let start = || {
-        let lock = client.lock("job");
+        let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(50)))).unwrap();
         move || {
             let began = Instant::now();
             (lock.lock(), began.elapsed())
