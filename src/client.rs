@@ -21,7 +21,8 @@ pub use builder::ClientBuilder;
 /// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, does what [`close`](Client::close) does, within one command timeout.
-/// A client does not survive a fork: in the child, every call that would talk to the server is an error, and the child makes its own.
+/// A client does not survive a fork: in the child, every call that would talk to the server or wait for another thread is `Unsupported`, and the child makes its own. What
+/// needs neither (`is_held`, counting a hold up, or down to the last) says and does in the child what it would in its parent.
 ///
 /// | URL | |
 /// |---|---|

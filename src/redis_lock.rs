@@ -134,7 +134,10 @@ impl RedisLock {
     ///
     /// # Errors
     /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock is held still, and valid until the earlier of
-    /// the two ends. If the new end was the earlier one, nothing makes the lease longer any more: a late copy could end it unseen. `InvalidInput`: nothing was sent.
+    /// the two ends. If the new end was the earlier one, nothing makes the lease longer any more, nor is it handed to another thread: a late copy could end it
+    /// unseen. `Unavailable`, `InvalidInput`: nothing was sent, and the lease is as before; `Denied`, `Server`: so it is, too.
+    ///
+    /// An earlier end has two thirds of its length to be answered, at most one command timeout.
     pub fn extend(&self, lease: Duration) -> Result<()> {
         let length = whole_millis(lease);
         check_lease(length).map_err(|error| self.named(error))?;
