@@ -45,6 +45,8 @@ impl Limits {
         let (decision, after) = match (take.form, used) {
             (Form::Fixed, None) => fixed(take, 0, now + take.window, now),
             (Form::Fixed, Some(Limit { used: Used::Fixed(used), until })) => {
+                // Begun by somebody who gave a longer window.
+                *until = (*until).min(now + take.window);
                 fixed(take, *used, *until, now)
             }
             (Form::Smooth, None) => smooth(take, None, now),
