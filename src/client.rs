@@ -13,6 +13,7 @@ use crate::lease::notify::LostReason;
 use crate::lease::store::LeaseStore;
 use crate::lease::{Background, Ended};
 use crate::local::Names;
+use crate::local::line::Lines;
 use crate::rate_limiter::RateLimiter;
 use crate::redis_lock::RedisLock;
 use crate::store::{Backend, Settings};
@@ -41,6 +42,7 @@ struct Open {
     backend: Backend,
     background: Arc<Background>,
     names: Arc<Names>,
+    lines: Arc<Lines>,
     prefix: String,
     options: Arc<LockOptions>,
     /// Where locks with these options live.
@@ -170,7 +172,8 @@ impl Client {
     pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
         let open = &self.open;
         let (store, background) = (Arc::clone(open.backend.limits()), Arc::clone(&open.background));
-        RateLimiter::new((name, &open.prefix), count, window, store, background, Arc::clone(open) as Arc<dyn Send + Sync>)
+        let shared = (store, background, Arc::clone(&open.lines));
+        RateLimiter::new((name, &open.prefix), count, window, shared, Arc::clone(open) as Arc<dyn Send + Sync>)
     }
 
     /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.

@@ -1,6 +1,7 @@
 //! This process and its threads: who holds what, and whose turn it is.
 
 pub(crate) mod holds;
+pub(crate) mod line;
 pub(crate) mod turn;
 
 use std::collections::HashMap;

@@ -342,7 +342,7 @@ fn a_thread_that_is_ending_cannot_lock_and_leaves_nothing_held() {
 /// Runs `child` in a fork of this process, and gives its verdict back: what went wrong, or nothing.
 ///
 /// The child is a copy with one thread. It must end by `exit`: unwinding into the test harness, or dropping what the parent owns, would be wrong.
-fn forked(child: impl FnOnce() -> Result<(), u8>) {
+pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
     match fork::fork().unwrap() {
         Fork::Child => {
             let verdict = catch_unwind(AssertUnwindSafe(child)).unwrap_or(Err(255));
