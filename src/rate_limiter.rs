@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::base::bell::Bell;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
 use crate::lease::{Background, backoff};
@@ -120,7 +120,7 @@ impl RateLimiter {
     /// work. `Unavailable`: no answer; the permits may have been taken or not, and whether to go on without a limit is for the caller to decide.
     /// `WrongType`: the key holds other data, which was left alone. `Denied`, `Server`: what the server said; nothing was taken.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
-        self.check_input(n).and_then(|()| self.check_open()).map_err(|error| self.named(error))?;
+        self.check_input(n).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
         self.take(n, Duration::ZERO).map_err(|error| self.named(error.into_error()))
     }
 
@@ -147,7 +147,7 @@ impl RateLimiter {
     /// is down" is never `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the client is closed meanwhile.
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
         // Before anything is locked: in a forked child nobody may ever unlock it.
-        self.check_input(1).and_then(|()| self.check_open()).map_err(|error| self.named(error))?;
+        self.check_input(1).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
         let Background { clock, limits, closing, .. } = &*self.background;
         let deadline = clock.after(timeout);
         let bell = Bell::new();
@@ -155,7 +155,7 @@ impl RateLimiter {
         let place = (self.form == Form::Fixed).then(|| self.lines.enter(&self.key, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
-            self.check_open().map_err(|error| self.named(error))?;
+            self.background.check_open().map_err(|error| self.named(error))?;
             let asked_at = clock.now();
             if let Some(Next::Sleep(until)) = place.as_ref().map(|place| place.next(asked_at)) {
                 bell.wait(clock, until.into_iter().chain(deadline).min());
@@ -198,7 +198,7 @@ impl RateLimiter {
     fn sleep(&self, bell: &Bell, until: Option<Instant>) -> Result<()> {
         let clock = &self.background.clock;
         while until.is_none_or(|until| clock.now() < until) {
-            self.check_open().map_err(|error| self.named(error))?;
+            self.background.check_open().map_err(|error| self.named(error))?;
             bell.wait(clock, until);
         }
         Ok(())
@@ -245,16 +245,6 @@ impl RateLimiter {
             return Ok(());
         };
         Err(Error::invalid(problem))
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.background.is_forked() {
-            return Err(Error::unsupported("the client belongs to the process that this one was forked from: make a new one"));
-        }
-        if self.background.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-        }
-        Ok(())
     }
 
     fn named(&self, error: Error) -> Error {
