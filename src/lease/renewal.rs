@@ -12,7 +12,7 @@ use super::cleaner::Cleaner;
 use super::notify::LostReason;
 use super::store::{Extend, Within};
 use super::worker::{Stopped, Worker};
-use super::{Lease, Limits};
+use super::{Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
@@ -294,8 +294,10 @@ impl Thread {
         for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
-                    let left = if *extends_left == u32::MAX { u32::MAX } else { extends_left - 1 };
-                    self.put_off(lease, None, left);
+                    // `AtMost` counts those that moved the end: the holder may have moved it further meanwhile.
+                    let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));
+                    let counts = moved && *extends_left != u32::MAX;
+                    self.put_off(lease, None, extends_left - u32::from(counts));
                 }
                 // Confirmed, but after the validity had run out: a validity that was seen ended stays ended.
                 Ok(true) => self.lost(lease, LostReason::Expired),
@@ -316,14 +318,19 @@ impl Thread {
         if extends_left == 0 {
             return valid_until;
         }
-        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
         let left = valid_until.saturating_duration_since(now);
-        let due = now + (lease.length / 3).min(left / 3);
+        if left > lease.length {
+            // The holder has extended it further than renewal would: until two thirds of its length are left an extend would move nothing.
+            return valid_until - lease.length * 2 / 3;
+        }
+        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
+        let due = now + left / 3;
         if left < LONG {
             return due;
         }
         let beats = due.saturating_duration_since(self.origin).as_nanos() / BEAT.as_nanos();
-        u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats)
+        let beat = u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats);
+        if beat > now { beat } else { due }
     }
 
     fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {

@@ -97,13 +97,86 @@ fn renewal_never_touches_anothers_key() {
 fn renewal_never_shortens() {
     let server = Server::start();
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     lock.lock().unwrap();
+    // Renewal's extend is on its way, and the holder's passes it.
+    hears.recv_timeout(SOON).unwrap();
     lock.extend(ms(60_000)).unwrap();
-    let before = notes.extends();
-    eventually(SOON, || notes.extends() > before + 2);
+    go_on.send(()).unwrap();
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
     assert!(pttl(&server, "job") > 40_000 && lock.remaining().unwrap() > ms(40_000));
     lock.unlock().unwrap();
+}
+
+/// Lets the clock stand still at `at` after `origin` for long enough that whatever is due is done.
+fn settle(clock: &FakeClock, origin: Instant, at: Duration) {
+    clock.advance((origin + at).saturating_duration_since(clock.now()));
+    thread::sleep(ms(50));
+}
+
+#[test]
+fn a_lease_that_was_extended_further_is_renewed_when_two_thirds_of_its_length_are_left() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    let origin = clock.now();
+    lock.extend(ms(10_000)).unwrap();
+    // Valid until 9,898 ms: before 9,698 ms an extend would do nothing.
+    for at in [0, 100, 6_899, 6_950, 9_500, 9_690] {
+        settle(&clock, origin, ms(at));
+        assert_eq!(notes.extends(), 0, "after {at} ms");
+    }
+    settle(&clock, origin, ms(9_700));
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
+    assert!(lock.remaining().unwrap() > ms(290));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_limited_renewal_counts_the_extends_that_move_the_end() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300)).renewal(Renewal::AtMost(2))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    let mut origin = clock.now();
+    // One is on its way when the holder's own comes, which is longer: it moves nothing.
+    clock.advance(ms(150));
+    hears.recv_timeout(SOON).unwrap();
+    lock.extend(ms(10_000)).unwrap();
+    go_on.send(()).unwrap();
+    origin += ms(150);
+    settle(&clock, origin, ms(9_600));
+    assert_eq!(notes.extends(), 1);
+    drop(go_on);
+    // Two that do.
+    for (extends, at) in [(2, 9_700), (3, 9_800), (3, 9_900), (3, 9_990)] {
+        settle(&clock, origin, ms(at));
+        eventually(SOON, || notes.extends() == extends && notes.under_way() == 0);
+        assert!(lock.is_valid());
+    }
+    settle(&clock, origin, ms(10_100));
+    eventually(SOON, || client.remembered().1 == 0);
+    assert!(!lock.is_valid() && notes.extends() == 3);
+    assert!(error(lock.unlock()).is_lost());
 }
 
 #[test]
