@@ -25,6 +25,9 @@ const LONG_BULK: usize = 4096;
 /// batch before them took a round trip; leases shorter than [`LONG`] are not.
 const BEAT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3);
+/// A hand-off grants a short lease first, and renewal makes it whole once the hold has lasted for this long: at once, as far as a paused process is
+/// concerned (R20), and so late that a hold of less than a millisecond costs no extend.
+const FIRST: Duration = Duration::from_millis(10);
 
 fn bulk(lease: &Lease) -> usize {
     if lease.length < LONG { BULK } else { LONG_BULK }
@@ -102,7 +105,10 @@ impl Renewal {
             return false;
         }
         let now = self.thread.clock.now();
-        let due = self.thread.next_due(lease, extends_left, now);
+        let mut due = self.thread.next_due(lease, extends_left, now);
+        if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length)) {
+            due = due.min(now + FIRST);
+        }
         let index = book.free.pop().unwrap_or(book.entries.len());
         if index == book.entries.len() {
             book.entries.push(None);

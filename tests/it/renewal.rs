@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal};
+use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
-use crate::helpers::{Asked, Notes, SOON, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
+use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, in_own_process, thread_names};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
@@ -498,4 +498,65 @@ fn leases_that_are_not_renewed_are_never_extended() {
     eventually(SOON, || client.remembered().1 == 0);
     assert_eq!(notes.extends(), 0);
     assert!(error(lock.unlock()).is_lost());
+}
+
+/// The first thread of a client to wait is refused once before the client listens, and once after.
+const FIRST_WAIT: usize = 2;
+
+/// Has the lock handed over from `guard` to a thread of its own, which holds it until the sender is dropped. `asks`: how often it is refused before it sleeps.
+fn handed_over(
+    waiter: &Client,
+    notes: &Notes,
+    name: &str,
+    guard: LockGuard,
+    asks: usize,
+) -> (mpsc::Sender<()>, Underway<distlock::Result<()>>) {
+    // It does not ask by itself while it is handed the lock: the answer to that would be a whole lease.
+    let lock = waiter.lock_with(name, LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
+    let (held, holds) = mpsc::channel();
+    let (unlock, told) = mpsc::channel::<()>();
+    let before = notes.attempts();
+    let waiting = Underway::start(move || {
+        lock.lock().unwrap();
+        held.send(lock.remaining().unwrap()).unwrap();
+        let _ = told.recv();
+        lock.unlock()
+    });
+    eventually(SOON, || notes.attempts() == before + asks && notes.under_way() == 0);
+    guard.release().unwrap();
+    assert!(holds.recv_timeout(SOON).unwrap() <= ms(3_000), "a short lease at first");
+    (unlock, waiting)
+}
+
+#[test]
+fn the_first_lease_of_a_hand_off_is_made_whole_at_once() {
+    let server = Server::start();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()));
+    let guard = client(&server).lock("job").guard().unwrap();
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", guard, FIRST_WAIT);
+    // After a third of the first lease it would be 0.75 s at the earliest.
+    eventually(ms(500), || pttl(&server, "job") > 20_000);
+    drop(unlock);
+    waiting.result().unwrap();
+}
+
+#[test]
+fn a_hold_of_less_than_ten_milliseconds_costs_no_extend_after_a_hand_off() {
+    let server = Server::start();
+    let clock = FakeClock::new();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    let holder = client(&server).lock("job");
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", holder.guard().unwrap(), FIRST_WAIT);
+    clock.advance(ms(9));
+    thread::sleep(ms(50));
+    drop(unlock);
+    waiting.result().unwrap();
+    clock.advance(ms(9));
+    thread::sleep(ms(50));
+    assert_eq!(notes.extends(), 0);
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", holder.guard().unwrap(), 1);
+    clock.advance(ms(11));
+    eventually(SOON, || notes.extends() == 1);
+    drop(unlock);
+    waiting.result().unwrap();
 }
