@@ -1,5 +1,7 @@
 //! The renewal thread: keeps leases alive, in bulk, and tells when one is lost (R7, R8, R9).
 
+mod pace;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,6 +18,7 @@ use super::{Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
+use pace::Pace;
 
 /// At most this many leases in one call: so few that the call ends well before the next short lease is due,
 const BULK: usize = 1024;
@@ -61,6 +64,7 @@ struct Book {
     sleep: Sleep,
     /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
     linger: Duration,
+    pace: Pace,
     closed: bool,
 }
 
@@ -105,6 +109,7 @@ impl Renewal {
             return false;
         }
         let now = self.thread.clock.now();
+        book.pace.granted_within(now.saturating_duration_since(lease.origin));
         let mut due = self.thread.next_due(lease, extends_left, now);
         if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length)) {
             due = due.min(now + FIRST);
@@ -287,16 +292,23 @@ impl Thread {
     /// Extends leases of one store and of about the same length.
     fn extend(&self, bulk: &[Due]) {
         let Some(first) = bulk.first() else { return };
-        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default();
-        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked_at = self.clock.now();
-        let within =
-            Within { reply: self.limits.command_timeout.min(patience), connect_by: asked_at + self.limits.command_timeout.min(patience) };
+        let (within, hurried) = self.within(bulk, asked_at);
+        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked: Vec<_> = bulk
             .iter()
             .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: false })
             .collect();
         let answers = first.lease.store.extend(&asked, within);
+        let now = self.clock.now();
+        let took = now.saturating_duration_since(asked_at);
+        let silent = took >= within.reply && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
+        let most = self.limits.command_timeout;
+        if silent {
+            locked(&self.book).pace.timed_out(most);
+        } else if answers.iter().all(Result::is_ok) {
+            locked(&self.book).pace.answered(took, most);
+        }
         for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
@@ -310,12 +322,23 @@ impl Thread {
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
                     log::debug!("lock {:?}: no answer to an extend: {}", lease.keeper.name(), error.message);
-                    let again = self.clock.now() + (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    // A short wait that was in vain is a pause itself; whatever fails sooner, or had all the time there is, has one after it (R14).
+                    let pause = (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    let again = now + if silent && hurried { Duration::ZERO } else { pause };
                     let again = lease.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
                 }
             }
         }
+    }
+
+    /// How long an extend of these leases may take; and whether its answer is waited for less long than they could afford.
+    fn within(&self, bulk: &[Due], now: Instant) -> (Within, bool) {
+        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default().min(self.limits.command_timeout);
+        let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
+        let wait = locked(&self.book).pace.wait(bulk.len());
+        let connect_by = now + (left / 2).min(self.limits.command_timeout);
+        (Within { reply: patience.min(wait), connect_by }, wait < patience)
     }
 
     /// When to look at a lease next: after a third of its length, or of what is left of it if that is less; or when it runs out.

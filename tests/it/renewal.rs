@@ -10,7 +10,7 @@ use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
 use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, in_own_process, thread_names};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
 #[track_caller]
@@ -559,4 +559,80 @@ fn a_hold_of_less_than_ten_milliseconds_costs_no_extend_after_a_hand_off() {
     eventually(SOON, || notes.extends() == 1);
     drop(unlock);
     waiting.result().unwrap();
+}
+
+#[test]
+fn one_silent_extend_delays_no_other_renewal() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let locks: Vec<_> = (0..8).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1_000))).unwrap()).collect();
+    let elsewhere = Client::open(&server.url()).unwrap();
+    let (silent, other) = (elsewhere.lock("silent").guard().unwrap(), elsewhere.lock("other").guard().unwrap());
+    let is_extend =
+        |command: &[Vec<u8>]| command.get(2).is_some_and(|keys| keys == b"1") && command.get(3).is_some_and(|key| key == b"silent");
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).when(is_extend).next(1));
+    for lock in &locks {
+        lock.lock().unwrap();
+        thread::sleep(ms(40));
+    }
+    // A lease of thirty seconds, for whose extend there would be a second.
+    let (unlock_silent, waiting_silent) = handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
+    let _held = rule.wait_held(SOON);
+    let (unlock_other, waiting_other) = handed_over(&client, &notes, "other", other, 1);
+    let until = Instant::now() + ms(1_300);
+    while Instant::now() < until {
+        for lock in &locks {
+            assert!(lock.is_valid(), "{}", lock.name());
+        }
+        thread::sleep(ms(5));
+    }
+    assert!(pttl(&server, "other") > 20_000 && rule.fired() == 1);
+    drop((unlock_silent, unlock_other));
+    waiting_silent.result().unwrap();
+    waiting_other.result().unwrap();
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn a_slow_link_is_not_taken_for_a_silent_one() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    proxy.set_delay(ms(100), ms(100));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || notes.extends() >= 1 && notes.under_way() == 0);
+    let connections = proxy.accepted();
+    eventually(SOON, || notes.extends() >= 3 && notes.under_way() == 0);
+    assert!(lock.is_valid());
+    assert!(proxy.accepted() <= connections + 1, "{} connections after {connections}", proxy.accepted());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_extend_that_is_refused_at_once_is_not_repeated_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let lock = client.lock_with("job", lease(ms(1_500))).unwrap();
+    lock.lock().unwrap();
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    eventually(SOON, || !lock.is_valid());
+    // The pauses become shorter towards the end.
+    assert!((2..60).contains(&notes.extends()), "{} extends", notes.extends());
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn a_short_lease_is_kept_over_a_slow_link_with_a_password() {
+    let server = Server::builder().password("secret").start();
+    let proxy = Proxy::start(server.port());
+    proxy.set_delay(ms(30), ms(30));
+    let client = Client::open(&proxy.url_with("default", "secret")).unwrap();
+    let lock = client.lock_with("job", lease(ms(1_000))).unwrap();
+    lock.lock().unwrap();
+    assert_valid_for(&lock, ms(2_200));
+    lock.unlock().unwrap();
 }
