@@ -38,6 +38,31 @@ pub(crate) struct Node {
 /// After so many commands of a bulk comes a tag: what was read before it stands, also when the connection fails after it.
 const BETWEEN_TAGS: usize = 64;
 
+/// When talking over a connection has to end.
+#[derive(Clone, Copy)]
+enum Time {
+    /// Connecting and reply together.
+    Until(Instant),
+    /// Each by itself.
+    Within(Within),
+}
+
+impl Time {
+    fn connect_by(self) -> Instant {
+        match self {
+            Self::Until(deadline) => deadline,
+            Self::Within(within) => within.connect_by,
+        }
+    }
+
+    fn reply_by(self, asked_at: Instant) -> Instant {
+        match self {
+            Self::Until(deadline) => deadline,
+            Self::Within(within) => asked_at + within.reply,
+        }
+    }
+}
+
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
 type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
@@ -109,12 +134,11 @@ impl Node {
         calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
-        let deadline = self.clock.now() + within.reply;
         let waiting: Vec<Vec<Part<'a>>> = calls.collect();
         let total = waiting.len();
         let mut values: Vec<Value> = Vec::with_capacity(total);
         let talked = self.usable().and_then(|()| {
-            self.talk(&mut locked(&self.renewing), deadline, &mut |mut wire, buffer, _| {
+            self.talk(&mut locked(&self.renewing), Time::Within(within), &mut |mut wire, buffer, _| {
                 buffer.clear();
                 let pack = |part: &[Vec<Part<'a>>]| {
                     part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
@@ -229,9 +253,9 @@ impl Node {
         match &self.pool {
             Pool::Own(pool) => {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
-                self.talk(checked_out.slot(), deadline, talk)
+                self.talk(checked_out.slot(), Time::Until(deadline), talk)
             }
-            Pool::One(slot) => self.talk(&mut locked(slot), deadline, talk),
+            Pool::One(slot) => self.talk(&mut locked(slot), Time::Until(deadline), talk),
             Pool::Theirs(pool) => {
                 let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
                 let result = self.talk_over(&mut connection, deadline, talk);
@@ -245,7 +269,7 @@ impl Node {
     }
 
     /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(&self, slot: &mut Slot, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    fn talk<T>(&self, slot: &mut Slot, time: Time, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let generation = self.generation.load(Ordering::SeqCst);
         if slot.generation != generation {
             slot.connection = None;
@@ -256,11 +280,12 @@ impl Node {
             None => {
                 slot.state = State::fresh();
                 slot.generation = generation;
-                (self.connect(deadline)?, true)
+                (self.connect(time.connect_by())?, true)
             }
         };
-        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let asked_at = self.clock.now();
+        let deadline = time.reply_by(asked_at);
+        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {

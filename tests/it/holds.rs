@@ -6,7 +6,7 @@ use std::process::{Command, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distlock::{Client, Layout, Lock, LockGuard, LockOptions, RedisLock};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
@@ -47,6 +47,31 @@ fn one_thread_holds_many_locks_and_unlocks_them_in_any_order() {
     }
     drop(locks);
     assert_eq!(client.remembered(), (0, 0));
+}
+
+#[test]
+fn a_hold_is_found_as_quickly_among_ten_thousand_as_alone() {
+    let client = memory();
+    let locks: Vec<_> = (0..10_000).map(|i| client.lock(&format!("job-{i}"))).collect();
+    // The quickest of many: what the machine does meanwhile does not count.
+    let quickest = || {
+        let one = || {
+            let begun = Instant::now();
+            for lock in &locks[..8] {
+                assert!(lock.is_valid());
+                lock.lock().unwrap();
+                lock.unlock().unwrap();
+            }
+            begun.elapsed()
+        };
+        (0..200).map(|_| one()).min().unwrap()
+    };
+    locks[..8].iter().for_each(|lock| lock.lock().unwrap());
+    let alone = quickest();
+    locks[8..].iter().for_each(|lock| lock.lock().unwrap());
+    let among_many = quickest();
+    assert!(among_many < alone * 10, "{among_many:?} instead of {alone:?}");
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
 }
 
 #[test]
