@@ -1,25 +1,23 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult, Value};
+use redis::{Connection, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::Settings;
-use super::connect::Connector;
+use super::connect::{Connector, Opened};
+use super::demotion::{self, Demotions, Watch};
 use super::gate::{self, Gate};
-use super::pool::{OwnPool, Pool, Slot, closed_connection};
+use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
-use super::watched::Watched;
+use super::theirs::Theirs;
 use super::wire::{self, Part, Reply, Script, Shape, State, Wire};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-
-/// The commands of a caller of `execute`.
-pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
 
 /// One Redis server.
 pub(crate) struct Node {
@@ -28,9 +26,13 @@ pub(crate) struct Node {
     gate: Arc<Gate>,
     /// How many failures there have been: connections from before the last one are not trusted any more (R6).
     generation: AtomicU64,
+    /// For connections that the generation does not reach (R22).
+    demotions: Demotions,
+    /// Whether the server told at the last log-in whether it is a master.
+    tells_role: AtomicBool,
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
-    clock: Clock,
+    pub(super) clock: Clock,
     command_timeout: Duration,
     process: u32,
 }
@@ -39,12 +41,12 @@ pub(crate) struct Node {
 const BETWEEN_TAGS: usize = 64;
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
-type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
+pub(super) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Node {
     pub(super) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
         let pool = match settings.pool {
-            Some(pool) => Pool::Theirs(pool),
+            Some(pool) => Pool::Theirs(Theirs::new(pool)),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
@@ -63,6 +65,8 @@ impl Node {
             connector,
             gate,
             generation: AtomicU64::new(0),
+            demotions: Demotions::default(),
+            tells_role: AtomicBool::new(false),
             renewing: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
@@ -77,25 +81,23 @@ impl Node {
 
     /// Sends one command.
     pub(super) fn command(&self, parts: &[Part<'_>], shape: Shape, deadline: Instant) -> Result<Reply, StoreError> {
-        self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-            buffer.clear();
-            wire::pack(parts, buffer);
-            Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
+        again_if_not_run(|| {
+            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                buffer.clear();
+                wire::pack(parts, buffer);
+                Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
+            })
         })
         .and_then(understood)
     }
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
     pub(super) fn script(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
-        self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-            buffer.clear();
-            script.by_hash(keys, parts, buffer);
-            let mut value = wire.ask(buffer, script.shape)?;
-            if reply::unknown_script(&value) {
-                // It did not run, so this is no second try.
-                value = by_body(&mut wire, buffer, script, keys, parts)?;
-            }
-            Ok(Reply { asked_at, value })
+        again_if_not_run(|| {
+            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                let value = run(&mut wire, buffer, script, keys, parts)?;
+                Ok(Reply { asked_at, value })
+            })
         })
         .and_then(understood)
     }
@@ -151,6 +153,37 @@ impl Node {
         answers
     }
 
+    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
+    /// connections, also those of who only listens (R22).
+    pub(super) fn look_at_role(&self) {
+        if self.is_forked() || !self.tells_role.load(Ordering::SeqCst) {
+            return;
+        }
+        let deadline = self.clock.now() + self.command_timeout;
+        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
+            buffer.clear();
+            wire::pack(&[Part::Text("ROLE")], buffer);
+            let role = wire.ask(buffer, Shape::Array)?;
+            if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
+        };
+        // Whatever else comes of it, whoever needs a connection next will see.
+        let _ = match &self.pool {
+            Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
+                let slot = idle.slot();
+                let trusted = slot.connection.is_some() && slot.generation == self.generation();
+                if trusted { self.talk(slot, deadline, talk) } else { Ok(()) }
+            }),
+            Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
+            // Nobody listens at a node of a quorum.
+            Pool::One(_) => Ok(()),
+        };
+    }
+
+    /// What a connection that is nobody's but its reader's needs to look at.
+    pub(super) fn demotions(&self) -> Watch {
+        self.demotions.watch()
+    }
+
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
     pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
         self.usable()?;
@@ -168,38 +201,6 @@ impl Node {
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
-    }
-
-    /// Runs a caller's commands, and once more after a dropped connection.
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
-        let mut run = || {
-            let mut value = None;
-            let talked = self.pooled(deadline, &mut |wire, _, _| {
-                wire.state.forget();
-                let mut watched = Watched { connection: wire.connection, failed: None };
-                let result = work(&mut watched);
-                match watched.failed {
-                    // The connection is done for, whatever the caller made of it.
-                    Some(failed) => {
-                        value = result.ok();
-                        Err(failed)
-                    }
-                    None => Ok(result),
-                }
-            });
-            match value {
-                Some(value) => Ok(Ok(value)),
-                None => talked,
-            }
-        };
-        let result = match run() {
-            Err(error) if error.dropped => run(),
-            result => result,
-        }?;
-        result.map_err(|error| match error.code() {
-            Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
-            None => StoreError::not_sent(ErrorKind::Server, "the commands failed").because(error.category().to_owned()),
-        })
     }
 
     /// Closes the connections that nobody uses, and ends the pool's thread. A program's own pool is left to the program.
@@ -222,7 +223,7 @@ impl Node {
         Ok(())
     }
 
-    fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    pub(super) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         self.usable()?;
         let wait = || deadline.saturating_duration_since(self.clock.now());
         let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
@@ -232,21 +233,13 @@ impl Node {
                 self.talk(checked_out.slot(), deadline, talk)
             }
             Pool::One(slot) => self.talk(&mut locked(slot), deadline, talk),
-            Pool::Theirs(pool) => {
-                let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
-                let result = self.talk_over(&mut connection, deadline, talk);
-                if result.as_ref().is_err_and(|error| error.dropped) {
-                    drop(connection);
-                    self.try_idle(pool, deadline);
-                }
-                result
-            }
+            Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
 
     /// Talks over the connection of a slot, opened first if need be.
     fn talk<T>(&self, slot: &mut Slot, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        let generation = self.generation.load(Ordering::SeqCst);
+        let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
         }
@@ -259,8 +252,8 @@ impl Node {
                 (self.connect(deadline)?, true)
             }
         };
-        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let asked_at = self.clock.now();
+        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
@@ -270,7 +263,7 @@ impl Node {
             Err(error) => {
                 // Closed here and now; and those that were opened before it are not trusted either.
                 drop(connection);
-                let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
+                self.distrust(generation, demotion::says(&error));
                 if fresh && !error.is_timeout() {
                     // Connecting works and using it does not: without a pause that would go on as fast as the network.
                     self.gate.shut();
@@ -284,60 +277,56 @@ impl Node {
 
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
+        let generation = self.generation();
         let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
         let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
-        let opened = self.connector.open(deadline);
-        match &opened {
-            Err(error) if !error.permanent => pass.failed(),
-            _ => pass.opened(),
-        }
-        opened
-    }
-
-    /// Talks over a connection of the program's own pool.
-    fn talk_over<T>(&self, connection: &mut Connection, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        // What the program did with it is not known.
-        let mut state = State::default();
-        let asked_at = self.clock.now();
-        let mut wire = Wire { connection, state: &mut state, clock: &self.clock, deadline };
-        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
-        result.map_err(|error| {
-            discard(connection);
-            self.failed(&error, true)
-        })
-    }
-
-    /// Tries the connections that lie idle in the program's own pool, and discards those that the server has closed: like the one that has just
-    /// failed they are from before whatever happened, and each would cost somebody another failure (R6).
-    fn try_idle(&self, pool: &r2d2::Pool<redis::Client>, deadline: Instant) {
-        let mut tried = Vec::new();
-        for _ in 0..pool.state().idle_connections {
-            let left = deadline.saturating_duration_since(self.clock.now());
-            let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
-            let answer = connection.set_read_timeout(Some(left)).and_then(|()| redis::cmd("PING").exec(&mut connection));
-            let silent = answer.as_ref().is_err_and(RedisError::is_timeout);
-            if answer.is_err_and(|error| error.is_io_error()) {
-                discard(&mut connection);
+        match self.connector.open(deadline) {
+            Ok(Opened::Ready { connection, tells_role }) => {
+                pass.opened();
+                self.tells_role.store(tells_role, Ordering::SeqCst);
+                Ok(connection)
             }
-            if silent {
-                return;
+            Ok(Opened::Replica) => {
+                pass.failed();
+                self.distrust(generation, true);
+                Err(reply::replica())
             }
-            // Kept until all have been tried, or the pool would give out the same one again.
-            tried.push(connection);
+            Err(error) => {
+                if error.permanent {
+                    pass.opened()
+                } else {
+                    pass.failed()
+                }
+                Err(error)
+            }
         }
     }
 
-    fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Trusts no connection that was opened up to this generation any more; and if the server is a
+    /// replica, no subscription either.
+    pub(super) fn distrust(&self, generation: u64, demoted: bool) {
+        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
+        if demoted {
+            self.demotions.add();
+        }
+    }
+
+    pub(super) fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
         let mut failure = reply::unanswered(error);
         failure.stale = was_idle && failure.dropped;
         failure
     }
 }
 
-/// Has its pool discard a connection when it comes back.
-fn discard(connection: &mut Connection) {
-    if let Some(closed) = closed_connection() {
-        *connection = closed;
+/// Asks once more, at once, where an idle connection was of no use and certainly nothing was carried out.
+fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    match ask() {
+        Err(error) if error.stale && !error.may_have_run => ask(),
+        answer => answer,
     }
 }
 
@@ -347,6 +336,15 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
         Err(error) if error.stale => ask(),
         answer => answer,
     }
+}
+
+/// Runs a script by its hash, and where the server does not know it, by its body.
+fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+    buffer.clear();
+    script.by_hash(keys, parts, buffer);
+    let value = wire.ask(buffer, script.shape)?;
+    // One that is not known did not run, so this is no second try.
+    if reply::unknown_script(&value) { by_body(wire, buffer, script, keys, parts) } else { Ok(value) }
 }
 
 /// Sends the whole of a script to a server that does not know it.

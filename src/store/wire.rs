@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult, Script as Hashed, Value};
 
+use super::demotion;
 use super::reply;
 use crate::base::clock::Clock;
 
@@ -212,6 +213,10 @@ impl Wire<'_> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        }
+        if let Some(said) = demotion::said_in(std::slice::from_ref(&reply)) {
+            // The end of this connection, and of all others to this server (R22).
+            return Err(said);
         }
         if tag.is_some_and(|tag| is_tag(&reply, tag)) {
             return Err(reply::out_of_step());

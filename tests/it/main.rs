@@ -31,6 +31,7 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod replicas;
 mod round_trips;
 mod rules;
 mod secrets;
