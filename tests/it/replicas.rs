@@ -1,11 +1,12 @@
-//! A server that becomes a replica keeps its connections, and is left at once (R22).
+//! A server that becomes a replica keeps its connections, and is left at once (R22); a replica grants and confirms nothing (R35).
 //!
 //! The servers are real. Clients reach them through a proxy, as behind a DNS name or a virtual address: new connections go to the new master, old ones stay.
 
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use distlock::testing::{Answer, Ask, Bell, Key, LeaseStore, StoreError, Token};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within};
 use distlock::{Client, Layout, Lock, LockOptions, LostReason, Retry};
 
 use crate::faults::{pool_of, through_proxy, warm_up};
@@ -300,6 +301,47 @@ fn acquire(store: &dyn LeaseStore, key: &Key, token: &Token, lease: Duration) ->
     store.try_acquire(&ask)
 }
 
+/// A waiter's place in the queue that nobody needs here.
+struct Nowhere;
+
+impl Place for Nowhere {
+    fn address(&self) -> Option<&str> {
+        Some("distlock:inbox:nobody")
+    }
+
+    fn alive_for(&self) -> Duration {
+        SOON
+    }
+
+    fn first_lease(&self) -> Duration {
+        ms(3000)
+    }
+}
+
+/// What is asked of a store that must not say "yours" without having written it.
+type Question = fn(&dyn LeaseStore, &Key, &Token) -> Result<bool, StoreError>;
+
+const SHORTER: Duration = ms(10_000);
+
+fn acquire_again(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    acquire(store, key, token, SHORTER).map(|answer| matches!(answer, Answer::Granted { .. }))
+}
+
+fn extend(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    let lease = Extend { key, token, lease: SHORTER, settles: false };
+    store.extend(&[lease], Within::until(deadline())).remove(0)
+}
+
+fn end_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    store.end_in(&Extend { key, token, lease: SHORTER, settles: false }, End::NotBefore, deadline())
+}
+
+fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    let place: Option<&dyn Place> = Some(&Nowhere);
+    let ask = Ask { key, token, attempt: 2, lease: SHORTER, fences: 0, place, contended: true, may_be_mine: true, deadline: deadline() };
+    store.wait_in(&ask, "c", None, false).map(|answer| matches!(answer, InCondition::Granted { .. }))
+}
+
 /// As somebody with a Sentinel's list of addresses may write it.
 #[test]
 fn a_master_and_its_replicas_are_no_quorum() {
@@ -311,6 +353,42 @@ fn a_master_and_its_replicas_are_no_quorum() {
     let client = Client::redlock([master.url(), replicas[0].url(), replicas[1].url()]).unwrap();
     for n in 0..20 {
         assert!(error(client.lock(&format!("x{n}")).try_lock(ms(100))).is_unavailable());
+    }
+}
+
+/// 1. our attempt is granted by the master, and its answer lost;
+/// 2. the master becomes a replica, and its successor may know nothing of the grant;
+/// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing to write.
+#[test]
+fn a_replica_confirms_nothing_over_a_connection_from_before() {
+    for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
+        let server = Server::start();
+        let mut questions: Vec<Question> = vec![acquire_again, extend, end_in];
+        if layout == Layout::Plain {
+            questions.push(wait_in);
+        }
+        // Each with a client of its own: a refusal costs all connections of one.
+        let asking: Vec<_> = questions
+            .iter()
+            .enumerate()
+            .map(|(n, question)| {
+                let client = Client::open(&server.url()).unwrap();
+                let store: Arc<dyn LeaseStore> = client.store(layout).unwrap();
+                let (key, token) = (Key::new(format!("x{n}")), Token::new("t"));
+                assert!(matches!(acquire(&*store, &key, &token, SHORTER * 2), Ok(Answer::Granted { .. })));
+                // As the master it says so, and the end does not move.
+                assert!(question(&*store, &key, &token).unwrap(), "{layout:?} {n}");
+                assert!(pttl(&server, key.as_str()) > 15_000, "{layout:?} {n}");
+                (client, store, key, token, question)
+            })
+            .collect();
+        become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+        for (n, (_client, store, key, token, question)) in asking.iter().enumerate() {
+            let before = refusals(&server);
+            let answer = question(&**store, key, token);
+            assert!(answer.as_ref().is_err_and(|error| !error.permanent && !error.may_have_run), "{layout:?} {n}: {answer:?}");
+            assert!(refusals(&server) > before, "{layout:?} {n}: not even asked");
+        }
     }
 }
 
