@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ConnectionInfo, RedisError, RedisResult, Value};
+use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::Settings;
 use super::connect::{Connector, Opened};
 use super::demotion::{self, Demotions, Watch};
-use super::gate::{self, Gate};
+use super::gate::{self, Gate, Target};
 use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
 use super::theirs::Theirs;
@@ -50,7 +50,12 @@ impl Node {
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
-        let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
+        let target = Target {
+            address: info.addr().to_string(),
+            tls: matches!(info.addr(), ConnectionAddr::TcpTls { .. }),
+            within: settings.connect_timeout.min(settings.command_timeout),
+        };
+        let gate = Gate::at(target, gate::pause(settings.member_of));
         let connector = Connector::new(
             info,
             clock.clone(),
