@@ -1,5 +1,6 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -102,6 +103,34 @@ impl Node {
             self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
                 let value = run(&mut wire, buffer, script, keys, parts)?;
                 Ok(Reply { asked_at, value })
+            })
+        })
+        .and_then(understood)
+    }
+
+    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an idle
+    /// connection turns out to be closed: that connection has to answer something first.
+    ///
+    /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
+    /// 2. it is made whole again;
+    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the server,
+    ///    and nobody here knows.
+    pub(super) fn script_once(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+        let (checking, sent) = (Cell::new(false), Cell::new(false));
+        again_if_not_run(|| {
+            checking.set(false);
+            let answer = self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                checking.set(true);
+                wire.check(buffer)?;
+                sent.set(true);
+                let value = run(&mut wire, buffer, script, keys, parts)?;
+                Ok(Reply { asked_at, value })
+            });
+            answer.map_err(|mut error| {
+                error.may_have_run &= sent.get();
+                // Also where the sign of life came too late: another connection may be well.
+                error.stale |= checking.get() && !sent.get();
+                error
             })
         })
         .and_then(understood)
@@ -258,7 +287,7 @@ impl Node {
             }
         };
         let asked_at = self.clock.now();
-        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
+        let mut wire = Wire { fresh, connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {

@@ -57,7 +57,7 @@ impl Node {
         let mut state = State::default();
         let generation = self.generation();
         let asked_at = self.clock.now();
-        let mut wire = Wire { connection, state: &mut state, clock: &self.clock, deadline };
+        let mut wire = Wire { fresh: false, connection, state: &mut state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
         if result.is_ok() && theirs.failures.load(Ordering::Relaxed) > 0 {
             theirs.failures.store(0, Ordering::Relaxed);

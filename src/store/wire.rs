@@ -165,6 +165,8 @@ const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for what has to be done by `deadline`.
 pub(super) struct Wire<'a> {
+    /// Whether the connection was opened for this, and so has just answered.
+    pub(super) fresh: bool,
     pub(super) connection: &'a mut Connection,
     pub(super) state: &'a mut State,
     pub(super) clock: &'a Clock,
@@ -189,6 +191,22 @@ impl Wire<'_> {
         self.connection.set_write_timeout(Some(timeout))?;
         self.state.timeout = Some(timeout);
         Ok(())
+    }
+
+    /// Asks an idle connection for a sign of life, in half of the time that is left: then another one may be opened.
+    pub(super) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
+        if self.fresh {
+            return Ok(());
+        }
+        let (deadline, now) = (self.deadline, self.clock.now());
+        self.deadline = now + deadline.saturating_duration_since(now) / 2;
+        self.bound_from(now)?;
+        buffer.clear();
+        pack(&[Part::Text("PING")], buffer);
+        // Whatever it answers: a refusal is a sign of life, too.
+        self.ask(buffer, Shape::Pong)?;
+        self.deadline = deadline;
+        self.bound()
     }
 
     /// Sends the command in `buffer` and gives its reply, certainly its own.

@@ -35,6 +35,7 @@ mod replicas;
 mod round_trips;
 mod rules;
 mod secrets;
+mod sent_once;
 #[allow(dead_code)]
 mod support;
 mod support_works;
