@@ -41,6 +41,31 @@ pub(crate) struct Node {
 /// After so many commands of a bulk comes a tag: what was read before it stands, also when the connection fails after it.
 const BETWEEN_TAGS: usize = 64;
 
+/// By when a talk must be over.
+#[derive(Clone, Copy)]
+enum Limit {
+    /// Connecting, and the replies.
+    By(Instant),
+    /// The replies have their own time from when there is a connection.
+    Within(Within),
+}
+
+impl Limit {
+    fn connect_by(self) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => within.connect_by,
+        }
+    }
+
+    fn reply_by(self, connected: Instant) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => connected + within.reply,
+        }
+    }
+}
+
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
 pub(super) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
@@ -145,12 +170,11 @@ impl Node {
         calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
-        let deadline = self.clock.now() + within.reply;
         let waiting: Vec<Vec<Part<'a>>> = calls.collect();
         let total = waiting.len();
         let mut values: Vec<Value> = Vec::with_capacity(total);
         let talked = self.usable().and_then(|()| {
-            self.talk(&mut locked(&self.renewing), deadline, &mut |mut wire, buffer, _| {
+            self.talk(&mut locked(&self.renewing), Limit::Within(within), &mut |mut wire, buffer, _| {
                 buffer.clear();
                 let pack = |part: &[Vec<Part<'a>>]| {
                     part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
@@ -205,7 +229,7 @@ impl Node {
             Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
                 let slot = idle.slot();
                 let trusted = slot.connection.is_some() && slot.generation == self.generation();
-                if trusted { self.talk(slot, deadline, talk) } else { Ok(()) }
+                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
             }),
             Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
             // Nobody listens at a node of a quorum.
@@ -264,15 +288,15 @@ impl Node {
         match &self.pool {
             Pool::Own(pool) => {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
-                self.talk(checked_out.slot(), deadline, talk)
+                self.talk(checked_out.slot(), Limit::By(deadline), talk)
             }
-            Pool::One(slot) => self.talk(&mut locked(slot), deadline, talk),
+            Pool::One(slot) => self.talk(&mut locked(slot), Limit::By(deadline), talk),
             Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
 
     /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(&self, slot: &mut Slot, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    fn talk<T>(&self, slot: &mut Slot, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
@@ -283,10 +307,11 @@ impl Node {
             None => {
                 slot.state = State::fresh();
                 slot.generation = generation;
-                (self.connect(deadline)?, true)
+                (self.connect(limit.connect_by())?, true)
             }
         };
         let asked_at = self.clock.now();
+        let deadline = limit.reply_by(asked_at);
         let mut wire = Wire { fresh, connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {

@@ -393,6 +393,24 @@ fn a_replica_confirms_nothing_over_a_connection_from_before() {
 }
 
 #[test]
+fn a_connection_has_its_own_time_to_open_before_an_extend() {
+    let server = Server::builder().password("secret").start();
+    let near = Client::open(&server.url()).unwrap();
+    let (key, token) = (key(), Token::new("t"));
+    let store = near.store(Layout::Plain).unwrap();
+    assert!(matches!(acquire(&*store, &key, &token, SHORTER), Ok(Answer::Granted { .. })));
+    // Has the server know the script.
+    assert!(extend(&*store, &key, &token).unwrap());
+    let proxy = Proxy::start(server.port());
+    proxy.set_delay(ms(30), ms(30));
+    let far = Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
+    // A sixth of a lease of 1 s, and a third of it. Logging in takes two round trips.
+    let within = Within { reply: ms(166), connect_by: std::time::Instant::now() + ms(330) };
+    let lease = Extend { key: &key, token: &token, lease: SHORTER, settles: false };
+    assert!(far.extend(&[lease], within).remove(0).unwrap());
+}
+
+#[test]
 fn a_bell_rings_when_the_inbox_has_moved() {
     let pair = Pair::start();
     let client = pair.client();
