@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
@@ -31,6 +31,7 @@ pub(crate) struct Node {
     demotions: Demotions,
     /// Whether the server told at the last log-in whether it is a master.
     tells_role: AtomicBool,
+    closed: AtomicBool,
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
     pub(super) clock: Clock,
@@ -98,6 +99,7 @@ impl Node {
             generation: AtomicU64::new(0),
             demotions: Demotions::default(),
             tells_role: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             renewing: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
@@ -174,7 +176,7 @@ impl Node {
         let total = waiting.len();
         let mut values: Vec<Value> = Vec::with_capacity(total);
         let talked = self.usable().and_then(|()| {
-            self.talk(&mut locked(&self.renewing), Limit::Within(within), &mut |mut wire, buffer, _| {
+            self.talk_in(&self.renewing, Limit::Within(within), &mut |mut wire, buffer, _| {
                 buffer.clear();
                 let pack = |part: &[Vec<Part<'a>>]| {
                     part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
@@ -261,16 +263,18 @@ impl Node {
         again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
     }
 
-    /// Closes the connections that nobody uses, and ends the pool's thread. A program's own pool is left to the program.
+    /// Closes the connections that nobody uses, and ends the pool's thread. Waits for nobody: one that is
+    /// in use is closed after it. A program's own pool is left to the program.
     ///
     /// Without it they would last as long as anything that still names the client, such as a hold that its thread never took back.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
         match &self.pool {
             Pool::Own(pool) => pool.close(),
-            Pool::One(slot) => locked(slot).connection = None,
+            Pool::One(slot) => empty(slot),
             Pool::Theirs(_) => {}
         }
-        locked(&self.renewing).connection = None;
+        empty(&self.renewing);
     }
 
     fn usable(&self) -> Result<(), StoreError> {
@@ -290,9 +294,19 @@ impl Node {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
                 self.talk(checked_out.slot(), Limit::By(deadline), talk)
             }
-            Pool::One(slot) => self.talk(&mut locked(slot), Limit::By(deadline), talk),
+            Pool::One(slot) => self.talk_in(slot, Limit::By(deadline), talk),
             Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
+    }
+
+    /// Talks over a connection that others may be waiting for.
+    fn talk_in<T>(&self, slot: &Mutex<Slot>, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+        let result = self.talk(&mut locked(slot), limit, talk);
+        // Looked at after the slot is free: either `close` finds it so, or it has said before that it wants it empty.
+        if self.closed.load(Ordering::SeqCst) {
+            empty(slot);
+        }
+        result
     }
 
     /// Talks over the connection of a slot, opened first if need be.
@@ -378,6 +392,18 @@ impl Node {
         let mut failure = reply::unanswered(error);
         failure.stale = was_idle && failure.dropped;
         failure
+    }
+}
+
+/// Closes the connection of a slot, unless it is in use.
+fn empty(slot: &Mutex<Slot>) {
+    let slot = match slot.try_lock() {
+        Ok(slot) => Some(slot),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    if let Some(mut slot) = slot {
+        slot.connection = None;
     }
 }
 

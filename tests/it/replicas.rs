@@ -411,6 +411,21 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
 }
 
 #[test]
+fn close_does_not_wait_for_an_extend_and_its_connection_ends_with_it() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let store = client.store(Layout::Plain).unwrap();
+    let held = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));
+    let extending = Underway::start(move || extend(&*store, &key(), &Token::new("t")));
+    let reply = held.wait_held(SOON);
+    within(..ms(2000), || client.close(ms(100))).unwrap();
+    assert!(!extending.is_done());
+    reply.release();
+    assert!(!extending.result().unwrap());
+    eventually(SOON, || proxy.open() == 0);
+}
+
+#[test]
 fn a_bell_rings_when_the_inbox_has_moved() {
     let pair = Pair::start();
     let client = pair.client();
