@@ -2,6 +2,7 @@
 
 mod channels;
 mod connect;
+mod demotion;
 #[cfg(test)]
 #[allow(clippy::expect_used, clippy::unwrap_used)]
 mod fuzz;
@@ -16,6 +17,7 @@ mod pool;
 mod quorum;
 mod redisson;
 mod reply;
+mod theirs;
 mod timestamp;
 mod watched;
 mod wire;
@@ -178,7 +180,7 @@ impl Backend {
         }
     }
 
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: node::Work<'_, T>) -> Result<T, StoreError> {
+    pub(crate) fn execute<T>(&self, deadline: Instant, work: watched::Work<'_, T>) -> Result<T, StoreError> {
         match self {
             Self::Server { node, .. } => node.execute(deadline, work),
             Self::Memory { .. } => Err(StoreError::not_sent(

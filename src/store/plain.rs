@@ -153,7 +153,11 @@ impl LeaseStore for Plain {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
+        let parts = Self::extend_parts(lease, end);
+        let answer = match end {
+            End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
+            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline)),
+        };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
@@ -229,7 +233,7 @@ impl LeaseStore for Plain {
         let [lock, fence, queue, waiters] = keys(what.key);
         let (token, condition, most) = (Part::Text(what.token.as_str()), Part::Text(what.condition), Part::Number(u64::from(what.most)));
         let parts = [lock, fence, queue, waiters, token, condition, most];
-        let reply = self.node.script(&self.notify, 4, &parts, deadline)?;
+        let reply = self.node.script_once(&self.notify, 4, &parts, deadline)?;
         // -1: not ours.
         Ok(u64::try_from(reply::number(&reply.value)?).ok())
     }
@@ -241,7 +245,7 @@ impl LeaseStore for Plain {
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
-        let reply = self.node.script(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
+        let reply = self.node.script_once(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
         reply::yes(&reply.value)
     }
 

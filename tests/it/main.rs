@@ -33,9 +33,11 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod replicas;
 mod round_trips;
 mod rules;
 mod secrets;
+mod sent_once;
 mod shortening;
 #[allow(dead_code)]
 mod support;

@@ -16,9 +16,8 @@ local mine = holder == token and ARGV[3] == '1'
 if mine or (not holder and (not queued or serve(token) ~= 'served')) then
   local fence = reserve(tonumber(ARGV[4]))
   -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have been extended since.
-  if not mine or redis.call('PTTL', lock) < tonumber(ARGV[2]) then
-    redis.call('SET', lock, token, 'PX', ARGV[2])
-  end
+  -- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+  redis.call('SET', lock, token, 'PX', mine and math.max(redis.call('PTTL', lock), ARGV[2]) or ARGV[2])
   if queued then
     leave(queue, waiters, token)
   end

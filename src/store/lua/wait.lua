@@ -12,9 +12,8 @@ local rest = table.concat({ARGV[5], ARGV[7], ARGV[3], ARGV[4], ''}, '|')
 if holder == token then
   local fence = reserve(tonumber(ARGV[3]))
   -- Never an earlier end: this may be a late copy, and the lease have been extended since.
-  if redis.call('PTTL', lock) < tonumber(ARGV[2]) then
-    redis.call('PEXPIRE', lock, ARGV[2])
-  end
+  -- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), ARGV[2]))
   return {1, fence, ARGV[3]}
 end
 if redis.call('ZSCORE', queue, token) then
