@@ -1,5 +1,6 @@
 //! Where leases live. The only place that names redis and r2d2.
 
+mod bulk;
 mod channels;
 mod connect;
 mod demotion;

@@ -1,5 +1,8 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
+mod limit;
+mod role;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -8,6 +11,7 @@ use std::time::{Duration, Instant};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::Settings;
+use super::bulk::Bulk;
 use super::connect::{Connector, Opened};
 use super::demotion::{self, Demotions, Watch};
 use super::gate::{self, Gate, Target};
@@ -19,6 +23,7 @@ use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
+use limit::Limit;
 
 /// One Redis server.
 pub(crate) struct Node {
@@ -40,37 +45,6 @@ pub(crate) struct Node {
     pub(super) clock: Clock,
     command_timeout: Duration,
     process: u32,
-}
-
-/// After so many commands of a bulk comes a tag: what was read before it stands, also when the connection fails after it.
-const BETWEEN_TAGS: usize = 64;
-
-/// A server whose replies have come within the last two seconds need not be asked whether it is a master: it would have refused to write.
-const QUIET_NANOS: u64 = 2_000_000_000;
-
-/// By when a talk must be over.
-#[derive(Clone, Copy)]
-enum Limit {
-    /// Connecting, and the replies.
-    By(Instant),
-    /// The replies have their own time from when there is a connection.
-    Within(Within),
-}
-
-impl Limit {
-    fn connect_by(self) -> Instant {
-        match self {
-            Self::By(deadline) => deadline,
-            Self::Within(within) => within.connect_by,
-        }
-    }
-
-    fn reply_by(self, connected: Instant) -> Instant {
-        match self {
-            Self::By(deadline) => deadline,
-            Self::Within(within) => connected + within.reply,
-        }
-    }
 }
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
@@ -171,82 +145,32 @@ impl Node {
         .and_then(understood)
     }
 
-    /// Runs a script once for each list of parts, over renewal's own connection: written at once, read one by one. At the first
-    /// failure the rest is unknown; going on to read would wait for each of them in turn.
+    /// Runs a script once for each list of parts, over renewal's own connection.
     pub(super) fn script_in_bulk<'a>(
         &self,
-        script: &Script,
+        script: &'a Script,
         keys: usize,
-        calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
+        calls: impl Iterator<Item = Vec<Part<'a>>>,
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
-        let waiting: Vec<Vec<Part<'a>>> = calls.collect();
-        let total = waiting.len();
-        let mut values: Vec<Value> = Vec::with_capacity(total);
-        let talked = self.usable().and_then(|()| {
-            self.talk_in(&self.renewing, Limit::Within(within), &mut |mut wire, buffer, _| {
-                buffer.clear();
-                let pack = |part: &[Vec<Part<'a>>]| {
-                    part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
-                    wire::push_tag(buffer)
-                };
-                let tags: Vec<u64> = waiting.chunks(BETWEEN_TAGS).map(pack).collect();
-                wire.send(buffer)?;
-                for (part, tag) in waiting.chunks(BETWEEN_TAGS).zip(tags) {
-                    let mut heard = Vec::with_capacity(part.len());
-                    for _ in part {
-                        wire.bound()?;
-                        heard.push(wire.receive(script.shape, Some(tag))?);
-                    }
-                    wire.bound()?;
-                    wire.receive_tag(tag, &heard)?;
-                    values.append(&mut heard);
-                }
-                for (value, parts) in values.iter_mut().zip(&waiting).filter(|(value, _)| reply::unknown_script(value)) {
-                    *value = by_body(&mut wire, buffer, script, keys, parts)?;
-                }
-                Ok(())
-            })
-        });
-        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
-        // What was read before a failure stands, each answer at the place of its question; a script that the server did not know has had none.
-        let heard = |value| if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) };
-        let mut answers: Vec<_> = values.into_iter().map(heard).collect();
-        if let Err(error) = talked {
-            if answers.len() < total {
-                answers.push(Err(error));
-            }
-            answers.resize_with(total, || Err(unknown()));
-        }
-        answers
+        let mut bulk = Bulk::new(script, keys, calls);
+        let talked = self
+            .usable()
+            .and_then(|()| self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| bulk.talk(wire, buffer)));
+        bulk.answers(talked)
     }
 
-    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
-    /// connections, also those of who only listens (R22).
-    pub(super) fn look_at_role(&self) {
-        let quiet_for = self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
-        let is_quiet = quiet_for >= QUIET_NANOS;
-        if self.is_forked() || !is_quiet || !self.tells_role.load(Ordering::SeqCst) {
-            return;
-        }
-        let deadline = self.clock.now() + self.command_timeout;
-        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
-            buffer.clear();
-            wire::pack(&[Part::Text("ROLE")], buffer);
-            let role = wire.ask(buffer, Shape::Array)?;
-            if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
-        };
-        // Whatever else comes of it, whoever needs a connection next will see.
-        let _ = match &self.pool {
-            Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
-                let slot = idle.slot();
-                let trusted = slot.connection.is_some() && slot.generation == self.generation();
-                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
-            }),
-            Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
-            // Nobody listens at a node of a quorum.
-            Pool::One(_) => Ok(()),
-        };
+    /// The same over a pooled connection.
+    pub(super) fn pooled_in_bulk<'a>(
+        &self,
+        script: &'a Script,
+        keys: usize,
+        calls: impl Iterator<Item = Vec<Part<'a>>>,
+        deadline: Instant,
+    ) -> Vec<Result<Value, StoreError>> {
+        let mut bulk = Bulk::new(script, keys, calls);
+        let talked = self.pooled(deadline, &mut |wire, buffer, _| bulk.talk(wire, buffer));
+        bulk.answers(talked)
     }
 
     fn since_made(&self, now: Instant) -> u64 {
@@ -453,7 +377,7 @@ fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, 
 }
 
 /// Sends the whole of a script to a server that does not know it.
-fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
     buffer.clear();
     script.by_body(keys, parts, buffer);
     wire.bound()?;

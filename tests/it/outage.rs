@@ -305,7 +305,8 @@ fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
                 );
             let url = format!("redis://:secret@127.0.0.1:{}/", server.port());
             let client = impatient(&url).command_timeout(ms(100)).build().unwrap();
-            let error = within(ms(50)..ms(100) + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
+            // What the next reply makes of half a one may be nonsense, and that is known at once.
+            let error = within(..ms(100) + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
             assert!(error.is_unavailable(), "{step} {half:?}: {error:?}");
         }
     }
