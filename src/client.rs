@@ -11,8 +11,9 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::LockOptions;
 use crate::lease::notify::LostReason;
 use crate::lease::store::LeaseStore;
-use crate::lease::{Background, Lease};
+use crate::lease::{Background, Ended};
 use crate::local::Names;
+use crate::local::line::Lines;
 use crate::rate_limiter::RateLimiter;
 use crate::redis_lock::RedisLock;
 use crate::store::{Backend, Settings};
@@ -21,7 +22,8 @@ pub use builder::ClientBuilder;
 /// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, does what [`close`](Client::close) does, within one command timeout.
-/// A client does not survive a fork: in the child, every call that would talk to the server is an error, and the child makes its own.
+/// A client does not survive a fork: in the child, every call that would talk to the server or wait for another thread is `Unsupported`, and the child makes its own. What
+/// needs neither (`is_held`, counting a hold up, or down to the last) says and does in the child what it would in its parent.
 ///
 /// | URL | |
 /// |---|---|
@@ -40,6 +42,7 @@ struct Open {
     backend: Backend,
     background: Arc<Background>,
     names: Arc<Names>,
+    lines: Arc<Lines>,
     prefix: String,
     options: Arc<LockOptions>,
     /// Where locks with these options live.
@@ -169,7 +172,8 @@ impl Client {
     pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
         let open = &self.open;
         let (store, background) = (Arc::clone(open.backend.limits()), Arc::clone(&open.background));
-        RateLimiter::new((name, &open.prefix), count, window, store, background, Arc::clone(open) as Arc<dyn Send + Sync>)
+        let shared = (store, background, Arc::clone(&open.lines));
+        RateLimiter::new((name, &open.prefix), count, window, shared, Arc::clone(open) as Arc<dyn Send + Sync>)
     }
 
     /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.
@@ -199,10 +203,12 @@ impl Client {
     /// Releases every lock that this client still holds, withdraws what may have been left behind, and ends every thread of the client.
     ///
     /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders are told that their leases are lost ([`LostReason::Closed`]).
-    /// A second call does nothing.
+    /// While the server does not answer it is asked again, until the end of `timeout`. Ends by then. A second call
+    /// does nothing.
     ///
     /// # Errors
-    /// `Unknown` if `timeout` ended first: locks may still be held on the server until their leases run out, and threads end a little later.
+    /// `Unknown` if `timeout` ended first, with the number of locks whose release was not confirmed: they may be held on the server until their leases run
+    /// out. Threads end a little later.
     pub fn close(&self, timeout: Duration) -> Result<()> {
         self.open.close(timeout)
     }
@@ -215,19 +221,28 @@ impl Open {
         if background.is_forked() || background.closing.is_interrupted() {
             return Ok(());
         }
-        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very moment finds the book closed and withdraws.
-        background.closing.interrupt();
-        let held = background.renewal.close();
-        for lease in &held {
-            Lease::lose(lease, LostReason::Closed);
-            background.cleaner.withdraw(lease.withdrawal());
-        }
-        let stopped = [background.cleaner.stop(), background.renewal.stop(), background.notifier.stop()];
         let deadline = Instant::now().checked_add(timeout);
         let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
-        let in_time = stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
-        let in_time = self.backend.close(deadline) && in_time;
-        if in_time { Ok(()) } else { Err(Error::new(ErrorKind::Unknown, "the client could not release and withdraw everything in time")) }
+        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very moment finds the book closed and gives it up.
+        background.closing.interrupt();
+        for lease in background.renewal.close() {
+            background.finish(&lease, Ended::Lost(LostReason::Closed));
+        }
+        // Whoever was waiting for a lock, or in a condition, hands what is left of that to the cleaner.
+        let waiting = background.acquiring.wait(&background.clock, deadline);
+        let cleaner = background.cleaner.close(deadline);
+        let threads = [background.renewal.stop(), background.notifier.stop()];
+        let cleaned = cleaner.wait(deadline);
+        let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
+        let in_time = self.backend.close(deadline) && in_time && cleaned;
+        match background.cleaner.unanswered() + waiting {
+            0 if in_time => Ok(()),
+            0 => Err(Error::new(ErrorKind::Unknown, "the threads of the client did not end in time")),
+            left => {
+                let message = format!("the server did not confirm in time that {left} of the client's locks were released");
+                Err(Error::new(ErrorKind::Unknown, message))
+            }
+        }
     }
 }
 

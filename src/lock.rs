@@ -45,7 +45,8 @@ pub trait Lock: Send + Sync {
     /// Locks as [`lock`](Lock::lock) does, unless `interrupt` ends the wait. Java: `lockInterruptibly()`.
     ///
     /// # Errors
-    /// As `lock`, and `Interrupted`: not held; what an attempt left on the server is withdrawn in the background.
+    /// As `lock`, and `Interrupted`: this call added no hold; what an attempt left on the server is withdrawn in the background. As in Java, an interrupt that is
+    /// set when the call begins ends it, also for a thread that holds the lock already and would not have to wait; the holds that it has stay.
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else `tryLock(time, unit)`.
@@ -61,7 +62,7 @@ pub trait Lock: Send + Sync {
     /// Locks as [`try_lock`](Lock::try_lock) does, unless `interrupt` ends the wait.
     ///
     /// # Errors
-    /// As `try_lock`, and `Interrupted`.
+    /// As `try_lock`, and `Interrupted`, as in `lock_interruptibly`.
     fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool>;
 
     /// Takes one hold of this thread back, and with the last one releases the lock. Java: `unlock()`.

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::bell::Bell;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
 use crate::lease::{Background, backoff};
 use crate::local::LONGEST_KEY;
+use crate::local::line::{Lines, Next};
 use crate::store::limit::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
@@ -28,8 +29,11 @@ const MOST: u64 = 1_000_000_000_000_000;
 ///   *twice* the count can pass in a moment: the end of one window's permits, and the start of the next one's.
 /// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady rate, and never are there more than `count`.
 ///
-/// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that share a limit should give it the same count and window. A lock
-/// must not have the name of a fixed window: they would use the same key, and a lock takes the counter for a holder.
+/// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that share a limit should give it the same count and window. Where they
+/// do not, a fixed window is as long as the shortest one that is asked for; in the smooth form each permit counts for as long as its taker said, so nobody
+/// gets more than by its own count and window, and the smaller limit may wait for what the larger one took.
+///
+/// A lock must not have the name of a fixed window: they would use the same key, and a lock takes the counter for a holder.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -54,6 +58,7 @@ pub struct RateLimiter {
     window: Duration,
     store: Arc<dyn LimitStore>,
     background: Arc<Background>,
+    lines: Arc<Lines>,
     /// Keeps the client open: dropping the last handle closes it.
     _client: Arc<dyn Send + Sync>,
 }
@@ -63,12 +68,11 @@ impl RateLimiter {
         (name, prefix): (&str, &str),
         count: u64,
         window: Duration,
-        store: Arc<dyn LimitStore>,
-        background: Arc<Background>,
+        (store, background, lines): (Arc<dyn LimitStore>, Arc<Background>, Arc<Lines>),
         client: Arc<dyn Send + Sync>,
     ) -> Self {
         let key = Key::new(format!("{prefix}{name}"));
-        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, _client: client }
+        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, lines, _client: client }
     }
 
     /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at once when a window ends.
@@ -116,38 +120,62 @@ impl RateLimiter {
     /// work. `Unavailable`: no answer; the permits may have been taken or not, and whether to go on without a limit is for the caller to decide.
     /// `WrongType`: the key holds other data, which was left alone. `Denied`, `Server`: what the server said; nothing was taken.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
-        self.check_input(n).and_then(|()| self.check_open()).map_err(|error| self.named(error))?;
-        self.take(n).map_err(|error| self.named(error.into_error()))
+        self.check_input(n).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
+        self.take(n, Duration::ZERO).map_err(|error| self.named(error.into_error()))
     }
 
-    /// Waits for a permit, and takes it. `Ok(true)`: taken. `Ok(false)`: none will be there within `timeout`; said as soon as that is known.
+    /// Waits for a permit, and takes it. `Ok(true)`: taken, and usable from now on. `Ok(false)`: none will be there within `timeout`; said as soon as that is known.
     ///
-    /// Zero is one check without waiting; [`Duration::MAX`] is no limit. It sleeps until there is room as far as the server knows, and asks again; among those who
-    /// wait there is no order. Ends by the deadline, plus one command timeout where an answer is under way.
+    /// Zero is one check without waiting; [`Duration::MAX`] is no limit, but a promise of a smooth permit is for a hundred years at most. Ends by the deadline, plus one
+    /// command timeout where an answer is under way.
+    ///
+    /// **Smooth**: one question. The server promises the next permit that comes back if that is within `timeout`, and else takes nothing; the thread sleeps until
+    /// then and returns without asking again. So permits go out in the order in which the server was asked, by whatever process. What is promised is taken: a
+    /// [`check`](RateLimiter::check) is refused until all that was promised before it has come back, and `retry_after` says when; who only checks is
+    /// served after those who wait.
+    ///
+    /// A promise is never given back. It is lost when the client is closed, or the process ends, while the thread sleeps, and when its answer did not arrive, because the next
+    /// question is promised another. A limit may so become stricter, never laxer; with a `timeout` no lost promise is further away than that. A thread that is paused uses its permit later. The server knows its promises as long as it has the key: after a
+    /// `FLUSHALL`, a restart without data, or a clock that was set forward it counts from nothing, and what it had promised passes beside that.
+    ///
+    /// **Fixed window**: nothing can be promised, because others count in the same key. The threads of one client stand in line, first come first served, and ask
+    /// in that order, no more of them at a time than there is room for; when a window is used up the first sleeps until its end and asks again. That is
+    /// one question for each permit and one more for each window, and one for a thread whose `timeout` ends in the line. Among processes there is no order.
     ///
     /// # Errors
     /// As [`check_n`](RateLimiter::check_n), but an outage is waited through: until the deadline, or without one up to the client's `max_outage`. "Redis
     /// is down" is never `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the client is closed meanwhile.
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
-        self.check_input(1).map_err(|error| self.named(error))?;
+        // Before anything is locked: in a forked child nobody may ever unlock it.
+        self.check_input(1).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
         let Background { clock, limits, closing, .. } = &*self.background;
         let deadline = clock.after(timeout);
         let bell = Bell::new();
         let _closing = closing.rings(&bell);
+        let place = (self.form == Form::Fixed).then(|| self.lines.enter(&self.key, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
-            self.check_open().map_err(|error| self.named(error))?;
+            self.background.check_open().map_err(|error| self.named(error))?;
             let asked_at = clock.now();
-            let pause = match self.take(1) {
-                Ok(decision) if decision.allowed => return Ok(true),
+            if let Some(Next::Sleep(until)) = place.as_ref().map(|place| place.next(asked_at)) {
+                bell.wait(clock, until.into_iter().chain(deadline).min());
+                continue;
+            }
+            match self.take(1, deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(asked_at))) {
+                Ok(decision) if decision.allowed => {
+                    if let Some(place) = &place {
+                        place.passed(decision.remaining);
+                    }
+                    // Counted from the reply: the server promised the permit at some moment before that.
+                    return self.sleep(&bell, clock.after(decision.retry_after)).map(|()| true);
+                }
                 Ok(Decision { retry_after, .. }) => {
                     // Counted from before the question: the server counted from some moment after that.
-                    let room = asked_at.checked_add(retry_after);
-                    if deadline.is_some_and(|deadline| room.is_none_or(|room| room > deadline)) {
-                        return Ok(false);
-                    }
+                    let room = asked_at.checked_add(retry_after).filter(|room| deadline.is_none_or(|deadline| *room <= deadline));
+                    // A smooth limit would have promised what comes in time.
+                    let (Some(place), Some(room)) = (&place, room) else { return Ok(false) };
+                    place.refused(room.max(clock.now() + backoff::SHORTEST));
                     silent_since = None;
-                    backoff::room_pause(retry_after)
                 }
                 Err(error) => {
                     let now = clock.now();
@@ -156,17 +184,28 @@ impl RateLimiter {
                     if error.permanent || is_over {
                         return Err(self.named(error.into_error()));
                     }
-                    backoff::outage_pause()
+                    if let Some(place) = &place {
+                        place.unanswered();
+                    }
+                    let until = clock.after(backoff::outage_pause());
+                    bell.wait(clock, until.into_iter().chain(deadline).min());
                 }
-            };
-            let until = clock.after(pause);
-            // Rung only by closing.
-            bell.wait(clock, until.into_iter().chain(deadline).min());
+            }
         }
     }
 
+    /// Sleeps until a promised permit may be used.
+    fn sleep(&self, bell: &Bell, until: Option<Instant>) -> Result<()> {
+        let clock = &self.background.clock;
+        while until.is_none_or(|until| clock.now() < until) {
+            self.background.check_open().map_err(|error| self.named(error))?;
+            bell.wait(clock, until);
+        }
+        Ok(())
+    }
+
     /// Asks the store; once more over a fresh connection if an idle one had been closed, which a server does at every restart.
-    fn take(&self, wanted: u64) -> Result<Decision, StoreError> {
+    fn take(&self, wanted: u64, patience: Duration) -> Result<Decision, StoreError> {
         let ask = || {
             self.store.take(&Take {
                 key: &self.key,
@@ -174,6 +213,7 @@ impl RateLimiter {
                 capacity: self.count,
                 window: self.window(),
                 wanted,
+                patience: patience.min(LONGEST_WINDOW),
                 deadline: self.background.command_deadline(),
             })
         };
@@ -205,13 +245,6 @@ impl RateLimiter {
             return Ok(());
         };
         Err(Error::invalid(problem))
-    }
-
-    fn check_open(&self) -> Result<()> {
-        if self.background.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-        }
-        Ok(())
     }
 
     fn named(&self, error: Error) -> Error {

@@ -12,11 +12,13 @@ use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
 use crate::condition::{Condition, check_name};
 use crate::guard::{LockGuard, finish};
-use crate::lease::acquire::Acquisition;
+use crate::lease::acquire::Wait;
+use crate::lease::acquisition::Acquisition;
 use crate::lease::notify::{Keeper, Lost, LostReason};
 use crate::lease::patience::{Attempts, Patience};
-use crate::lease::store::{End, Extend, Gone, LeaseStore, StoreError};
-use crate::lease::{Background, Lease, backoff};
+use crate::lease::release::Released;
+use crate::lease::store::{End, Extend, LeaseStore, StoreError};
+use crate::lease::{Background, Ended, Lease};
 use crate::local::SharedLock;
 use crate::local::holds::{self, Dropped, Hold};
 use crate::local::turn::{Baton, Ticket};
@@ -132,15 +134,19 @@ impl RedisLock {
     ///
     /// # Errors
     /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock is held still, and valid until the earlier of
-    /// the two ends. If the new end was the earlier one, nothing makes the lease longer any more: a late copy could end it unseen. `InvalidInput`: nothing was sent.
+    /// the two ends. If the new end was the earlier one, nothing makes the lease longer any more, nor is it handed to another thread: a late copy could end it
+    /// unseen. `Unavailable`, `InvalidInput`: nothing was sent, and the lease is as before; `Denied`, `Server`: so it is, too.
+    ///
+    /// An earlier end has two thirds of its length to be answered, at most one command timeout.
     pub fn extend(&self, lease: Duration) -> Result<()> {
         let length = whole_millis(lease);
         check_lease(length).map_err(|error| self.named(error))?;
+        let background = self.background();
+        background.check_process().map_err(|error| self.named(error))?;
         let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease)).ok_or_else(|| self.not_held())?;
         if !held.is_valid() {
             return Err(self.lost());
         }
-        let background = self.background();
         let (mark, asked_at) = (held.mark(), background.clock.now());
         let shorter = held.remaining() > length;
         if shorter && !held.begin_shortening(asked_at, length) {
@@ -148,21 +154,26 @@ impl RedisLock {
         }
         let end = if shorter { End::Exactly } else { End::NotBefore };
         let moved = Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
-        let answer = self.store.end_in(&moved, end, background.command_deadline());
-        if matches!(answer, Ok(true)) {
-            held.settled();
-        }
-        if shorter && answer.is_ok() {
-            held.end_shortening();
+        // Our own end has moved already: if nothing can be sent, for want of a connection, that must be known before it.
+        let deadline = background.command_deadline();
+        let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
+        let answer = held.store.end_in(&moved, end, deadline);
+        match &answer {
+            Ok(_) if shorter => held.end_shortening(),
+            Err(error) if shorter && !error.may_have_run => held.cancel_shortening(),
+            _ => {}
         }
         let result = match answer {
-            Ok(true) if shorter => held.is_valid().then_some(()).ok_or_else(|| self.lost()),
-            Ok(true) => held.extended(mark, asked_at, length).then_some(()).ok_or_else(|| self.lost()),
+            Ok(true) => {
+                held.settled();
+                let is_valid = if shorter { held.is_valid() } else { held.extended(mark, asked_at, length) };
+                if is_valid { Ok(()) } else { Err(self.lost()) }
+            }
             Ok(false) => {
-                background.renewal.remove(&held);
-                held.lose(LostReason::Taken);
+                background.finish(&held, Ended::Lost(LostReason::Taken));
                 Err(self.lost())
             }
+            Err(error) if !error.may_have_run => Err(self.failed(error)),
             Err(error) => Err(self.unknown("nobody knows whether the end of the lease was moved", error)),
         };
         background.renewal.reschedule(&held);
@@ -196,6 +207,10 @@ impl RedisLock {
     }
 
     fn acquire(&self, patience: &Patience<'_>) -> Result<bool> {
+        // As in Java, also where this thread holds the lock already and would not have to wait.
+        if patience.interrupt.is_some_and(Interrupt::is_interrupted) {
+            return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
+        }
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
             return again.map(|()| true);
         }
@@ -204,8 +219,8 @@ impl RedisLock {
 
     /// Another hold of a lock that this thread holds already.
     fn lock_again(&self, hold: &mut Hold) -> Result<()> {
-        if !Arc::ptr_eq(&hold.options, &self.options) && hold.options != self.options {
-            return Err(self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options")));
+        if !self.same_options(hold) {
+            return Err(self.conflict());
         }
         if !hold.lease.is_valid() {
             return Err(self.lost());
@@ -214,34 +229,47 @@ impl RedisLock {
         Ok(())
     }
 
+    fn same_options(&self, hold: &Hold) -> bool {
+        Arc::ptr_eq(&hold.options, &self.options) || hold.options == self.options
+    }
+
+    fn conflict(&self) -> Error {
+        self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options"))
+    }
+
     fn acquire_first(&self, patience: &Patience<'_>) -> Result<bool> {
         self.shared.check_name()?;
         let background = self.background();
+        // Before anything is locked: in a forked child any mutex may stay locked for ever.
         patience.check(background)?;
         background.start()?;
         let mut attempts = Attempts::new(&self.options);
         let turn = self.shared.turn.take(background, &self.options, patience, &mut attempts)?;
         let Some((ticket, baton)) = turn else { return Ok(false) };
-        let mut acquisition = match baton {
-            Baton::Lease(lease) if lease.is_valid() => return self.hold(ticket, &lease).map(|()| true),
-            Baton::Place(place) => *place,
-            // Lost on its way from the last thread.
-            Baton::Lease(_) => self.acquisition()?,
-            Baton::Turn { silent_since } => self.acquisition()?.silent_since(silent_since),
-        };
         let report = |report| self.shared.turn.report(report, background.clock.now());
-        let result = acquisition.run(patience, &mut attempts, &self.shared.contention, &report);
+        let (mut acquisition, silent_since) = match baton {
+            Baton::Lease(lease) if lease.is_valid() => return self.hold(ticket, &lease).map(|()| true),
+            // Lost on its way from the last thread.
+            Baton::Lease(_) => (self.acquisition()?, None),
+            Baton::Place { place, silent_since } => (*place, silent_since),
+            Baton::Turn { silent_since } => (self.acquisition()?, silent_since),
+        };
+        let attempts = &mut attempts;
+        let mut wait = Wait { patience, attempts, contention: &self.shared.contention, report: &report, silent_since };
+        let result = acquisition.run(&mut wait, None);
         match result {
             Ok(Some(lease)) => {
                 // Looked after from before `lock` returns (R8).
                 if !background.renewal.add(&lease) {
-                    background.cleaner.withdraw_now(lease.withdrawal(), background.command_deadline());
+                    background.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
                 }
                 self.hold(ticket, &lease).map(|()| true)
             }
             ended => {
-                ticket.pass_place(acquisition);
+                if let Some(unused) = ticket.pass_place(acquisition) {
+                    unused.give_up(&wait);
+                }
                 ended.map(|_| false)
             }
         }
@@ -272,52 +300,11 @@ impl RedisLock {
 
     /// Releases what this thread held (R12).
     fn release(&self, hold: &Hold) -> Result<()> {
-        let (lease, background) = (&hold.lease, self.background());
-        if background.is_forked() {
-            return Err(self.named(Error::unsupported("the lock belongs to the process that this one was forked from")));
+        match self.background().release(&hold.lease) {
+            Released::Yes => Ok(()),
+            Released::Lost => Err(self.lost()),
+            Released::Unknown(error) => Err(self.unknown("nobody knows whether the lock was released", error)),
         }
-        if lease.is_told() {
-            return Err(self.lost());
-        }
-        // Before the release is sent, so that no extend of ours follows it (R8).
-        background.renewal.remove(lease);
-        let mut deadline = background.command_deadline();
-        let (mut unanswered, mut repeated) = (false, false);
-        loop {
-            match self.store.release(&lease.key, &lease.token, lease.settles(), deadline) {
-                Ok(Gone::Released) => break,
-                // A release without an answer has run after all: nobody else can have taken it while it was valid.
-                Ok(Gone::NotOurs) if unanswered && lease.is_valid() => break,
-                Ok(Gone::NotOurs) => {
-                    lease.lose(LostReason::Taken);
-                    return Err(self.lost());
-                }
-                Err(error) => {
-                    unanswered |= error.may_have_run;
-                    let timed_out = background.clock.now() >= deadline;
-                    if timed_out && unanswered && !repeated && lease.is_valid() {
-                        // An idle connection may have died without a word, or one reply got lost: the next connection tells.
-                        repeated = true;
-                        deadline = background.command_deadline();
-                        continue;
-                    }
-                    if error.permanent || timed_out {
-                        lease.settle_as_released();
-                        background.cleaner.withdraw(lease.withdrawal());
-                        return Err(self.unknown("nobody knows whether the lock was released", error));
-                    }
-                    if !error.stale {
-                        std::thread::sleep(backoff::outage_pause());
-                    }
-                }
-            }
-        }
-        let released = lease.settle_as_released();
-        if lease.is_unsettled() {
-            // A copy of an unanswered attempt may still arrive, and make an orphan of the lease that has just been released (R5).
-            background.cleaner.withdraw(lease.withdrawal());
-        }
-        if released { Ok(()) } else { Err(self.lost()) }
     }
 
     pub(crate) fn deadline(&self, timeout: Duration) -> Option<Instant> {
@@ -369,6 +356,11 @@ impl Lock for RedisLock {
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
             Dropped::Last(hold) => {
+                // Before anything is locked: in a forked child any mutex may stay locked for ever. Nor is the hold dropped there.
+                if let Err(error) = self.background().check_process() {
+                    std::mem::forget(hold);
+                    return Err(self.named(error));
+                }
                 if self.shared.turn.hand_off(hold.ticket, &hold.lease, &hold.options) {
                     return Ok(());
                 }

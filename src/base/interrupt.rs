@@ -1,5 +1,6 @@
 //! Interrupts: ending another thread's wait for a lock.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -36,7 +37,14 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct Shared {
     set: AtomicBool,
-    waiting: Mutex<Vec<Weak<Bell>>>,
+    waiting: Mutex<Waiting>,
+}
+
+/// The bells to ring, by number: thousands of threads may wait with one interrupt, and each takes its own out again.
+#[derive(Debug, Default)]
+struct Waiting {
+    bells: HashMap<u64, Weak<Bell>>,
+    last: u64,
 }
 
 impl Interrupt {
@@ -49,7 +57,7 @@ impl Interrupt {
     /// Ends every wait that was given this interrupt, now and until [`reset`](Interrupt::reset).
     pub fn interrupt(&self) {
         self.shared.set.store(true, Ordering::SeqCst);
-        for bell in locked(&self.shared.waiting).iter().filter_map(Weak::upgrade) {
+        for bell in locked(&self.shared.waiting).bells.values().filter_map(Weak::upgrade) {
             bell.ring();
         }
     }
@@ -69,22 +77,75 @@ impl Interrupt {
     ///
     /// The caller looks at [`is_interrupted`](Self::is_interrupted) *after* this, so an interrupt is either seen there or rings.
     pub(crate) fn rings(&self, bell: &Arc<Bell>) -> Ringing<'_> {
-        locked(&self.shared.waiting).push(Arc::downgrade(bell));
-        Ringing { interrupt: self, bell: Arc::downgrade(bell) }
+        let mut waiting = locked(&self.shared.waiting);
+        waiting.last += 1;
+        let number = waiting.last;
+        waiting.bells.insert(number, Arc::downgrade(bell));
+        Ringing { interrupt: self, number }
     }
 }
 
 /// An interrupt's hold on a bell; ends when dropped.
 pub(crate) struct Ringing<'a> {
     interrupt: &'a Interrupt,
-    bell: Weak<Bell>,
+    number: u64,
 }
 
 impl Drop for Ringing<'_> {
     fn drop(&mut self) {
-        let mut waiting = locked(&self.interrupt.shared.waiting);
-        if let Some(at) = waiting.iter().position(|bell| bell.ptr_eq(&self.bell)) {
-            waiting.swap_remove(at);
+        locked(&self.interrupt.shared.waiting).bells.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::base::bell::Rung;
+    use crate::base::clock::Clock;
+
+    fn is_rung(bell: &Bell) -> bool {
+        bell.wait(&Clock::default(), Some(Instant::now())) != Rung::Silent
+    }
+
+    #[test]
+    fn each_bell_is_rung_until_it_is_taken_out_in_whatever_order() {
+        let interrupt = Interrupt::new();
+        let bells: Vec<_> = (0..5).map(|_| Bell::new()).collect();
+        let mut ringing: Vec<_> = bells.iter().map(|bell| Some(interrupt.rings(bell))).collect();
+        // One bell may be there twice.
+        let again = interrupt.rings(&bells[3]);
+        for out in [2, 0, 3, 4, 1] {
+            ringing[out] = None;
+            interrupt.interrupt();
+            for (bell, ringing) in bells.iter().zip(&ringing).filter(|(bell, _)| !Arc::ptr_eq(bell, &bells[3])) {
+                assert_eq!(is_rung(bell), ringing.is_some());
+            }
+            assert!(is_rung(&bells[3]));
         }
+        drop(again);
+        interrupt.interrupt();
+        assert!(!is_rung(&bells[3]) && locked(&interrupt.shared.waiting).bells.is_empty());
+    }
+
+    #[test]
+    fn a_wait_that_ends_costs_the_same_however_many_others_wait() {
+        let interrupt = Interrupt::new();
+        let bell = Bell::new();
+        // The quickest of many: what the machine does meanwhile does not count.
+        let quickest = || {
+            let one = || {
+                let ringing: Vec<_> = (0..16).map(|_| interrupt.rings(&bell)).collect();
+                let begun = Instant::now();
+                drop(ringing);
+                begun.elapsed()
+            };
+            (0..200).map(|_| one()).min().unwrap_or_default()
+        };
+        let alone = quickest();
+        let _others: Vec<_> = (0..20_000).map(|_| Bell::new()).map(|other| interrupt.rings(&other)).collect();
+        let among_many = quickest();
+        assert!(among_many < alone * 20 + Duration::from_micros(10), "{among_many:?} instead of {alone:?}");
     }
 }

@@ -214,7 +214,9 @@ impl LockOptions {
     /// For programs that must see their own value there. It costs safety: a late command of one hold cannot be told from a later hold with the
     /// same value, so two processes must never use the same value, and one process not for two holds that overlap an outage.
     /// Another thread is refused even though the value is the same, and an attempt that finds the value already there is believed
-    /// only after an unanswered attempt of the same call. There is no server queue for such locks. Refused with [`Layout::Timestamp`].
+    /// only after an unanswered attempt of the same call. What one hold of this client has left behind is never withdrawn beside its next hold of the same value; and
+    /// after a release without an answer the value is not used again until that release cannot arrive any more: `lock` waits, for about ten seconds after the
+    /// server's next answer, and `try_lock` is `Unavailable`. There is no server queue for such locks. Refused with [`Layout::Timestamp`].
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());

@@ -118,6 +118,7 @@ impl ClientBuilder {
                 store,
                 background: Arc::new(background),
                 names: Arc::default(),
+                lines: Arc::default(),
                 prefix: self.prefix,
                 options: Arc::new(self.options),
                 command_timeout,

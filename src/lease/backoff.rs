@@ -12,6 +12,9 @@ const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// waiter would find the gate shut after every second of its own probes.
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
+/// The shortest pause of a thread that was told when to come back.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+
 /// Between two signs of life of a waiter in a condition, which is told when there is anything new.
 const IN_CONDITION: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(6));
 
@@ -49,7 +52,7 @@ pub(crate) fn outage_pause() -> Duration {
 
 /// The pause of a thread that was told to come back after `wait`: never none, and not in step with others that were told the same.
 pub(crate) fn room_pause(wait: Duration) -> Duration {
-    wait.saturating_add(between(Duration::ZERO, Duration::from_millis(1))).max(Duration::from_millis(1))
+    wait.saturating_add(between(Duration::ZERO, SHORTEST)).max(SHORTEST)
 }
 
 fn between(min: Duration, max: Duration) -> Duration {

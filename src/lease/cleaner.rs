@@ -1,8 +1,8 @@
 //! The cleaner: withdraws, in the background, what nobody waits for any more (R5, R11).
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -10,10 +10,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::Limits;
 use super::backoff;
 use super::key::Key;
-use super::store::{LeaseStore, Withdraw};
+use super::store::{Gone, LeaseStore, StoreError, Withdraw};
 use super::token::Token;
 use super::worker::{Stopped, Worker};
 use crate::base::clock::Clock;
+use crate::base::error::ErrorKind;
+use crate::base::locked;
 
 /// For how long after the first answer a withdrawal is repeated.
 ///
@@ -28,6 +30,8 @@ use crate::base::clock::Clock;
 const SETTLE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
+/// At most so many in one call: a call that fails is repeated as a whole.
+const BULK: usize = 256;
 
 /// Something to withdraw.
 pub(crate) struct Withdrawal {
@@ -40,135 +44,297 @@ pub(crate) struct Withdrawal {
     pub(crate) condition: Option<Arc<str>>,
     /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
     pub(crate) in_flight: bool,
+    /// Whether the token is the caller's own value, which the next acquisition uses again.
+    pub(crate) reused: bool,
+    /// Whether a release of it has had no answer, and may still arrive.
+    pub(crate) release_in_flight: bool,
     /// Whether its thread ended while it held the lock (R11).
-    pub(crate) abandoned: bool,
+    pub(crate) abandoned: AtomicBool,
 }
 
 /// Hands withdrawals to the cleaner's thread. Clones feed the same thread.
 #[derive(Clone)]
 pub(crate) struct Cleaner {
-    worker: Arc<Worker<Withdrawal>>,
+    worker: Arc<Worker<Wake>>,
+    thread: Thread,
+}
+
+/// Says that there is something new to do.
+struct Wake;
+
+#[derive(Clone)]
+struct Thread {
+    shared: Arc<Shared>,
     clock: Clock,
     limits: Limits,
 }
 
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when a withdrawal has been tried, and when a value is not in use any more.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Job>,
+    last_number: u64,
+    /// The values of callers that acquisitions and leases use now. What is left of an earlier use waits for its end.
+    in_use: Vec<(Key, Token)>,
+    /// Until when to go on trying, once the client is closed.
+    closing: Option<Instant>,
+    ended: bool,
+}
+
 struct Job {
-    what: Withdrawal,
+    number: u64,
+    what: Arc<Withdrawal>,
     since: Instant,
     next: Instant,
     pause: Duration,
     answered_at: Option<Instant>,
+    /// Whether a withdrawal or a release of it may still be on its way.
+    release_in_flight: bool,
+    /// Whether it is being tried now.
+    running: bool,
+}
+
+impl Job {
+    fn is(&self, key: &Key, token: &Token) -> bool {
+        self.what.token == *token && self.what.key == *key
+    }
+
+    /// Whether nothing is left to do after an answer at `now`.
+    fn is_settled(&self, now: Instant) -> bool {
+        let may_arrive = self.what.in_flight || (self.what.reused && self.release_in_flight);
+        !may_arrive || self.answered_at.is_some_and(|answered| now.saturating_duration_since(answered) >= SETTLE)
+    }
+}
+
+/// The use of a caller's own value, until dropped.
+pub(crate) struct InUse {
+    cleaner: Cleaner,
+    name: (Key, Token),
+    /// Whether something of an earlier use may still arrive at the store.
+    pub(crate) left_behind: bool,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut state = locked(&self.cleaner.thread.shared.state);
+        if let Some(at) = state.in_use.iter().position(|name| *name == self.name) {
+            state.in_use.swap_remove(at);
+        }
+        drop(state);
+        self.cleaner.thread.shared.changed.notify_all();
+        let _ = self.cleaner.worker.send(Wake);
+    }
 }
 
 impl Cleaner {
     pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
-        Self { worker: Arc::new(Worker::new("distlock-cleaner")), clock, limits }
+        let thread = Thread { shared: Arc::default(), clock, limits };
+        Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
     /// Starts the thread. Before a lease is asked for: a thread that dies while it holds cannot start another.
     pub(crate) fn start(&self) -> io::Result<()> {
-        let thread = Thread { clock: self.clock.clone(), limits: self.limits };
-        self.worker.start(move |work| thread.run(work))
+        let thread = self.thread.clone();
+        self.worker.start(move |wake| thread.run(wake))
     }
 
     /// Withdraws soon, and again until nothing can be left. Once the client is closed: at once, on this thread, and only once.
     pub(crate) fn withdraw(&self, what: Withdrawal) {
-        if let Err(what) = self.worker.send(what) {
-            let _ = what.try_once(self.clock.now() + self.limits.command_timeout);
+        if let Err(what) = self.add(what) {
+            let _ = what.try_once(self.thread.command_deadline());
         }
     }
 
     /// Withdraws at once, on this thread; what is not answered by the deadline is left to the background.
-    pub(crate) fn withdraw_now(&self, what: Withdrawal, deadline: Instant) {
-        if what.try_once(deadline).is_err() {
+    pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) {
+        if let Err(error) = what.try_once(deadline) {
+            what.release_in_flight |= error.may_have_run;
             self.withdraw(what);
         }
     }
 
-    /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it. After `stop` it does nothing: closing released every hold.
+    /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it. After `close` it does nothing: closing
+    /// released every hold.
     pub(crate) fn withdraw_later(&self, what: Withdrawal) {
-        let _ = self.worker.send(what);
+        let _ = self.add(what);
     }
 
-    /// Lets the thread try once more each thing that it has had no answer for, and end.
-    pub(crate) fn stop(&self) -> Stopped {
+    fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
+        let mut state = locked(&self.thread.shared.state);
+        if state.ended {
+            return Err(what);
+        }
+        state.last_number += 1;
+        let (number, now) = (state.last_number, self.thread.clock.now());
+        let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
+        let job = Job { number, what, since: now, next: now, pause: FIRST_PAUSE, answered_at: None, release_in_flight, running: false };
+        state.jobs.push(job);
+        drop(state);
+        let _ = self.worker.send(Wake);
+        Ok(())
+    }
+
+    /// Begins to use a caller's own value, which may have been used before. A withdrawal of it never runs beside the new use:
+    ///
+    /// 1. hold 1 ends, and its value is withdrawn in the background, again and again, because an attempt of it had no answer;
+    /// 2. hold 2 begins, under the same value;
+    /// 3. the next withdrawal deletes hold 2.
+    ///
+    /// So what is still to be withdrawn is forgotten here: a late copy of an attempt changes nothing while hold 2 lasts, and hold 2 withdraws
+    /// it in the end. Only a late copy of a *release* would delete hold 2: where one may be on its way, the use is refused.
+    pub(crate) fn reuse(&self, key: &Key, token: &Token, deadline: Instant) -> Result<InUse, StoreError> {
+        let refused = || StoreError::not_sent(ErrorKind::Unavailable, "an earlier hold with the same value is still being undone");
+        let name = (key.clone(), token.clone());
+        let Thread { shared, clock, .. } = &self.thread;
+        let mut state = locked(&shared.state);
+        while state.in_use.contains(&name) || state.jobs.iter().any(|job| job.running && job.is(key, token)) {
+            let left = clock.sleep_for(deadline);
+            if left.is_zero() {
+                return Err(refused());
+            }
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.jobs.iter().any(|job| job.is(key, token) && job.release_in_flight) {
+            return Err(refused());
+        }
+        let before = state.jobs.len();
+        state.jobs.retain(|job| !job.is(key, token));
+        let left_behind = state.jobs.len() < before;
+        state.in_use.push(name.clone());
+        Ok(InUse { cleaner: self.clone(), name, left_behind })
+    }
+
+    /// Lets the thread go on trying what has had no answer, until the deadline, and end.
+    pub(crate) fn close(&self, deadline: Instant) -> Stopped {
+        locked(&self.thread.shared.state).closing.get_or_insert(deadline);
         self.worker.stop()
     }
-}
 
-struct Thread {
-    clock: Clock,
-    limits: Limits,
+    /// How many locks may still be held on the server, because nobody has answered.
+    pub(crate) fn unanswered(&self) -> usize {
+        locked(&self.thread.shared.state).jobs.iter().filter(|job| job.answered_at.is_none()).count()
+    }
 }
 
 impl Thread {
-    fn run(&self, work: &Receiver<Withdrawal>) {
-        let mut jobs: VecDeque<Job> = VecDeque::new();
-        loop {
-            let next = jobs.iter().map(|job| job.next).min();
-            let received = match next {
-                None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(next) => work.recv_timeout(self.clock.sleep_for(next)),
-            };
-            match received {
-                Ok(what) => {
-                    if what.abandoned {
-                        log::warn!("lock {:?}: a thread ended while it held the lock; it is released now", what.name);
-                    }
-                    let now = self.clock.now();
-                    jobs.push_back(Job { what, since: now, next: now, pause: FIRST_PAUSE, answered_at: None });
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.drain(jobs),
-            }
-            self.round(&mut jobs);
-        }
+    fn command_deadline(&self) -> Instant {
+        self.clock.now() + self.limits.command_timeout
     }
 
-    /// Tries each job whose time has come, once.
-    fn round(&self, jobs: &mut VecDeque<Job>) {
-        for _ in 0..jobs.len() {
-            let Some(mut job) = jobs.pop_front() else { return };
+    fn run(&self, wake: &Receiver<Wake>) {
+        loop {
             let now = self.clock.now();
-            if job.next > now {
-                jobs.push_back(job);
+            let (due, next) = self.take(|job| job.next <= now);
+            if due.is_empty() {
+                let closed = match next {
+                    None => wake.recv().is_err(),
+                    Some(next) => matches!(wake.recv_timeout(self.clock.sleep_for(next)), Err(RecvTimeoutError::Disconnected)),
+                };
+                if closed {
+                    return self.drain();
+                }
                 continue;
             }
-            let answer = job.what.try_once(now + self.limits.command_timeout);
-            let now = self.clock.now();
-            match answer {
-                Ok(()) => {
-                    let answered_at = *job.answered_at.get_or_insert(now);
-                    if !job.what.in_flight || now.saturating_duration_since(answered_at) >= SETTLE {
-                        continue;
-                    }
-                    job.next = now + job.pause;
-                    job.pause = (job.pause * 2).min(LONGEST_PAUSE);
-                    jobs.push_back(job);
-                }
-                // What cannot be withdrawn for lack of a permission ends with its lease.
-                Err(true) if now.saturating_duration_since(job.since) >= job.what.lease => {}
-                Err(_) => {
-                    let again = now + backoff::outage_pause();
-                    job.next = again;
-                    jobs.push_back(job);
-                    // One that is not answered holds up the others for its whole deadline: let them all wait for the server's return.
-                    for job in jobs.iter_mut() {
-                        job.next = job.next.max(again);
-                    }
-                    return;
-                }
-            }
+            self.withdraw(&due, self.command_deadline(), false);
         }
     }
 
-    /// The client is being closed: whatever has not been answered once is tried once more, until one is not answered.
-    fn drain(&self, jobs: VecDeque<Job>) {
-        for job in jobs.into_iter().filter(|job| job.answered_at.is_none()) {
-            if job.what.try_once(self.clock.now() + self.limits.command_timeout).is_err() {
-                log::warn!("lock {:?}: could not be withdrawn before the client ended", job.what.name);
-                return;
+    /// Takes the jobs of one store that `wanted` chooses, or says when the next one is due.
+    fn take(&self, wanted: impl Fn(&Job) -> bool) -> (Vec<(u64, Arc<Withdrawal>)>, Option<Instant>) {
+        let mut state = locked(&self.shared.state);
+        let State { jobs, in_use, .. } = &mut *state;
+        let is_free = |job: &Job| !in_use.iter().any(|(key, token)| job.is(key, token));
+        let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
+        let mut taken: Vec<(u64, Arc<Withdrawal>)> = Vec::new();
+        for job in jobs.iter_mut() {
+            let same_store = taken.first().is_none_or(|(_, first)| Arc::ptr_eq(&first.store, &job.what.store));
+            if taken.len() < BULK && same_store && wanted(job) && is_free(job) {
+                job.running = true;
+                taken.push((job.number, Arc::clone(&job.what)));
             }
+        }
+        (taken, next)
+    }
+
+    /// Tries these once. `false`: not all were answered. `all`: go on also where the store goes on by itself.
+    fn withdraw(&self, due: &[(u64, Arc<Withdrawal>)], deadline: Instant, all: bool) -> bool {
+        let Some((_, first)) = due.first() else { return true };
+        for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst)) {
+            log::warn!("lock {:?}: a thread ended while it held the lock; it is released now", what.name);
+        }
+        let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
+        let mut answers = first.store.withdraw(&what, deadline).into_iter();
+        let by_itself = first.store.undoes_attempts() && !all;
+        let now = self.clock.now();
+        let mut answered = true;
+        let mut state = locked(&self.shared.state);
+        for (number, what) in due {
+            let Some(at) = state.jobs.iter().position(|job| job.number == *number) else { continue };
+            let Some(job) = state.jobs.get_mut(at) else { continue };
+            job.running = false;
+            let ended = match answers.next() {
+                Some(Ok(_)) => {
+                    job.answered_at.get_or_insert(now);
+                    job.next = now + job.pause;
+                    job.pause = (job.pause * 2).min(LONGEST_PAUSE);
+                    by_itself || job.is_settled(now)
+                }
+                Some(Err(error)) => {
+                    log::debug!("lock {:?}: no answer to a withdrawal: {}", what.name, error.message);
+                    answered = false;
+                    job.release_in_flight |= error.may_have_run;
+                    // What cannot be withdrawn for lack of a permission ends with its lease.
+                    by_itself || (error.permanent && now.saturating_duration_since(job.since) >= what.lease)
+                }
+                None => {
+                    answered = false;
+                    false
+                }
+            };
+            if ended {
+                state.jobs.swap_remove(at);
+            }
+        }
+        if !answered {
+            // One that is not answered holds up the others for its whole deadline: let them all wait for the server's return.
+            let again = now + backoff::outage_pause();
+            let same_store = state.jobs.iter_mut().filter(|job| Arc::ptr_eq(&job.what.store, &first.store));
+            same_store.for_each(|job| job.next = job.next.max(again));
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        answered
+    }
+
+    /// The client is being closed: whatever has not been answered is tried until it is, or until the time is over.
+    fn drain(&self) {
+        let until = locked(&self.shared.state).closing.unwrap_or_else(|| self.clock.now());
+        let mut deadline = self.command_deadline();
+        loop {
+            let (due, _) = self.take(|job| job.answered_at.is_none() && !job.running);
+            if due.is_empty() {
+                break;
+            }
+            let answered = self.withdraw(&due, deadline, true);
+            deadline = self.command_deadline().min(until);
+            let left = self.clock.sleep_for(until);
+            if left.is_zero() {
+                break;
+            }
+            if !answered {
+                std::thread::sleep(backoff::outage_pause().min(left));
+            }
+        }
+        let mut state = locked(&self.shared.state);
+        state.ended = true;
+        for job in state.jobs.iter().filter(|job| job.answered_at.is_none()) {
+            log::warn!("lock {:?}: could not be withdrawn before the client ended", job.what.name);
         }
     }
 }
@@ -176,19 +342,26 @@ impl Thread {
 impl Withdrawal {
     /// A grant that came back for a token that nobody knows any more.
     pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
-        let name = key.as_str().into();
-        Self { store, name, key, token, lease: Duration::ZERO, condition: None, in_flight: false, abandoned: false }
+        Self {
+            name: key.as_str().into(),
+            store,
+            key,
+            token,
+            lease: Duration::ZERO,
+            condition: None,
+            in_flight: false,
+            reused: false,
+            release_in_flight: false,
+            abandoned: AtomicBool::new(false),
+        }
     }
 
-    /// `Err`: no answer, and whether that is permanent.
-    fn try_once(&self, deadline: Instant) -> Result<(), bool> {
-        let what = Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() };
-        match self.store.withdraw_one(what, deadline) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message);
-                Err(error.permanent)
-            }
-        }
+    fn as_withdraw(&self) -> Withdraw<'_> {
+        Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() }
+    }
+
+    fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
+        let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
+        answer.inspect_err(|error| log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message))
     }
 }

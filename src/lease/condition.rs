@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::acquire::{Acquisition, Waiting};
+use super::acquisition::{Acquisition, Waiting};
 use super::patience::Patience;
 use super::store::{InCondition, Place};
 use super::token::Token;
@@ -11,10 +11,14 @@ use super::{Lease, backoff};
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
 
-/// How a wait in a condition ended. Where there is a lease, the lock is held already.
-pub(crate) enum Ended {
-    /// Notified, or woken for no reason: the place in the condition was lost with the server's data.
-    Woken(Option<Arc<Lease>>),
+/// How a wait in a condition ended.
+pub(crate) enum Woken {
+    /// Notified, and the lock is held.
+    Granted(Arc<Lease>),
+    /// Notified, and refused the lock, whose present lease lasts for so long.
+    Notified(Option<Duration>),
+    /// Woken for no reason: the place in the condition was lost with the server's data.
+    Gone,
     TimedOut,
     Interrupted,
 }
@@ -43,7 +47,7 @@ impl Acquisition {
         release: &Token,
         patience: &Patience<'_>,
         released: &dyn Fn(),
-    ) -> Result<Ended, Failed> {
+    ) -> Result<Woken, Failed> {
         let background = Arc::clone(&self.background);
         let bell = Arc::clone(&self.bell);
         let _closing = background.closing.rings(&bell);
@@ -51,6 +55,7 @@ impl Acquisition {
         self.condition = Some(Arc::clone(condition));
         self.was_in_condition = true;
         let mut entered = false;
+        let mut silent_since = None;
         loop {
             let interrupted = match patience.check(&background) {
                 Err(error) if error.is_interrupted() => true,
@@ -68,8 +73,8 @@ impl Acquisition {
             }
             let pause = match answer {
                 Ok(InCondition::Waiting { asked_at }) => {
-                    self.silent_since = None;
-                    self.refused_at(asked_at);
+                    silent_since = None;
+                    self.refused_at(asked_at, true);
                     if interrupted || timed_out {
                         // Entered only now: the next question leaves.
                         continue;
@@ -77,24 +82,22 @@ impl Acquisition {
                     backoff::condition_pause()
                 }
                 Ok(InCondition::Granted { asked_at, fences }) => match self.grant_at(asked_at, fences) {
-                    Some(lease) => return Ok(Ended::Woken(Some(lease))),
+                    Some(lease) => return Ok(Woken::Granted(lease)),
                     None => backoff::outage_pause(),
                 },
                 Ok(InCondition::Notified { asked_at, remaining, heard }) => {
-                    self.heard = heard;
-                    self.refused_at(asked_at);
+                    self.refused_at(asked_at, heard);
                     self.condition = None;
-                    self.refused = Some(remaining);
-                    return Ok(Ended::Woken(None));
+                    return Ok(Woken::Notified(remaining));
                 }
                 Ok(InCondition::Gone) => {
                     self.condition = None;
                     return Ok(if interrupted {
-                        Ended::Interrupted
+                        Woken::Interrupted
                     } else if timed_out {
-                        Ended::TimedOut
+                        Woken::TimedOut
                     } else {
-                        Ended::Woken(None)
+                        Woken::Gone
                     });
                 }
                 Ok(InCondition::NotOurs) if !self.unanswered => {
@@ -105,11 +108,11 @@ impl Acquisition {
                 Ok(InCondition::NotOurs) => {
                     self.condition = None;
                     released();
-                    return Ok(Ended::Woken(None));
+                    return Ok(Woken::Gone);
                 }
                 Err(error) => {
                     let error = self.no_answer(error);
-                    let since = *self.silent_since.get_or_insert(background.clock.now());
+                    let since = *silent_since.get_or_insert(background.clock.now());
                     let outage = background.clock.now().saturating_duration_since(since);
                     if error.permanent || outage >= background.limits.max_outage {
                         return Err(self.failed(entered, error.into_error()));
@@ -124,7 +127,7 @@ impl Acquisition {
                 && let Some(lease) = self.enter(grant)
             {
                 self.condition = None;
-                return Ok(Ended::Woken(Some(self.hand_out(lease))));
+                return Ok(Woken::Granted(self.hand_out(lease)));
             }
         }
     }

@@ -1,12 +1,16 @@
 //! Leases: ownership limited in time. Nothing here names Redis; time is read nowhere else.
 
 pub(crate) mod acquire;
+pub(crate) mod acquisition;
+mod background;
 pub(crate) mod backoff;
 pub(crate) mod cleaner;
 pub(crate) mod condition;
+pub(crate) mod count;
 pub(crate) mod key;
 pub(crate) mod notify;
 pub(crate) mod patience;
+pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod store;
 pub(crate) mod token;
@@ -18,76 +22,29 @@ use std::time::{Duration, Instant};
 
 use crate::base::bell::Fences;
 use crate::base::clock::Clock;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interrupt;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
+pub(crate) use background::{Background, Limits};
+use cleaner::{Cleaner, Withdrawal};
 use key::Key;
 use notify::{Keeper, Lost, LostReason};
 use store::LeaseStore;
-use token::{Token, Tokens};
+use token::Token;
 
-/// What every lease of one client shares: the clock, the limits, and the threads that look after leases.
-pub(crate) struct Background {
-    pub(crate) clock: Clock,
-    pub(crate) limits: Limits,
-    pub(crate) tokens: Tokens,
-    pub(crate) renewal: renewal::Renewal,
-    pub(crate) cleaner: cleaner::Cleaner,
-    pub(crate) notifier: notify::Notifier,
-    /// Set when the client is closed: ends every wait.
-    pub(crate) closing: Interrupt,
-    /// Which process made the client.
-    process: u32,
-}
-
-/// How long a command, and an outage, may last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) command_timeout: Duration,
-    pub(crate) max_outage: Duration,
-}
-
-impl Background {
-    pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
-        let cleaner = cleaner::Cleaner::new(clock.clone(), limits);
-        Self {
-            renewal: renewal::Renewal::new(clock.clone(), limits, cleaner.clone()),
-            cleaner,
-            notifier: notify::Notifier::new(),
-            tokens: Tokens::default(),
-            closing: Interrupt::new(),
-            process: std::process::id(),
-            clock,
-            limits,
-        }
-    }
-
-    /// Starts the threads that a lease needs, unless they run already. Before it is asked for.
-    pub(crate) fn start(&self) -> Result<()> {
-        self.cleaner
-            .start()
-            .and_then(|()| self.renewal.start())
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases").because(error))
-    }
-
-    /// An error once the client is being closed.
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-        }
-        Ok(())
-    }
-
-    /// Whether this process is a fork of the one that made the client. Then nothing here may be waited for: none of the threads is in this process, and one of
-    /// them may have held any of these mutexes when it was copied (R11).
-    pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
-    }
-
-    pub(crate) fn command_deadline(&self) -> Instant {
-        self.clock.now() + self.limits.command_timeout
-    }
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The store confirmed that it was released.
+    Released,
+    /// Nobody wants it any more, and the store may hold it still: its release had no answer, or none was sent.
+    GivenUp {
+        /// Whether a release may be on its way.
+        release_sent: bool,
+    },
+    /// It was lost while it was held.
+    Lost(LostReason),
+    /// Its thread ended while it held it.
+    Abandoned,
 }
 
 /// A lease that was granted: who owns what, until when.
@@ -105,14 +62,18 @@ pub(crate) struct Lease {
     until: AtomicU64,
     /// Why it is over; the first reason stays.
     reason: AtomicUsize,
-    /// Whether the loss has been told. Until then a release that the server confirms is simply a release.
-    told: AtomicBool,
+    /// Whether it has ended, in whatever way: until then a release that the server confirms is simply a release.
+    ended: AtomicBool,
     /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run after the release (R5).
     unsettled: bool,
+    /// Whether the token is the caller's own value.
+    reuses_value: bool,
     /// The fences that this lease may still give out: the next one. 0 where the lock has no fences.
     next_fence: AtomicU64,
     /// How often in a row it may still pass to another thread of this process.
     hand_offs: AtomicU64,
+    /// The use of the caller's own value, until the lease ends.
+    in_use: Mutex<Option<cleaner::InUse>>,
     /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
     listening: OnceLock<store::Listening>,
     /// Whether the server has not heard of us since it handed us the lock: it keeps the notification that woke us until then.
@@ -131,8 +92,8 @@ const OVER: u64 = 0;
 struct Moves {
     /// How often the end was moved to an earlier one.
     count: u64,
-    /// Whether a shortening is on its way.
-    shortening: bool,
+    /// A shortening that is on its way, by the end that was valid before it.
+    shortening: Option<u64>,
 }
 
 /// How often a lease had been shortened when an extend was sent; `None`: just then it was being shortened.
@@ -164,10 +125,11 @@ pub(crate) struct Terms {
     pub(crate) unsettled: bool,
     /// Whether a notification goes with it that the server keeps until it hears of us.
     pub(crate) settles: bool,
+    pub(crate) in_use: Option<cleaner::InUse>,
 }
 
 impl Lease {
-    pub(crate) fn new(key: Key, token: Token, store: Arc<dyn LeaseStore>, keeper: Arc<dyn Keeper>, clock: Clock, terms: &Terms) -> Self {
+    pub(crate) fn new(key: Key, token: Token, store: Arc<dyn LeaseStore>, keeper: Arc<dyn Keeper>, clock: Clock, terms: Terms) -> Self {
         let origin = terms.asked_at;
         let lease = Self {
             key,
@@ -180,12 +142,14 @@ impl Lease {
             origin,
             until: AtomicU64::new(OVER),
             reason: AtomicUsize::new(0),
-            told: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             unsettled: terms.unsettled,
+            reuses_value: terms.in_use.is_some(),
             // The first holder gets the first of the block.
             next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| (fences.last + 1).saturating_sub(u64::from(fences.count)).max(1))),
             // One fence for each hand-off, and the server may have reserved fewer than were asked for (R16).
             hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count - 1)))),
+            in_use: Mutex::new(terms.in_use),
             listening: OnceLock::new(),
             settles: AtomicBool::new(terms.settles),
             notifications: AtomicU64::new(0),
@@ -241,7 +205,7 @@ impl Lease {
     /// To be taken before an extend is sent, and shown when its answer counts.
     pub(crate) fn mark(&self) -> Mark {
         let moves = locked(&self.moves);
-        Mark((!moves.shortening).then_some(moves.count))
+        Mark(moves.shortening.is_none().then_some(moves.count))
     }
 
     /// Moves the end of the validity to a later one, after the server confirmed an extend that was asked for at `asked_at`. `false`: it was over before.
@@ -249,7 +213,7 @@ impl Lease {
     /// An answer does not count where a shortening was on its way since it was asked for: the two may have been carried out in either order.
     pub(crate) fn extended(&self, mark: Mark, asked_at: Instant, length: Duration) -> bool {
         let moves = locked(&self.moves);
-        if moves.shortening || mark.0 != Some(moves.count) {
+        if moves.shortening.is_some() || mark.0 != Some(moves.count) {
             return self.is_valid();
         }
         self.move_to(valid_until(asked_at, length), |old, new| new > old)
@@ -259,10 +223,10 @@ impl Lease {
     /// earlier one is still without an answer. Until that has come nothing makes the lease longer, because a late copy would shorten it unseen.
     pub(crate) fn begin_shortening(&self, asked_at: Instant, length: Duration) -> bool {
         let mut moves = locked(&self.moves);
-        if moves.shortening {
+        if moves.shortening.is_some() {
             return false;
         }
-        *moves = Moves { count: moves.count + 1, shortening: true };
+        *moves = Moves { count: moves.count + 1, shortening: Some(self.until.load(Ordering::SeqCst)) };
         self.move_to(valid_until(asked_at, length), |old, new| new < old);
         true
     }
@@ -270,7 +234,22 @@ impl Lease {
     /// The shortening was answered.
     pub(crate) fn end_shortening(&self) {
         let mut moves = locked(&self.moves);
-        *moves = Moves { count: moves.count + 1, shortening: false };
+        *moves = Moves { count: moves.count + 1, shortening: None };
+    }
+
+    /// The shortening was certainly not sent: the end is what it was before, unless the validity has been seen to end meanwhile.
+    pub(crate) fn cancel_shortening(&self) {
+        let mut moves = locked(&self.moves);
+        let before = moves.shortening.take();
+        moves.count += 1;
+        if let Some(before) = before.filter(|before| *before != OVER) {
+            self.move_to(self.origin + Duration::from_nanos(before), |old, new| new > old);
+        }
+    }
+
+    /// Whether an earlier end has not been answered: nothing makes such a lease longer any more.
+    fn is_being_shortened(&self) -> bool {
+        locked(&self.moves).shortening.is_some()
     }
 
     fn move_to(&self, end: Instant, wanted: impl Fn(u64, u64) -> bool) -> bool {
@@ -285,7 +264,7 @@ impl Lease {
     }
 
     /// Ends the validity.
-    pub(crate) fn end(&self, reason: LostReason) {
+    fn end(&self, reason: LostReason) {
         self.until.store(OVER, Ordering::SeqCst);
         self.set_reason(reason);
     }
@@ -294,24 +273,37 @@ impl Lease {
         let _ = self.reason.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Ends the validity and tells the keeper, once.
-    pub(crate) fn lose(self: &Arc<Self>, reason: LostReason) {
-        self.end(reason);
-        if !self.told.swap(true, Ordering::SeqCst) {
+    /// Ends the lease, once: the first way in which it ends is the one that counts. `false`: it had ended before.
+    ///
+    /// What may be left on the server is handed to the cleaner first, so that it is known before another thread has its turn.
+    fn finish(self: &Arc<Self>, cleaner: &Cleaner, how: Ended) -> bool {
+        self.end(if let Ended::Lost(reason) = how { reason } else { LostReason::Expired });
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        // A store that undoes by itself has begun to with the release.
+        let by_store = self.store.undoes_attempts() && matches!(how, Ended::Released | Ended::GivenUp { release_sent: true });
+        let may_be_left = match how {
+            Ended::Released | Ended::Lost(LostReason::Taken) => self.unsettled,
+            _ => true,
+        };
+        if may_be_left && !by_store {
+            let abandoned = how == Ended::Abandoned;
+            let release_in_flight = how == Ended::GivenUp { release_sent: true };
+            let what = Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
+            if abandoned { cleaner.withdraw_later(what) } else { cleaner.withdraw(what) }
+        }
+        drop(locked(&self.in_use).take());
+        if let Ended::Lost(_) = how {
             let reason = LostReason::from_code(self.reason.load(Ordering::SeqCst));
             self.keeper.lost(self, &Lost::new(self.keeper.name(), self.held_fence(), reason));
         }
+        true
     }
 
-    /// Whether the loss has been told.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.load(Ordering::SeqCst)
-    }
-
-    /// Says, once and for all, that no loss will be told any more: the lease was released. `false`: it had been told.
-    pub(crate) fn settle_as_released(&self) -> bool {
-        self.end(LostReason::Expired);
-        !self.told.swap(true, Ordering::SeqCst)
+    /// Whether it has ended, in whatever way.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
     }
 
     /// The fence of the thread that has the lease now.
@@ -323,7 +315,8 @@ impl Lease {
     /// Takes one local hand-off off the lease, and moves to the next fence of the block. `false`: none is left.
     pub(crate) fn take_hand_off(&self) -> bool {
         let left = self.hand_offs.load(Ordering::SeqCst);
-        if left == 0 {
+        // One that may be shortened unseen would take the next thread's validity with it.
+        if left == 0 || self.is_being_shortened() {
             return false;
         }
         // Only the holder hands off, so nobody counts down at the same time.
@@ -354,14 +347,9 @@ impl Lease {
         self.notifications.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whether a copy of an attempt may still arrive after the release.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled
-    }
-
     /// What the cleaner needs to remove whatever the store may still have of this lease.
-    pub(crate) fn withdrawal(&self) -> cleaner::Withdrawal {
-        cleaner::Withdrawal {
+    fn withdrawal(&self) -> Withdrawal {
+        Withdrawal {
             store: Arc::clone(&self.store),
             name: Arc::clone(self.keeper.name()),
             key: self.key.clone(),
@@ -369,7 +357,9 @@ impl Lease {
             lease: self.length,
             condition: None,
             in_flight: self.unsettled,
-            abandoned: false,
+            reused: self.reuses_value,
+            release_in_flight: false,
+            abandoned: false.into(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The renewal thread: keeps leases alive, in bulk, and tells when one is lost (R7, R8, R9).
 
+mod pace;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,10 +14,11 @@ use super::cleaner::Cleaner;
 use super::notify::LostReason;
 use super::store::{Extend, Within};
 use super::worker::{Stopped, Worker};
-use super::{Lease, Limits};
+use super::{Ended, Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
+use pace::Pace;
 
 /// At most this many leases in one call: so few that the call ends well before the next short lease is due,
 const BULK: usize = 1024;
@@ -25,6 +28,9 @@ const LONG_BULK: usize = 4096;
 /// batch before them took a round trip; leases shorter than [`LONG`] are not.
 const BEAT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3);
+/// A hand-off grants a short lease first, and renewal makes it whole once the hold has lasted for this long: at once, as far as a paused process is
+/// concerned (R20), and so late that a hold of less than a millisecond costs no extend.
+const FIRST: Duration = Duration::from_millis(10);
 
 fn bulk(lease: &Lease) -> usize {
     if lease.length < LONG { BULK } else { LONG_BULK }
@@ -58,6 +64,7 @@ struct Book {
     sleep: Sleep,
     /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
     linger: Duration,
+    pace: Pace,
     closed: bool,
 }
 
@@ -102,7 +109,11 @@ impl Renewal {
             return false;
         }
         let now = self.thread.clock.now();
-        let due = self.thread.next_due(lease, extends_left, now);
+        book.pace.granted_within(now.saturating_duration_since(lease.origin));
+        let mut due = self.thread.next_due(lease, extends_left, now);
+        if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length)) {
+            due = due.min(now + FIRST);
+        }
         let index = book.free.pop().unwrap_or(book.entries.len());
         if index == book.entries.len() {
             book.entries.push(None);
@@ -281,34 +292,54 @@ impl Thread {
     /// Extends leases of one store and of about the same length.
     fn extend(&self, bulk: &[Due]) {
         let Some(first) = bulk.first() else { return };
-        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default();
-        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked_at = self.clock.now();
-        let within =
-            Within { reply: self.limits.command_timeout.min(patience), connect_by: asked_at + self.limits.command_timeout.min(patience) };
+        let (within, hurried) = self.within(bulk, asked_at);
+        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked: Vec<_> = bulk
             .iter()
             .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: lease.settles() })
             .collect();
         let answers = first.lease.store.extend(&asked, within);
+        let now = self.clock.now();
+        let took = now.saturating_duration_since(asked_at);
+        let silent = took >= within.reply && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
+        let most = self.limits.command_timeout;
+        if silent {
+            locked(&self.book).pace.timed_out(most);
+        } else if answers.iter().all(Result::is_ok) {
+            locked(&self.book).pace.answered(took, most);
+        }
         for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
                     lease.settled();
-                    let left = if *extends_left == u32::MAX { u32::MAX } else { extends_left - 1 };
-                    self.put_off(lease, None, left);
+                    // `AtMost` counts those that moved the end: the holder may have moved it further meanwhile.
+                    let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));
+                    let counts = moved && *extends_left != u32::MAX;
+                    self.put_off(lease, None, extends_left - u32::from(counts));
                 }
                 // Confirmed, but after the validity had run out: a validity that was seen ended stays ended.
                 Ok(true) => self.lost(lease, LostReason::Expired),
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
                     log::debug!("lock {:?}: no answer to an extend: {}", lease.keeper.name(), error.message);
-                    let again = self.clock.now() + (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    // A short wait that was in vain is a pause itself; whatever fails sooner, or had all the time there is, has one after it (R14).
+                    let pause = (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    let again = now + if silent && hurried { Duration::ZERO } else { pause };
                     let again = lease.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
                 }
             }
         }
+    }
+
+    /// How long an extend of these leases may take; and whether its answer is waited for less long than they could afford.
+    fn within(&self, bulk: &[Due], now: Instant) -> (Within, bool) {
+        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default().min(self.limits.command_timeout);
+        let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
+        let wait = locked(&self.book).pace.wait(bulk.len());
+        let connect_by = now + (left / 2).min(self.limits.command_timeout);
+        (Within { reply: patience.min(wait), connect_by }, wait < patience)
     }
 
     /// When to look at a lease next: after a third of its length, or of what is left of it if that is less; or when it runs out.
@@ -317,14 +348,19 @@ impl Thread {
         if extends_left == 0 {
             return valid_until;
         }
-        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
         let left = valid_until.saturating_duration_since(now);
-        let due = now + (lease.length / 3).min(left / 3);
+        if left > lease.length {
+            // The holder has extended it further than renewal would: until two thirds of its length are left an extend would move nothing.
+            return valid_until - lease.length * 2 / 3;
+        }
+        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
+        let due = now + left / 3;
         if left < LONG {
             return due;
         }
         let beats = due.saturating_duration_since(self.origin).as_nanos() / BEAT.as_nanos();
-        u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats)
+        let beat = u32::try_from(beats).map_or(due, |beats| self.origin + BEAT * beats);
+        if beat > now { beat } else { due }
     }
 
     fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {
@@ -341,10 +377,6 @@ impl Thread {
             return;
         }
         log::warn!("lock {:?}: lease lost ({reason:?})", lease.keeper.name());
-        lease.lose(reason);
-        if reason == LostReason::Expired {
-            // The server may see it as ours for a while yet, for instance after an extend whose answer never came.
-            self.cleaner.withdraw(lease.withdrawal());
-        }
+        lease.finish(&self.cleaner, Ended::Lost(reason));
     }
 }

@@ -1,12 +1,13 @@
 //! Thread-local hold counts: what this thread holds, and what a dying thread leaves.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use super::SharedLock;
 use crate::base::options::LockOptions;
-use crate::lease::Lease;
-use crate::lease::cleaner::Withdrawal;
+use crate::lease::{Ended, Lease};
 
 /// A lock that this thread holds.
 pub(crate) struct Hold {
@@ -30,28 +31,50 @@ pub(crate) enum Dropped {
     Last(Hold),
 }
 
-/// Few at a time, so a scan by identity beats any map.
-struct Holds(RefCell<Vec<Hold>>);
+/// What this thread holds, by the address of the lock. Each hold keeps its lock alive, so no two have the same.
+struct Holds(RefCell<HashMap<usize, Hold, BuildHasherDefault<Spread>>>);
 
 thread_local! {
-    static HOLDS: Holds = const { Holds(RefCell::new(Vec::new())) };
+    static HOLDS: Holds = const { Holds(RefCell::new(HashMap::with_hasher(BuildHasherDefault::new()))) };
+}
+
+/// Hashes an address. Nobody chooses the addresses from outside, so this need not withstand anybody, and costs nearly nothing: a thread looks here each time
+/// that it locks again or asks whether it is valid.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // Addresses differ in their middle bits. The product carries those upwards, and the table looks at both ends.
+        let product = (self.0 ^ address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+fn address(lock: &Arc<SharedLock>) -> usize {
+    Arc::as_ptr(lock).addr()
 }
 
 /// Looks at this thread's hold of `lock`; `None` if it has none.
 pub(crate) fn with<R>(lock: &Arc<SharedLock>, look: impl FnOnce(&mut Hold) -> R) -> Option<R> {
     // Gone already, or in use further up this very call chain: both mean that this thread can hold nothing here.
-    HOLDS
-        .try_with(|holds| holds.0.try_borrow_mut().ok()?.iter_mut().rev().find(|hold| Arc::ptr_eq(&hold.lock, lock)).map(look))
-        .ok()
-        .flatten()
+    HOLDS.try_with(|holds| holds.0.try_borrow_mut().ok()?.get_mut(&address(lock)).map(look)).ok().flatten()
 }
 
-/// Enters a hold. Gives it back where the thread is ending and can hold nothing any more.
+/// Enters a hold. Gives back what cannot be held: this hold where the thread is ending; and never drops one unseen.
 pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
     let mut hold = Some(hold);
     let _ = HOLDS.try_with(|holds| {
         if let Ok(mut holds) = holds.0.try_borrow_mut() {
-            holds.extend(hold.take());
+            hold = hold.take().and_then(|hold| holds.insert(address(&hold.lock), hold));
         }
     });
     hold.map_or(Ok(()), Err)
@@ -59,14 +82,7 @@ pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
 
 /// Takes the whole hold out, with all its levels.
 pub(crate) fn take(lock: &Arc<SharedLock>) -> Option<Hold> {
-    HOLDS
-        .try_with(|holds| {
-            let mut holds = holds.0.try_borrow_mut().ok()?;
-            let at = holds.iter().rposition(|hold| Arc::ptr_eq(&hold.lock, lock))?;
-            Some(holds.swap_remove(at))
-        })
-        .ok()
-        .flatten()
+    HOLDS.try_with(|holds| holds.0.try_borrow_mut().ok()?.remove(&address(lock))).ok().flatten()
 }
 
 /// Takes one level off.
@@ -74,10 +90,12 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
     HOLDS
         .try_with(|holds| {
             let mut holds = holds.0.try_borrow_mut().ok()?;
-            let at = holds.iter().rposition(|hold| Arc::ptr_eq(&hold.lock, lock))?;
-            let hold = &mut holds[at];
-            hold.count -= 1;
-            Some(if hold.count == 0 { Dropped::Last(holds.swap_remove(at)) } else { Dropped::Held { lost: hold.lease.is_over() } })
+            let hold = holds.get_mut(&address(lock))?;
+            if hold.count > 1 {
+                hold.count -= 1;
+                return Some(Dropped::Held { lost: hold.lease.is_over() });
+            }
+            holds.remove(&address(lock)).map(Dropped::Last)
         })
         .ok()
         .flatten()
@@ -90,17 +108,14 @@ impl Drop for Holds {
     /// No I/O here, nothing that can wait for a server, no logging, and no panic: a panic in a thread-local destructor aborts the process.
     /// The cleaner does the rest. It runs: it was started before the lease was asked for.
     fn drop(&mut self) {
-        for hold in self.0.get_mut().drain(..) {
+        for (_, hold) in self.0.get_mut().drain() {
             let background = &hold.lock.background;
             if background.is_forked() {
                 // The parent's. Not even dropped: that could wait for a mutex that another thread held when this process was copied.
                 std::mem::forget(hold);
                 continue;
             }
-            background.renewal.remove(&hold.lease);
-            if hold.lease.settle_as_released() {
-                background.cleaner.withdraw_later(Withdrawal { abandoned: true, ..hold.lease.withdrawal() });
-            }
+            background.finish(&hold.lease, Ended::Abandoned);
             hold.lock.turn.leave(hold.ticket);
         }
     }

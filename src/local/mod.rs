@@ -1,6 +1,7 @@
 //! This process and its threads: who holds what, and whose turn it is.
 
 pub(crate) mod holds;
+pub(crate) mod line;
 pub(crate) mod turn;
 
 use std::collections::HashMap;
@@ -44,6 +45,10 @@ impl SharedLock {
     }
 
     pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
+        if self.background.is_forked() {
+            // Nothing is ever lost there, and the mutex may stay locked for ever.
+            return;
+        }
         locked(&self.on_lost).push(callback);
     }
 }
@@ -64,6 +69,9 @@ impl Keeper for SharedLock {
 
 impl Drop for SharedLock {
     fn drop(&mut self) {
+        if self.background.is_forked() {
+            return;
+        }
         if let Some(names) = self.names.upgrade() {
             names.forget(&self.name);
         }
@@ -78,22 +86,30 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn get(self: &Arc<Self>, name: &str, prefix: &str, background: &Arc<Background>) -> Arc<SharedLock> {
+        let name: Arc<str> = name.into();
+        if background.is_forked() {
+            // Every call of it will be refused. The mutex may stay locked for ever here.
+            return self.make(name, prefix, background);
+        }
         let mut by_name = locked(&self.by_name);
-        if let Some(lock) = by_name.get(name).and_then(Weak::upgrade) {
+        if let Some(lock) = by_name.get(&*name).and_then(Weak::upgrade) {
             return lock;
         }
-        let name: Arc<str> = name.into();
-        let lock = Arc::new(SharedLock {
+        let lock = self.make(Arc::clone(&name), prefix, background);
+        by_name.insert(name, Arc::downgrade(&lock));
+        lock
+    }
+
+    fn make(self: &Arc<Self>, name: Arc<str>, prefix: &str, background: &Arc<Background>) -> Arc<SharedLock> {
+        Arc::new(SharedLock {
             key: Key::new(format!("{prefix}{name}")),
             turn: Turn::default(),
             contention: Contention::default(),
             background: Arc::clone(background),
             on_lost: Mutex::default(),
             names: Arc::downgrade(self),
-            name: Arc::clone(&name),
-        });
-        by_name.insert(name, Arc::downgrade(&lock));
-        lock
+            name,
+        })
     }
 
     /// Takes the name out, unless a new lock has been made under it since the old one's last handle went.

@@ -2,14 +2,14 @@
 //! whose turn it is talks to Redis. With the turn passes what the last one had: a lease that is still valid, or a place in the server's queue.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::LockOptions;
-use crate::lease::acquire::Acquisition;
+use crate::lease::acquisition::Acquisition;
 use crate::lease::patience::{Attempts, Patience, Report};
 use crate::lease::{Background, Lease, backoff};
 
@@ -19,8 +19,8 @@ pub(crate) enum Baton {
     Turn { silent_since: Option<Instant> },
     /// A lease to hold at once: a local hand-off.
     Lease(Arc<Lease>),
-    /// An acquisition that waits in the server's queue.
-    Place(Box<Acquisition>),
+    /// An acquisition that waits in the server's queue; the server's silence as with `Turn`.
+    Place { place: Box<Acquisition>, silent_since: Option<Instant> },
 }
 
 /// The turn of one lock in one process.
@@ -32,17 +32,45 @@ pub(crate) struct Turn {
 #[derive(Default)]
 struct State {
     last_ticket: u64,
-    /// Whose turn it is; 0: nobody's.
-    turn: u64,
-    /// What the one whose turn it is has not picked up yet.
-    baton: Option<Baton>,
-    /// The lease it holds, by address; 0 while it still asks for one.
-    lease: usize,
+    phase: Phase,
+    /// What the server last said to whoever's turn it is, for those who wait behind.
     answer: LastAnswer,
     waiting: VecDeque<Waiter>,
 }
 
-/// What the server last said to whoever's turn it is, for those who wait behind.
+/// Whose turn it is, and what its thread does with it.
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Nobody,
+    /// The thread with this ticket has not picked up yet what comes with its turn.
+    Given(u64, Baton),
+    /// It asks the server.
+    Asking(u64),
+    /// It holds this lease.
+    Holding(u64, Weak<Lease>),
+}
+
+impl Phase {
+    fn ticket(&self) -> Option<u64> {
+        match self {
+            Self::Nobody => None,
+            Self::Given(ticket, _) | Self::Asking(ticket) | Self::Holding(ticket, _) => Some(*ticket),
+        }
+    }
+
+    /// What is given to the thread with this ticket. From then on it asks.
+    fn pick_up(&mut self, wanted: u64) -> Option<Baton> {
+        if !matches!(self, Self::Given(ticket, _) if *ticket == wanted) {
+            return None;
+        }
+        match std::mem::replace(self, Self::Asking(wanted)) {
+            Self::Given(_, baton) => Some(baton),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Default, Clone, Copy)]
 enum LastAnswer {
     #[default]
@@ -69,8 +97,6 @@ enum Standing {
 pub(crate) struct Ticket<'a> {
     turn: &'a Turn,
     number: u64,
-    /// What passes on with it.
-    place: Option<Box<Acquisition>>,
 }
 
 impl Turn {
@@ -85,8 +111,8 @@ impl Turn {
         let mut state = locked(&self.state);
         state.last_ticket += 1;
         let ticket = state.last_ticket;
-        if state.turn == 0 {
-            state.turn = ticket;
+        if matches!(state.phase, Phase::Nobody) {
+            state.phase = Phase::Asking(ticket);
             state.answer = LastAnswer::NoneYet;
             return Ok(Some((Ticket::new(self, ticket), Baton::Turn { silent_since: None })));
         }
@@ -102,8 +128,8 @@ impl Turn {
             None => result,
             // It holds the lock then, as if it had looked a moment earlier.
             Some(baton @ Baton::Lease(_)) => Ok(Some((Ticket::new(self, ticket), baton))),
-            Some(Baton::Place(place)) => {
-                Ticket::new(self, ticket).pass_place(*place);
+            Some(Baton::Place { place, .. }) => {
+                drop(Ticket::new(self, ticket).pass_place(*place));
                 result
             }
             Some(Baton::Turn { .. }) => {
@@ -134,7 +160,7 @@ impl Turn {
         loop {
             if let Some(mut baton) = self.pick_up(ticket) {
                 // An outage counts for each thread from when it began to wait.
-                if let Baton::Turn { silent_since: Some(since) } = &mut baton {
+                if let Baton::Turn { silent_since: Some(since) } | Baton::Place { silent_since: Some(since), .. } = &mut baton {
                     *since = (*since).max(started);
                 }
                 return Ok(Some((Ticket::new(self, ticket), baton)));
@@ -188,17 +214,16 @@ impl Turn {
     }
 
     fn pick_up(&self, ticket: u64) -> Option<Baton> {
-        let mut state = locked(&self.state);
-        if state.turn == ticket { state.baton.take() } else { None }
+        locked(&self.state).phase.pick_up(ticket)
     }
 
     fn standing(&self) -> Standing {
         let state = locked(&self.state);
-        match state.answer {
-            _ if state.lease != 0 => Standing::Held,
-            LastAnswer::Refused => Standing::Refused,
-            LastAnswer::SilentSince(since) => Standing::Silent(since),
-            LastAnswer::NoneYet => Standing::Asking,
+        match (&state.phase, state.answer) {
+            (Phase::Holding(..) | Phase::Given(_, Baton::Lease(_)), _) => Standing::Held,
+            (_, LastAnswer::Refused) => Standing::Refused,
+            (_, LastAnswer::SilentSince(since)) => Standing::Silent(since),
+            (_, LastAnswer::NoneYet) => Standing::Asking,
         }
     }
 
@@ -215,13 +240,12 @@ impl Turn {
     /// Passes a lease that is still valid to the next thread, if it waits for such a one. `false`: it does not.
     pub(crate) fn hand_off(&self, ticket: u64, lease: &Arc<Lease>, options: &Arc<LockOptions>) -> bool {
         let mut state = locked(&self.state);
-        let suits = ticket != 0
-            && state.turn == ticket
+        let suits = state.phase.ticket() == Some(ticket)
             && state.waiting.front().is_some_and(|next| Arc::ptr_eq(&next.options, options) || next.options == *options);
         if !suits || !lease.is_valid() || !lease.take_hand_off() {
             return false;
         }
-        let next = state.pass(Some(Baton::Lease(Arc::clone(lease))));
+        let next = state.pass(|_| Baton::Lease(Arc::clone(lease)));
         drop(state);
         ring(next);
         true
@@ -229,50 +253,58 @@ impl Turn {
 
     /// Gives the turn up. Nothing happens where it has passed on before.
     pub(crate) fn leave(&self, ticket: u64) {
-        self.pass(ticket, None);
+        let mut state = locked(&self.state);
+        if state.phase.ticket() != Some(ticket) {
+            return;
+        }
+        let next = state.pass(|silent_since| Baton::Turn { silent_since });
+        drop(state);
+        ring(next);
     }
 
-    /// Gives the turn of the holder of `lease` up, unless it is on its way to the next thread, which will see that the lease is over.
+    /// Gives the turn of the holder of `lease` up. Nothing happens where that is on its way to the next thread, which will see that the lease is over.
     pub(crate) fn leave_after_loss(&self, lease: &Arc<Lease>) {
         let mut state = locked(&self.state);
-        if state.lease == address(lease) && state.baton.is_none() {
-            let next = state.pass(None);
+        if !matches!(&state.phase, Phase::Holding(_, held) if std::ptr::eq(held.as_ptr(), Arc::as_ptr(lease))) {
+            return;
+        }
+        let next = state.pass(|silent_since| Baton::Turn { silent_since });
+        drop(state);
+        ring(next);
+    }
+
+    /// Gives the turn up, and with it a place in the server's queue, if the next thread asks for the same. Gives the place back otherwise.
+    fn pass_place(&self, ticket: u64, place: Acquisition) -> Option<Acquisition> {
+        let mut state = locked(&self.state);
+        let mut place = Some(place);
+        if state.phase.ticket() == Some(ticket) {
+            let suits = state.waiting.front().is_some_and(|next| place.as_ref().is_some_and(|place| *place.options() == next.options));
+            let next = state.pass(|silent_since| match place.take_if(|_| suits) {
+                Some(place) => Baton::Place { place: Box::new(place), silent_since },
+                None => Baton::Turn { silent_since },
+            });
             drop(state);
             ring(next);
         }
-    }
-
-    fn pass(&self, ticket: u64, place: Option<Box<Acquisition>>) {
-        let mut state = locked(&self.state);
-        if state.turn != ticket || ticket == 0 {
-            return;
-        }
-        // A place in the server's queue is of use only to a waiter that asks for the same; dropped, it is withdrawn.
-        let suits = state.waiting.front().is_some_and(|next| place.as_ref().is_some_and(|place| *place.options() == next.options));
-        let (passed, unused) = if suits { (place, None) } else { (None, place) };
-        let next = state.pass(passed.map(Baton::Place));
-        drop(state);
-        drop(unused);
-        ring(next);
+        place
     }
 
     /// Leaves the queue. What it came to instead, if the turn has come.
     fn give_up(&self, ticket: u64) -> Option<Baton> {
         let mut state = locked(&self.state);
         state.waiting.retain(|waiter| waiter.ticket != ticket);
-        if state.turn == ticket { state.baton.take() } else { None }
+        state.phase.pick_up(ticket)
     }
 
     /// The turn for a thread that has `lease` without having waited here for it, as after a wait in a condition; 0, nobody's, if another has it.
     pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> u64 {
         let mut state = locked(&self.state);
-        if state.turn != 0 {
+        if !matches!(state.phase, Phase::Nobody) {
             return 0;
         }
         state.last_ticket += 1;
-        state.turn = state.last_ticket;
-        state.lease = address(lease);
-        state.turn
+        state.phase = Phase::Holding(state.last_ticket, Arc::downgrade(lease));
+        state.last_ticket
     }
 
     /// How many threads wait.
@@ -283,24 +315,18 @@ impl Turn {
 }
 
 impl State {
-    /// Makes it the next waiter's turn.
-    fn pass(&mut self, baton: Option<Baton>) -> Option<Arc<Bell>> {
-        let was_held = self.lease != 0;
-        self.lease = match &baton {
-            Some(Baton::Lease(lease)) => address(lease),
-            _ => 0,
-        };
-        if was_held {
+    /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not called where nobody waits.
+    fn pass(&mut self, baton: impl FnOnce(Option<Instant>) -> Baton) -> Option<Arc<Bell>> {
+        if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Baton::Lease(_))) {
+            // What the server said before that lease is old.
             self.answer = LastAnswer::NoneYet;
         }
         let Some(next) = self.waiting.pop_front() else {
-            self.turn = 0;
-            self.baton = None;
+            self.phase = Phase::Nobody;
             return None;
         };
-        self.turn = next.ticket;
         let silent_since = if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
-        self.baton = Some(baton.unwrap_or(Baton::Turn { silent_since }));
+        self.phase = Phase::Given(next.ticket, baton(silent_since));
         Some(next.bell)
     }
 }
@@ -309,10 +335,6 @@ fn ring(bell: Option<Arc<Bell>>) {
     if let Some(bell) = bell {
         bell.ring();
     }
-}
-
-fn address(lease: &Arc<Lease>) -> usize {
-    Arc::as_ptr(lease) as usize
 }
 
 fn silent() -> Error {
@@ -324,25 +346,32 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 impl<'a> Ticket<'a> {
     fn new(turn: &'a Turn, number: u64) -> Self {
-        Self { turn, number, place: None }
+        Self { turn, number }
     }
 
     /// The thread holds `lease` now, and gives its turn up by [`Turn::leave`] or [`Turn::hand_off`].
     pub(crate) fn hold(self, lease: &Arc<Lease>) -> u64 {
-        locked(&self.turn.state).lease = address(lease);
         let number = self.number;
+        let mut state = locked(&self.turn.state);
+        if state.phase.ticket() == Some(number) {
+            state.phase = Phase::Holding(number, Arc::downgrade(lease));
+        }
+        drop(state);
         std::mem::forget(self);
         number
     }
 
-    /// Gives the turn up, and with it a place in the server's queue.
-    pub(crate) fn pass_place(mut self, place: Acquisition) {
-        self.place = Some(Box::new(place));
+    /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is of no use to the next thread.
+    pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
+        let unused = self.turn.pass_place(self.number, place);
+        // The turn has passed on.
+        std::mem::forget(self);
+        unused
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.turn.pass(self.number, self.place.take());
+        self.turn.leave(self.number);
     }
 }

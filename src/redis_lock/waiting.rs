@@ -1,15 +1,17 @@
 //! The holder's side of conditions: giving a lock back for a wait, having it again, and waking others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::lease::Lease;
-use crate::lease::acquire::Acquisition;
-use crate::lease::condition::{Ended, Failed};
+use crate::lease::acquire::Wait;
+use crate::lease::acquisition::Acquisition;
+use crate::lease::condition::{Failed, Woken};
 use crate::lease::notify::LostReason;
 use crate::lease::patience::{Attempts, Patience};
 use crate::lease::store::Notify;
+use crate::lease::{Ended, Lease};
 use crate::local::holds::{self, Hold};
 
 impl RedisLock {
@@ -17,44 +19,36 @@ impl RedisLock {
     pub(crate) fn wait_in(&self, condition: &Arc<str>, patience: &Patience<'_>) -> Result<bool> {
         let background = self.background();
         patience.check(background).map_err(|error| self.named(error))?;
+        self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        if !hold.lease.is_valid() {
-            return self.keep(hold, self.lost());
-        }
         // Before its release is sent, so that no extend of ours follows it (R8).
         background.renewal.remove(&hold.lease);
-        let released = || {
-            hold.lease.settle_as_released();
+        let released = |how| {
+            background.finish(&hold.lease, how);
             self.shared.turn.leave(hold.ticket);
         };
-        let ended = match acquisition.wait_in(condition, &hold.lease.token, patience, &released) {
-            Ok(ended) => ended,
+        let woken = acquisition.wait_in(condition, &hold.lease.token, patience, &|| released(Ended::Released));
+        let woken = match woken {
+            Ok(woken) => woken,
             Err(Failed::Lost) => {
-                hold.lease.lose(LostReason::Taken);
+                background.finish(&hold.lease, Ended::Lost(LostReason::Taken));
                 return self.keep(hold, self.lost());
             }
             Err(Failed::NotEntered(error)) => {
-                background.renewal.add(&hold.lease);
+                if !background.renewal.add(&hold.lease) {
+                    background.finish(&hold.lease, Ended::Lost(LostReason::Closed));
+                }
                 return self.keep(hold, self.named(error));
             }
             Err(Failed::Unknown(error)) => {
-                released();
-                background.cleaner.withdraw(hold.lease.withdrawal());
+                released(Ended::GivenUp { release_sent: true });
                 return Err(self.named(error));
             }
         };
-        let (outcome, lease) = match ended {
-            Ended::Woken(lease) => (Ok(true), lease),
-            Ended::TimedOut => (Ok(false), None),
-            Ended::Interrupted => (Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held")), None),
-        };
-        let lease = match lease {
-            Some(lease) => lease,
-            None => self.acquire_again(&mut acquisition).map_err(|error| self.named(error))?,
-        };
+        let (outcome, lease) = self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
         if !background.renewal.add(&lease) {
-            background.cleaner.withdraw_now(lease.withdrawal(), background.command_deadline());
+            background.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }
         let ticket = self.shared.turn.adopt(&lease);
@@ -64,10 +58,25 @@ impl RedisLock {
         outcome.map_err(|error| self.named(error))
     }
 
-    /// Locks again after a wait, without an end: whoever waited under a lock goes on under it.
-    fn acquire_again(&self, acquisition: &mut Acquisition) -> Result<Arc<Lease>> {
+    /// What the wait came to, and the lock again: whoever waited under a lock goes on under it.
+    fn lock_after(&self, woken: Woken, acquisition: &mut Acquisition) -> Result<(Result<bool>, Arc<Lease>)> {
+        match woken {
+            Woken::Granted(lease) => Ok((Ok(true), lease)),
+            Woken::Notified(remaining) => Ok((Ok(true), self.lock_again_after(acquisition, Some(remaining))?)),
+            Woken::Gone => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
+            Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
+            Woken::Interrupted => {
+                let interrupted = Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held");
+                Ok((Err(interrupted), self.lock_again_after(acquisition, None)?))
+            }
+        }
+    }
+
+    fn lock_again_after(&self, acquisition: &mut Acquisition, refused: Option<Option<Duration>>) -> Result<Arc<Lease>> {
         let patience = Patience { once: false, deadline: None, trying: false, interrupt: None };
-        let granted = acquisition.run(&patience, &mut Attempts::unlimited(), &self.shared.contention, &|_| ())?;
+        let attempts = &mut Attempts::unlimited();
+        let mut wait = Wait { patience: &patience, attempts, contention: &self.shared.contention, report: &|_| (), silent_since: None };
+        let granted = acquisition.run(&mut wait, refused)?;
         granted.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it"))
     }
 
@@ -79,19 +88,26 @@ impl RedisLock {
         }
     }
 
+    /// This thread's lease, if it is valid and was acquired with the options of this handle.
+    fn held(&self) -> Result<Arc<Lease>> {
+        let held = holds::with(&self.shared, |hold| (Arc::clone(&hold.lease), self.same_options(hold)));
+        let (lease, same_options) = held.ok_or_else(|| self.not_held())?;
+        if !same_options {
+            return Err(self.conflict());
+        }
+        if lease.is_valid() { Ok(lease) } else { Err(self.lost()) }
+    }
+
     /// Wakes at most `most` waiters of a condition.
     pub(crate) fn notify(&self, condition: &str, most: u32) -> Result<()> {
-        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease)).ok_or_else(|| self.not_held())?;
-        if !held.is_valid() {
-            return Err(self.lost());
-        }
         let background = self.background();
+        background.check_open().map_err(|error| self.named(error))?;
+        let held = self.held()?;
         let what = Notify { key: &held.key, token: &held.token, condition, most, number: held.next_notification() };
-        match self.store.notify(&what, background.command_deadline()) {
+        match held.store.notify(&what, background.command_deadline()) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => {
-                background.renewal.remove(&held);
-                held.lose(LostReason::Taken);
+                background.finish(&held, Ended::Lost(LostReason::Taken));
                 Err(self.lost())
             }
             Err(error) if error.may_have_run => Err(self.unknown("nobody knows whether anybody was notified", error)),

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 use redis::io::tcp::{TcpSettings, socket2};
-use redis::{Connection, ConnectionInfo, RedisConnectionInfo};
+use redis::{Connection, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
 
+use super::demotion;
 use super::reply;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -68,11 +69,11 @@ impl Connector {
         Ok(Self { client, login, most_under_way, clock, timeout, under_way: Arc::default() })
     }
 
-    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server answer something over it.
+    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server say over it what it is.
     ///
     /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the full timeout, each
     /// read too, and name resolution and unix sockets have none. A thread that comes too late closes what it opened.
-    pub(super) fn open(&self, deadline: Instant) -> Result<Connection, StoreError> {
+    pub(super) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
@@ -99,37 +100,73 @@ impl Connector {
     }
 }
 
+/// What came of opening a connection.
+pub(super) enum Opened {
+    /// One that can be used. `tells_role`: whether this user is told whether the server is a master.
+    Ready { connection: Connection, tells_role: bool },
+    /// The server is a replica, and of no use (R22).
+    Replica,
+}
+
 /// Says who we are and which database we want, and asks for a sign of life.
 ///
 /// redis-rs would do the first two, and says of every error that the password is wrong: also of the one by which a server that has too many clients turns us away.
-fn log_in(mut connection: Connection, login: &RedisConnectionInfo, until: Instant) -> Result<Connection, StoreError> {
-    let mut ask = |command: &redis::Cmd| {
-        // Zero would mean no limit.
-        let left = Some(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
-        connection.set_read_timeout(left)?;
-        connection.set_write_timeout(left)?;
-        connection.send_packed_command(&command.get_packed_command())?;
-        connection.recv_response()
-    };
+fn log_in(connection: Connection, login: &RedisConnectionInfo, until: Instant) -> Result<Opened, StoreError> {
+    let mut ask = Asking { connection, until };
     if let Some(password) = login.password() {
         let mut auth = redis::cmd("AUTH");
         if let Some(user) = login.username() {
             auth.arg(user);
         }
-        reply::logged_in(ask(auth.arg(password)).map_err(|error| reply::connecting(&error))?)?;
+        ask.send(&auth.arg(password).get_packed_command())?;
+        reply::logged_in(ask.reply()?)?;
     }
     if login.db() != 0 {
-        reply::value(ask(redis::cmd("SELECT").arg(login.db())).map_err(|error| reply::connecting(&error))?)?;
+        ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
+        reply::value(ask.reply()?)?;
     }
-    // The kernel of a server that stands still, or is about to hang up, accepts connections all the same; and with TLS the hands are shaken only now.
-    let reply = ask(&redis::cmd("PING")).map_err(|error| reply::connecting(&error))?;
-    // A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life; what it means will come up with the next command.
-    if let Err(error) = reply::value(reply)
-        && error.kind == ErrorKind::Unavailable
-    {
-        return Err(error);
+    // The kernel of a server that stands still, or is about to hang up, accepts connections all the same;
+    // and with TLS the hands are shaken only now. Both in one packet: a server that is loading its data
+    // answers ROLE, and refuses PING as it will refuse everything else.
+    ask.send(&[redis::cmd("ROLE").get_packed_command(), redis::cmd("PING").get_packed_command()].concat())?;
+    let role = sign_of_life(ask.reply()?)?;
+    if role.as_ref().is_some_and(demotion::is_replicas_role) {
+        return Ok(Opened::Replica);
     }
-    Ok(connection)
+    sign_of_life(ask.reply()?)?;
+    Ok(Opened::Ready { connection: ask.connection, tells_role: role.is_some() })
+}
+
+/// A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life, also a
+/// refusal; what that means will come up with the next command.
+fn sign_of_life(reply: Value) -> Result<Option<Value>, StoreError> {
+    match reply::value(reply) {
+        Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
+        answer => Ok(answer.ok()),
+    }
+}
+
+/// A connection that is being opened.
+struct Asking {
+    connection: Connection,
+    until: Instant,
+}
+
+impl Asking {
+    fn send(&mut self, commands: &[u8]) -> Result<(), StoreError> {
+        self.bound().and_then(|()| self.connection.send_packed_command(commands)).map_err(|error| reply::connecting(&error))
+    }
+
+    fn reply(&mut self) -> Result<Value, StoreError> {
+        self.bound().and_then(|()| self.connection.recv_response()).map_err(|error| reply::connecting(&error))
+    }
+
+    fn bound(&self) -> RedisResult<()> {
+        // Zero would mean no limit.
+        let left = Some(self.until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+        self.connection.set_read_timeout(left)?;
+        self.connection.set_write_timeout(left)
+    }
 }
 
 fn unreachable_node(message: &'static str) -> StoreError {

@@ -19,9 +19,22 @@ pub(super) fn pause(nodes: Option<u32>) -> Duration {
     nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
 }
 
-static GATES: Mutex<Vec<(String, Weak<Gate>)>> = Mutex::new(Vec::new());
+/// What decides whether a connection can be opened: clients that differ in it learn nothing from each other's failures.
+///
+/// One that speaks TLS to a plain port, or has less time than the way takes, fails for ever, and would
+/// shut out those that are set up well. Wrong credentials and certificates are permanent errors, and count
+/// as an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: String,
+    pub(super) tls: bool,
+    /// How long it may take.
+    pub(super) within: Duration,
+}
 
-/// One per address and process, however many clients there are.
+static GATES: Mutex<Vec<(Target, Weak<Gate>)>> = Mutex::new(Vec::new());
+
+/// One per target and process, however many clients there are.
 #[derive(Debug)]
 pub(super) struct Gate {
     /// Between two attempts while it is shut.
@@ -60,15 +73,15 @@ impl Gate {
         Self { pause, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// The gate of the node at this address. The pause is that of whoever came first.
-    pub(super) fn at(address: String, pause: Duration) -> Arc<Self> {
+    /// The gate of this target. The pause is that of whoever came first.
+    pub(super) fn at(target: Target, pause: Duration) -> Arc<Self> {
         let mut gates = locked(&GATES);
         gates.retain(|(_, gate)| gate.strong_count() > 0);
-        if let Some(gate) = gates.iter().find(|(at, _)| *at == address).and_then(|(_, gate)| gate.upgrade()) {
+        if let Some(gate) = gates.iter().find(|(at, _)| *at == target).and_then(|(_, gate)| gate.upgrade()) {
             return gate;
         }
         let gate = Arc::new(Self::new(pause));
-        gates.push((address, Arc::downgrade(&gate)));
+        gates.push((target, Arc::downgrade(&gate)));
         gate
     }
 
@@ -219,9 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_one_address_share_a_gate() {
-        let gate = Gate::at("test:1".into(), PAUSE);
-        assert!(Arc::ptr_eq(&gate, &Gate::at("test:1".into(), PAUSE)));
-        assert!(!Arc::ptr_eq(&gate, &Gate::at("test:2".into(), PAUSE)));
+    fn clients_share_a_gate_if_they_open_the_same_connections() {
+        let target = |port: u16| Target { address: format!("test:{port}"), tls: false, within: PAUSE };
+        let gate = Gate::at(target(1), PAUSE);
+        assert!(Arc::ptr_eq(&gate, &Gate::at(target(1), PAUSE)));
+        for other in [target(2), Target { tls: true, ..target(1) }, Target { within: PAUSE / 2, ..target(1) }] {
+            assert!(!Arc::ptr_eq(&gate, &Gate::at(other, PAUSE)));
+        }
     }
 }

@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, bounded};
 use redis::{Msg, PubSub, RedisResult};
 
 use super::channels::Channels;
+use super::demotion::Watch;
 use super::node::Node;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::locked;
@@ -68,11 +69,6 @@ impl Inbox {
             elsewhere: AtomicBool::new(false),
         };
         Self { ears: Arc::new(ears), thread: Mutex::default() }
-    }
-
-    /// The channel that hand-offs are published on; no other inbox has it.
-    pub(super) fn address(&self) -> &str {
-        &self.ears.address
     }
 
     /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters poll.
@@ -169,12 +165,13 @@ impl Ears {
             let mut pause = PAUSE;
             // Held only to connect, so that a thread that waits keeps nothing of the client alive.
             let Some(connecting) = node.upgrade() else { return };
+            let demoted = connecting.demotions();
             let opened = connecting.open_for_itself(LOOK_AROUND);
             drop(connecting);
             match opened {
                 Ok(mut connection) => {
                     let mut subscription = connection.as_pubsub();
-                    match self.read(&mut subscription) {
+                    match self.read(&mut subscription, node, &demoted) {
                         Ok(()) => {}
                         Err(error) if error.kind() == REFUSED => {
                             log::warn!("this user may not subscribe to {}, so waiters poll", self.address);
@@ -196,7 +193,7 @@ impl Ears {
         }
     }
 
-    fn read(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+    fn read(&self, subscription: &mut PubSub<'_>, node: &Weak<Node>, demoted: &Watch) -> RedisResult<()> {
         subscription.subscribe(&*self.address)?;
         // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list.
         if !matches!(subscription.ping()?, redis::Value::Array(_)) {
@@ -212,7 +209,8 @@ impl Ears {
         locked(&self.channels).begin();
         let mut heard = Instant::now();
         let mut looked = heard;
-        while !self.stopped.load(Ordering::SeqCst) {
+        // A server that has become a replica keeps its subscribers, and they would hear nothing of the new master's (R22).
+        while !self.stopped.load(Ordering::SeqCst) && !demoted.is_over() {
             if self.elsewhere.load(Ordering::SeqCst) {
                 log::debug!("the subscription for wake-ups stands at another server than the one that answers");
                 return Ok(());
@@ -220,7 +218,11 @@ impl Ears {
             self.join(subscription)?;
             if looked.elapsed() >= LOOK_AROUND {
                 self.leave(subscription)?;
+                if let Some(node) = node.upgrade().filter(|_| self.is_waited_for()) {
+                    node.look_at_role();
+                }
                 looked = Instant::now();
+                continue;
             }
             match subscription.get_message() {
                 Ok(message) => self.hear(&message),
@@ -231,6 +233,12 @@ impl Ears {
             heard = Instant::now();
         }
         Ok(())
+    }
+
+    /// Whether somebody sleeps until something comes. Who waits in a condition says nothing for seconds, and
+    /// so does not find out by itself.
+    fn is_waited_for(&self) -> bool {
+        locked(&self.waiting).values().any(|bell| bell.strong_count() > 0)
     }
 
     /// Subscribes to what somebody has begun to wait at. One channel per call: redis-rs takes one confirmation per call.

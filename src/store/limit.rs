@@ -43,13 +43,16 @@ pub(crate) struct Take<'a> {
     pub(crate) window: Duration,
     /// How many are wanted; 0: only to know how many are left.
     pub(crate) wanted: u64,
+    /// How long the caller would wait for permits that are promised to it now. A fixed window promises none: others count in it, too.
+    pub(crate) patience: Duration,
     /// When the answer must be there.
     pub(crate) deadline: Instant,
 }
 
 /// A place that keeps rate limits.
 pub(crate) trait LimitStore: Send + Sync {
-    /// Takes permits if they fit.
+    /// Takes permits if they fit: those that are there, or those that will be within the caller's patience. The `retry_after` of a decision that allows is how
+    /// long to wait, from when it was heard, until they may be used.
     ///
     /// # Errors
     /// When there was no answer, or foreign data under the key. The permits may have been taken if the error says that the call may have run.
@@ -79,22 +82,29 @@ impl LimitStore for Limits {
             Form::Fixed => (&self.fixed, take.window.as_millis()),
             Form::Smooth => (&self.smooth, take.window.as_micros()),
         };
+        let number = |number: u128| Part::Number(u64::try_from(number).unwrap_or(u64::MAX));
         let parts = [
             Part::Text(take.key.as_str()),
             Part::Number(take.capacity),
-            Part::Number(u64::try_from(window).unwrap_or(u64::MAX)),
+            number(window),
             Part::Number(take.wanted),
+            number(take.patience.as_micros()),
         ];
         let reply = self.node.script(script, 1, &parts, take.deadline)?;
-        match reply::list(reply.value)?.as_slice() {
-            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => Ok(Decision {
+        let decision = match reply::list(reply.value)?.as_slice() {
+            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => Decision {
                 allowed: *allowed == 1,
                 remaining: u64::try_from(*remaining).map_err(|_| reply::nonsense())?,
                 retry_after: Duration::from_micros(u64::try_from(*micros).map_err(|_| reply::nonsense())?),
-            }),
-            [Value::Int(2)] => Err(foreign()),
-            _ => Err(reply::nonsense()),
+            },
+            [Value::Int(2)] => return Err(foreign()),
+            _ => return Err(reply::nonsense()),
+        };
+        // Nobody would wait for it: the caller sleeps for as long as it is told.
+        if decision.allowed && decision.retry_after > take.patience {
+            return Err(reply::nonsense());
         }
+        Ok(decision)
     }
 }
 

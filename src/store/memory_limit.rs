@@ -27,18 +27,30 @@ struct Limit {
 enum Used {
     /// Permits taken in the window that ends at `until`.
     Fixed(u64),
-    /// Permits in use at an instant.
-    Smooth(f64, Instant),
+    /// Permits in use at an instant, promised ones included.
+    Smooth(Level),
+}
+
+#[derive(Clone, Copy)]
+struct Level {
+    permits: f64,
+    since: Instant,
+    /// In how many ns one of them comes back.
+    pace: f64,
 }
 
 impl Limits {
     pub(super) fn take(&mut self, take: &Take<'_>, now: Instant) -> Result<Decision, StoreError> {
-        let used = self.by_key.get(take.key).filter(|limit| limit.until > now);
+        let used = self.by_key.get_mut(take.key).filter(|limit| limit.until > now);
         let (decision, after) = match (take.form, used) {
             (Form::Fixed, None) => fixed(take, 0, now + take.window, now),
-            (Form::Fixed, Some(Limit { used: Used::Fixed(used), until })) => fixed(take, *used, *until, now),
-            (Form::Smooth, None) => smooth(take, 0.0, now, now),
-            (Form::Smooth, Some(Limit { used: Used::Smooth(level, since), .. })) => smooth(take, *level, *since, now),
+            (Form::Fixed, Some(Limit { used: Used::Fixed(used), until })) => {
+                // Begun by somebody who gave a longer window.
+                *until = (*until).min(now + take.window);
+                fixed(take, *used, *until, now)
+            }
+            (Form::Smooth, None) => smooth(take, None, now),
+            (Form::Smooth, Some(Limit { used: Used::Smooth(level), .. })) => smooth(take, Some(*level), now),
             _ => return Err(foreign()),
         };
         if decision.allowed && take.wanted > 0 {
@@ -63,20 +75,24 @@ fn fixed(take: &Take<'_>, used: u64, until: Instant, now: Instant) -> (Decision,
 }
 
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as exact as it needs to be")]
-fn smooth(take: &Take<'_>, level: f64, since: Instant, now: Instant) -> (Decision, Limit) {
+fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Limit) {
     let (capacity, wanted) = (take.capacity as f64, take.wanted as f64);
-    let nanos_per_permit = take.window.as_nanos() as f64 / capacity;
-    let back = now.saturating_duration_since(since).as_nanos() as f64 / nanos_per_permit;
-    let level = (level.min(capacity) - back).max(0.0);
-    let excess = level + wanted - capacity;
-    let wait = |permits: f64| Duration::from_nanos((permits * nanos_per_permit).ceil() as u64);
-    if excess > 0.0 {
-        let decision = Decision { allowed: false, remaining: (capacity - level) as u64, retry_after: wait(excess) };
-        return (decision, Limit { used: Used::Smooth(level, now), until: now + wait(level) });
+    let pace = take.window.as_nanos() as f64 / capacity;
+    let level = level.map_or(0.0, |level| {
+        // Taken under another count or window, they come back when their taker said.
+        let permits = if level.pace.to_bits() == pace.to_bits() { level.permits } else { level.permits * level.pace / pace };
+        (permits - now.saturating_duration_since(level.since).as_nanos() as f64 / pace).max(0.0)
+    });
+    let time = |permits: f64| Duration::from_nanos((permits * pace).ceil() as u64);
+    let limit = |permits: f64| Limit { used: Used::Smooth(Level { permits, since: now, pace }), until: now + time(permits) };
+    // Below zero is zero, as a cast has it.
+    let left = |level: f64| (capacity - level) as u64;
+    let wait = if take.wanted == 0 { Duration::ZERO } else { time(level + wanted - capacity) };
+    if wait > take.patience {
+        return (Decision { allowed: false, remaining: left(level), retry_after: wait }, limit(level));
     }
     let level = level + wanted;
-    let decision = Decision { allowed: true, remaining: (capacity - level) as u64, retry_after: Duration::ZERO };
-    (decision, Limit { used: Used::Smooth(level, now), until: now + wait(level) })
+    (Decision { allowed: true, remaining: left(level), retry_after: wait }, limit(level))
 }
 
 #[cfg(test)]
@@ -91,9 +107,45 @@ mod tests {
             let now = start + Duration::from_millis(address);
             let form = if address % 2 == 0 { Form::Fixed } else { Form::Smooth };
             let key = Key::new(format!("ip:{address}"));
-            let take = Take { key: &key, form, capacity: 1, window: Duration::from_millis(100), wanted: 1, deadline: now };
+            let take = Take {
+                key: &key,
+                form,
+                capacity: 1,
+                window: Duration::from_millis(100),
+                wanted: 1,
+                patience: Duration::ZERO,
+                deadline: now,
+            };
             assert!(limits.take(&take, now).unwrap().allowed);
             assert!(limits.by_key.len() <= 400, "{} limits are kept, and 100 are in use", limits.by_key.len());
+        }
+    }
+
+    #[test]
+    fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
+        let (mut limits, key, start) = (Limits::default(), Key::new("ip".into()), Instant::now());
+        let (capacity, window) = (7, Duration::from_millis(50));
+        let mut due: Vec<(Duration, u64)> = Vec::new();
+        let (mut now, mut promised) = (start, 0);
+        for call in 0..1500_u64 {
+            let (wanted, patience) = (1 + call * 7 % 3, Duration::from_millis([0, 1, 20, 300][(call * 5 % 4) as usize]));
+            let take = Take { key: &key, form: Form::Smooth, capacity, window, wanted, patience, deadline: now };
+            let decision = limits.take(&take, now).unwrap();
+            assert_eq!(decision.allowed, decision.retry_after <= patience, "{decision:?} within {patience:?}");
+            if decision.allowed {
+                due.push((now + decision.retry_after - start, wanted));
+                promised += u64::from(!decision.retry_after.is_zero());
+            }
+            now += Duration::from_micros(call * 7919 % 20_000);
+        }
+        assert!(promised > 100 && due.len() > 500, "{promised} promises, {} permits", due.len());
+        for (first, (from, _)) in due.iter().enumerate() {
+            let mut sum = 0;
+            for (to, permits) in &due[first..] {
+                sum += permits;
+                let most = capacity as f64 * (1.0 + (*to - *from).as_secs_f64() / window.as_secs_f64());
+                assert!(sum as f64 <= most + 1e-3, "{sum} come due in {:?}", *to - *from);
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Where leases live. The only place that names redis and r2d2.
 
+mod bulk;
 mod channels;
 mod connect;
+mod demotion;
 #[cfg(test)]
 #[allow(clippy::expect_used, clippy::unwrap_used)]
 mod fuzz;
@@ -16,6 +18,7 @@ mod pool;
 mod quorum;
 mod redisson;
 mod reply;
+mod theirs;
 mod timestamp;
 mod watched;
 mod wire;
@@ -178,7 +181,7 @@ impl Backend {
         }
     }
 
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: node::Work<'_, T>) -> Result<T, StoreError> {
+    pub(crate) fn execute<T>(&self, deadline: Instant, work: watched::Work<'_, T>) -> Result<T, StoreError> {
         match self {
             Self::Server { node, .. } => node.execute(deadline, work),
             Self::Memory { .. } => Err(StoreError::not_sent(

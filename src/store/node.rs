@@ -1,25 +1,29 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+mod limit;
+mod role;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ConnectionInfo, ConnectionLike, RedisError, RedisResult, Value};
+use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::Settings;
-use super::connect::Connector;
-use super::gate::{self, Gate};
-use super::pool::{OwnPool, Pool, Slot, closed_connection};
+use super::bulk::Bulk;
+use super::connect::{Connector, Opened};
+use super::demotion::{self, Demotions, Watch};
+use super::gate::{self, Gate, Target};
+use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
-use super::watched::Watched;
+use super::theirs::Theirs;
 use super::wire::{self, Part, Reply, Script, Shape, State, Wire};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-
-/// The commands of a caller of `execute`.
-pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
+use limit::Limit;
 
 /// One Redis server.
 pub(crate) struct Node {
@@ -28,27 +32,37 @@ pub(crate) struct Node {
     gate: Arc<Gate>,
     /// How many failures there have been: connections from before the last one are not trusted any more (R6).
     generation: AtomicU64,
+    /// For connections that the generation does not reach (R22).
+    demotions: Demotions,
+    /// Whether the server told at the last log-in whether it is a master.
+    tells_role: AtomicBool,
+    /// When a reply last came over a pooled connection, in nanoseconds since the node was made: what is used is not asked for its role.
+    answered: AtomicU64,
+    made_at: Instant,
+    closed: AtomicBool,
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
-    clock: Clock,
+    pub(super) clock: Clock,
     command_timeout: Duration,
     process: u32,
 }
 
-/// After so many commands of a bulk comes a tag: what was read before it stands, also when the connection fails after it.
-const BETWEEN_TAGS: usize = 64;
-
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
-type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
+pub(super) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Node {
     pub(super) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
         let pool = match settings.pool {
-            Some(pool) => Pool::Theirs(pool),
+            Some(pool) => Pool::Theirs(Theirs::new(pool)),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
-        let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
+        let target = Target {
+            address: info.addr().to_string(),
+            tls: matches!(info.addr(), ConnectionAddr::TcpTls { .. }),
+            within: settings.connect_timeout.min(settings.command_timeout),
+        };
+        let gate = Gate::at(target, gate::pause(settings.member_of));
         let connector = Connector::new(
             info,
             clock.clone(),
@@ -63,6 +77,11 @@ impl Node {
             connector,
             gate,
             generation: AtomicU64::new(0),
+            demotions: Demotions::default(),
+            tells_role: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+            made_at: clock.now(),
+            closed: AtomicBool::new(false),
             renewing: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
@@ -77,78 +96,90 @@ impl Node {
 
     /// Sends one command.
     pub(super) fn command(&self, parts: &[Part<'_>], shape: Shape, deadline: Instant) -> Result<Reply, StoreError> {
-        self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-            buffer.clear();
-            wire::pack(parts, buffer);
-            Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
+        again_if_not_run(|| {
+            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                buffer.clear();
+                wire::pack(parts, buffer);
+                Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
+            })
         })
         .and_then(understood)
     }
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
     pub(super) fn script(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
-        self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-            buffer.clear();
-            script.by_hash(keys, parts, buffer);
-            let mut value = wire.ask(buffer, script.shape)?;
-            if reply::unknown_script(&value) {
-                // It did not run, so this is no second try.
-                value = by_body(&mut wire, buffer, script, keys, parts)?;
-            }
-            Ok(Reply { asked_at, value })
+        again_if_not_run(|| {
+            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                let value = run(&mut wire, buffer, script, keys, parts)?;
+                Ok(Reply { asked_at, value })
+            })
         })
         .and_then(understood)
     }
 
-    /// Runs a script once for each list of parts, over renewal's own connection: written at once, read one by one. At the first
-    /// failure the rest is unknown; going on to read would wait for each of them in turn.
+    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an idle
+    /// connection turns out to be closed: that connection has to answer something first.
+    ///
+    /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
+    /// 2. it is made whole again;
+    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the server,
+    ///    and nobody here knows.
+    pub(super) fn script_once(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+        let (checking, sent) = (Cell::new(false), Cell::new(false));
+        again_if_not_run(|| {
+            checking.set(false);
+            let answer = self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                checking.set(true);
+                wire.check(buffer)?;
+                sent.set(true);
+                let value = run(&mut wire, buffer, script, keys, parts)?;
+                Ok(Reply { asked_at, value })
+            });
+            answer.map_err(|mut error| {
+                error.may_have_run &= sent.get();
+                // Also where the sign of life came too late: another connection may be well.
+                error.stale |= checking.get() && !sent.get();
+                error
+            })
+        })
+        .and_then(understood)
+    }
+
+    /// Runs a script once for each list of parts, over renewal's own connection.
     pub(super) fn script_in_bulk<'a>(
         &self,
-        script: &Script,
+        script: &'a Script,
         keys: usize,
-        calls: impl ExactSizeIterator<Item = Vec<Part<'a>>>,
+        calls: impl Iterator<Item = Vec<Part<'a>>>,
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
-        let deadline = self.clock.now() + within.reply;
-        let waiting: Vec<Vec<Part<'a>>> = calls.collect();
-        let total = waiting.len();
-        let mut values: Vec<Value> = Vec::with_capacity(total);
-        let talked = self.usable().and_then(|()| {
-            self.talk(&mut locked(&self.renewing), deadline, &mut |mut wire, buffer, _| {
-                buffer.clear();
-                let pack = |part: &[Vec<Part<'a>>]| {
-                    part.iter().for_each(|parts| script.by_hash(keys, parts, buffer));
-                    wire::push_tag(buffer)
-                };
-                let tags: Vec<u64> = waiting.chunks(BETWEEN_TAGS).map(pack).collect();
-                wire.send(buffer)?;
-                for (part, tag) in waiting.chunks(BETWEEN_TAGS).zip(tags) {
-                    let mut heard = Vec::with_capacity(part.len());
-                    for _ in part {
-                        wire.bound()?;
-                        heard.push(wire.receive(script.shape, Some(tag))?);
-                    }
-                    wire.bound()?;
-                    wire.receive_tag(tag, &heard)?;
-                    values.append(&mut heard);
-                }
-                for (value, parts) in values.iter_mut().zip(&waiting).filter(|(value, _)| reply::unknown_script(value)) {
-                    *value = by_body(&mut wire, buffer, script, keys, parts)?;
-                }
-                Ok(())
-            })
-        });
-        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
-        // What was read before a failure stands, each answer at the place of its question; a script that the server did not know has had none.
-        let heard = |value| if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) };
-        let mut answers: Vec<_> = values.into_iter().map(heard).collect();
-        if let Err(error) = talked {
-            if answers.len() < total {
-                answers.push(Err(error));
-            }
-            answers.resize_with(total, || Err(unknown()));
-        }
-        answers
+        let mut bulk = Bulk::new(script, keys, calls);
+        let talked = self
+            .usable()
+            .and_then(|()| self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| bulk.talk(wire, buffer)));
+        bulk.answers(talked)
+    }
+
+    /// The same over a pooled connection.
+    pub(super) fn pooled_in_bulk<'a>(
+        &self,
+        script: &'a Script,
+        keys: usize,
+        calls: impl Iterator<Item = Vec<Part<'a>>>,
+        deadline: Instant,
+    ) -> Vec<Result<Value, StoreError>> {
+        let mut bulk = Bulk::new(script, keys, calls);
+        let talked = self.pooled(deadline, &mut |wire, buffer, _| bulk.talk(wire, buffer));
+        bulk.answers(talked)
+    }
+
+    fn since_made(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.made_at).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// What a connection that is nobody's but its reader's needs to look at.
+    pub(super) fn demotions(&self) -> Watch {
+        self.demotions.watch()
     }
 
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
@@ -170,48 +201,18 @@ impl Node {
         again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
     }
 
-    /// Runs a caller's commands, and once more after a dropped connection.
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
-        let mut run = || {
-            let mut value = None;
-            let talked = self.pooled(deadline, &mut |wire, _, _| {
-                wire.state.forget();
-                let mut watched = Watched { connection: wire.connection, failed: None };
-                let result = work(&mut watched);
-                match watched.failed {
-                    // The connection is done for, whatever the caller made of it.
-                    Some(failed) => {
-                        value = result.ok();
-                        Err(failed)
-                    }
-                    None => Ok(result),
-                }
-            });
-            match value {
-                Some(value) => Ok(Ok(value)),
-                None => talked,
-            }
-        };
-        let result = match run() {
-            Err(error) if error.dropped => run(),
-            result => result,
-        }?;
-        result.map_err(|error| match error.code() {
-            Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
-            None => StoreError::not_sent(ErrorKind::Server, "the commands failed").because(error.category().to_owned()),
-        })
-    }
-
-    /// Closes the connections that nobody uses, and ends the pool's thread. A program's own pool is left to the program.
+    /// Closes the connections that nobody uses, and ends the pool's thread. Waits for nobody: one that is
+    /// in use is closed after it. A program's own pool is left to the program.
     ///
     /// Without it they would last as long as anything that still names the client, such as a hold that its thread never took back.
     pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
         match &self.pool {
             Pool::Own(pool) => pool.close(),
-            Pool::One(slot) => locked(slot).connection = None,
+            Pool::One(slot) => empty(slot),
             Pool::Theirs(_) => {}
         }
-        locked(&self.renewing).connection = None;
+        empty(&self.renewing);
     }
 
     fn usable(&self) -> Result<(), StoreError> {
@@ -222,31 +223,33 @@ impl Node {
         Ok(())
     }
 
-    fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    pub(super) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         self.usable()?;
         let wait = || deadline.saturating_duration_since(self.clock.now());
         let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
         match &self.pool {
             Pool::Own(pool) => {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
-                self.talk(checked_out.slot(), deadline, talk)
+                self.talk(checked_out.slot(), Limit::By(deadline), talk)
             }
-            Pool::One(slot) => self.talk(&mut locked(slot), deadline, talk),
-            Pool::Theirs(pool) => {
-                let mut connection = pool.get_timeout(wait()).map_err(|_| exhausted())?;
-                let result = self.talk_over(&mut connection, deadline, talk);
-                if result.as_ref().is_err_and(|error| error.dropped) {
-                    drop(connection);
-                    self.try_idle(pool, deadline);
-                }
-                result
-            }
+            Pool::One(slot) => self.talk_in(slot, Limit::By(deadline), talk),
+            Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
 
+    /// Talks over a connection that others may be waiting for.
+    fn talk_in<T>(&self, slot: &Mutex<Slot>, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+        let result = self.talk(&mut locked(slot), limit, talk);
+        // Looked at after the slot is free: either `close` finds it so, or it has said before that it wants it empty.
+        if self.closed.load(Ordering::SeqCst) {
+            empty(slot);
+        }
+        result
+    }
+
     /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(&self, slot: &mut Slot, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        let generation = self.generation.load(Ordering::SeqCst);
+    fn talk<T>(&self, slot: &mut Slot, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+        let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
         }
@@ -256,21 +259,28 @@ impl Node {
             None => {
                 slot.state = State::fresh();
                 slot.generation = generation;
-                (self.connect(deadline)?, true)
+                (self.connect(limit.connect_by())?, true)
             }
         };
-        let mut wire = Wire { connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let asked_at = self.clock.now();
+        let deadline = limit.reply_by(asked_at);
+        let mut wire = Wire { fresh, connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
                 slot.connection = Some(connection);
+                if let Limit::By(_) = limit {
+                    self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
+                }
                 Ok(value)
             }
             Err(error) => {
                 // Closed here and now; and those that were opened before it are not trusted either.
                 drop(connection);
-                let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
+                // But not for an extend that had only a little time: it says nothing about other connections.
+                if !(matches!(limit, Limit::Within(_)) && error.is_timeout()) {
+                    self.distrust(generation, demotion::says(&error));
+                }
                 if fresh && !error.is_timeout() {
                     // Connecting works and using it does not: without a pause that would go on as fast as the network.
                     self.gate.shut();
@@ -284,60 +294,68 @@ impl Node {
 
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
+        let generation = self.generation();
         let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
         let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
-        let opened = self.connector.open(deadline);
-        match &opened {
-            Err(error) if !error.permanent => pass.failed(),
-            _ => pass.opened(),
-        }
-        opened
-    }
-
-    /// Talks over a connection of the program's own pool.
-    fn talk_over<T>(&self, connection: &mut Connection, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        // What the program did with it is not known.
-        let mut state = State::default();
-        let asked_at = self.clock.now();
-        let mut wire = Wire { connection, state: &mut state, clock: &self.clock, deadline };
-        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
-        result.map_err(|error| {
-            discard(connection);
-            self.failed(&error, true)
-        })
-    }
-
-    /// Tries the connections that lie idle in the program's own pool, and discards those that the server has closed: like the one that has just
-    /// failed they are from before whatever happened, and each would cost somebody another failure (R6).
-    fn try_idle(&self, pool: &r2d2::Pool<redis::Client>, deadline: Instant) {
-        let mut tried = Vec::new();
-        for _ in 0..pool.state().idle_connections {
-            let left = deadline.saturating_duration_since(self.clock.now());
-            let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
-            let answer = connection.set_read_timeout(Some(left)).and_then(|()| redis::cmd("PING").exec(&mut connection));
-            let silent = answer.as_ref().is_err_and(RedisError::is_timeout);
-            if answer.is_err_and(|error| error.is_io_error()) {
-                discard(&mut connection);
+        match self.connector.open(deadline) {
+            Ok(Opened::Ready { connection, tells_role }) => {
+                pass.opened();
+                self.tells_role.store(tells_role, Ordering::SeqCst);
+                Ok(connection)
             }
-            if silent {
-                return;
+            Ok(Opened::Replica) => {
+                pass.failed();
+                self.distrust(generation, true);
+                Err(reply::replica())
             }
-            // Kept until all have been tried, or the pool would give out the same one again.
-            tried.push(connection);
+            Err(error) => {
+                if error.permanent {
+                    pass.opened()
+                } else {
+                    pass.failed()
+                }
+                Err(error)
+            }
         }
     }
 
-    fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Trusts no connection that was opened up to this generation any more; and if the server is a
+    /// replica, no subscription either.
+    pub(super) fn distrust(&self, generation: u64, demoted: bool) {
+        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
+        if demoted {
+            self.demotions.add();
+        }
+    }
+
+    pub(super) fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
         let mut failure = reply::unanswered(error);
         failure.stale = was_idle && failure.dropped;
         failure
     }
 }
 
-/// Has its pool discard a connection when it comes back.
-fn discard(connection: &mut Connection) {
-    if let Some(closed) = closed_connection() {
-        *connection = closed;
+/// Closes the connection of a slot, unless it is in use.
+fn empty(slot: &Mutex<Slot>) {
+    let slot = match slot.try_lock() {
+        Ok(slot) => Some(slot),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    if let Some(mut slot) = slot {
+        slot.connection = None;
+    }
+}
+
+/// Asks once more, at once, where an idle connection was of no use and certainly nothing was carried out.
+fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    match ask() {
+        Err(error) if error.stale && !error.may_have_run => ask(),
+        answer => answer,
     }
 }
 
@@ -349,8 +367,17 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
     }
 }
 
+/// Runs a script by its hash, and where the server does not know it, by its body.
+fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+    buffer.clear();
+    script.by_hash(keys, parts, buffer);
+    let value = wire.ask(buffer, script.shape)?;
+    // One that is not known did not run, so this is no second try.
+    if reply::unknown_script(&value) { by_body(wire, buffer, script, keys, parts) } else { Ok(value) }
+}
+
 /// Sends the whole of a script to a server that does not know it.
-fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
     buffer.clear();
     script.by_body(keys, parts, buffer);
     wire.bound()?;

@@ -1,7 +1,7 @@
 //! The plain layout: a string key that holds the token.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -26,8 +26,6 @@ const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Plain {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
-    /// How often somebody's lock was released by force.
-    forced: AtomicU64,
     /// Whether it has been said that the server does not say who listens.
     may_not_ask: AtomicBool,
     acquire: Script,
@@ -45,7 +43,6 @@ impl Plain {
         Self {
             node,
             inbox,
-            forced: AtomicU64::new(0),
             may_not_ask: AtomicBool::new(false),
             acquire: Script::new(
                 Shape::Array,
@@ -106,12 +103,6 @@ impl Plain {
         reply::answer(reply)
     }
 
-    /// What a script says of a lease that was to go.
-    fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
-        let released = reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)?;
-        Ok(if released { Gone::Released } else { Gone::NotOurs })
-    }
-
     /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`: before anything was sent, and not by the client's clock, which a test may
     /// advance.
     fn is_heard(&self, asked_at: Instant, answer: &Value) {
@@ -123,6 +114,11 @@ impl Plain {
             }
             _ => {}
         }
+    }
+
+    fn withdraw_parts<'a>(what: &Withdraw<'a>) -> Vec<Part<'a>> {
+        let [lock, fence, queue, waiters] = keys(what.key);
+        vec![lock, fence, queue, waiters, Part::Text(what.token.as_str()), Part::Text(what.condition.unwrap_or_default())]
     }
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
@@ -161,7 +157,11 @@ impl LeaseStore for Plain {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
+        let parts = Self::extend_parts(lease, end);
+        let answer = match end {
+            End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
+            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline)),
+        };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
@@ -169,17 +169,12 @@ impl LeaseStore for Plain {
         let [lock, fence, queue, waiters] = keys(key);
         let parts = [lock, fence, queue, waiters, Part::Text(token.as_str()), Part::Number(1)];
         let answer = self.node.script(&self.release, 4, if settles { &parts } else { &parts[..5] }, deadline);
-        Self::gone(answer.map(|reply| reply.value))
+        reply::gone(answer.map(|reply| reply.value))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        let one = |what: &Withdraw<'_>| {
-            let [lock, fence, queue, waiters] = keys(what.key);
-            let (token, condition) = (Part::Text(what.token.as_str()), Part::Text(what.condition.unwrap_or_default()));
-            let answer = self.node.script(&self.withdraw, 4, &[lock, fence, queue, waiters, token, condition], deadline);
-            Self::gone(answer.map(|reply| reply.value))
-        };
-        what.iter().map(one).collect()
+        let answers = self.node.pooled_in_bulk(&self.withdraw, 4, what.iter().map(Self::withdraw_parts), deadline);
+        answers.into_iter().map(reply::gone).collect()
     }
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -256,10 +251,7 @@ impl LeaseStore for Plain {
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
-        let call = self.forced.fetch_add(1, Ordering::Relaxed).to_string();
-        let parts = [lock, fence, queue, waiters, Part::Joined(self.inbox.address(), &call)];
-        // Under the same name it may be sent again.
-        let reply = again_if_stale(|| self.node.script(&self.force, 4, &parts, deadline))?;
+        let reply = self.node.script_once(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
         reply::yes(&reply.value)
     }
 

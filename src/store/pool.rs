@@ -12,6 +12,8 @@ use r2d2::PooledConnection;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
+use super::theirs::Theirs;
+
 /// For how long a connection that nobody uses is kept: what a rush has opened is closed after it. r2d2 looks every 30 s.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -52,7 +54,7 @@ pub(super) enum Pool {
     /// A single connection, for one thread alone.
     One(Mutex<Slot>),
     /// The program's.
-    Theirs(r2d2::Pool<redis::Client>),
+    Theirs(Theirs),
 }
 
 /// The client's own pool. Its thread starts with the first check-out.
@@ -116,6 +118,14 @@ impl OwnPool {
             }
         };
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
+    }
+
+    /// A slot, if one is free at this moment.
+    pub(super) fn idle(&self) -> Option<CheckedOut> {
+        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+            State::Open(pool) => pool.try_get().map(CheckedOut::Pooled),
+            State::New | State::Closed => None,
+        }
     }
 
     fn start(&self) -> Option<r2d2::Pool<Slots>> {

@@ -41,6 +41,10 @@ impl Redisson {
         }
     }
 
+    fn release_parts<'a>(key: &'a Key, token: &'a Token, channel: &'a str) -> Vec<Part<'a>> {
+        vec![Part::Text(key.as_str()), Part::Text(token.as_str()), Part::Text(channel)]
+    }
+
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
         vec![
             Part::Text(lease.key.as_str()),
@@ -92,21 +96,26 @@ impl LeaseStore for Redisson {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let answer = again_if_stale(|| self.node.script(&self.extend, 1, &Self::extend_parts(lease, end), deadline));
+        let parts = Self::extend_parts(lease, end);
+        let answer = match end {
+            End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
+            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline)),
+        };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
     fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
         let channel = channel(key);
-        let parts = [Part::Text(key.as_str()), Part::Text(token.as_str()), Part::Text(&channel)];
-        let answer = self.node.script(&self.release, 1, &parts, deadline);
-        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
-        Ok(if released { Gone::Released } else { Gone::NotOurs })
+        let answer = self.node.script(&self.release, 1, &Self::release_parts(key, token, &channel), deadline);
+        reply::gone(answer.map(|reply| reply.value))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // There is no queue to leave.
-        what.iter().map(|what| self.release(what.key, what.token, false, deadline)).collect()
+        let channels: Vec<String> = what.iter().map(|what| channel(what.key)).collect();
+        let parts = what.iter().zip(&channels).map(|(what, channel)| Self::release_parts(what.key, what.token, channel));
+        let answers = self.node.pooled_in_bulk(&self.release, 1, parts, deadline);
+        answers.into_iter().map(reply::gone).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -123,7 +132,7 @@ impl LeaseStore for Redisson {
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let reply = self.node.script(&self.force, 1, &[Part::Text(key.as_str()), Part::Text(&channel(key))], deadline)?;
+        let reply = self.node.script_once(&self.force, 1, &[Part::Text(key.as_str()), Part::Text(&channel(key))], deadline)?;
         reply::yes(&reply.value)
     }
 

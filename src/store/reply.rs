@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use redis::{RedisError, Value};
 
+use super::demotion;
 use super::wire::Reply;
 use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Answer, Holder, StoreError};
+use crate::lease::store::{Answer, Gone, Holder, StoreError};
 
 /// A cause in words that may reach a log: no token, no password, no URL (R19).
 #[derive(Debug)]
@@ -51,8 +52,8 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
         "WRONGTYPE" => (ErrorKind::WrongType, "the key holds data of another type", true),
         "LOADING" => (ErrorKind::Unavailable, "the server is loading its data", false),
         "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script", false),
-        "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "the server is not ready", false),
-        "READONLY" => (ErrorKind::Unavailable, "the server is a replica and cannot keep a lock", false),
+        "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "the server is not ready", false),
+        _ if demotion::is_a_replicas(code, details) => (ErrorKind::Unavailable, REPLICA, false),
         "NOREPLICAS" => (ErrorKind::Unavailable, "the server has too few replicas to accept a lock", false),
         "OOM" => (ErrorKind::Server, "the server is out of memory", true),
         "MISCONF" => (ErrorKind::Server, "the server cannot persist and accepts no writes", true),
@@ -69,6 +70,13 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
     };
     let error = StoreError::not_sent(kind, message).because(Words::said(code, details));
     if permanent { error.permanent() } else { error }
+}
+
+const REPLICA: &str = "the server is a replica and cannot keep a lock";
+
+/// A server that says at log-in that it is a replica. Nothing of ours was sent.
+pub(super) fn replica() -> StoreError {
+    StoreError::not_sent(ErrorKind::Unavailable, REPLICA)
 }
 
 /// A connection could not be opened. Nothing of ours was sent.
@@ -118,7 +126,11 @@ pub(super) fn unanswered(error: &RedisError) -> StoreError {
         return refused;
     }
     if let Some(code) = error.code() {
-        return refused(code, error.detail().unwrap_or_default()).maybe_run();
+        let mut refused = refused(code, error.detail().unwrap_or_default());
+        // A replica carries out nothing that writes; another connection may lead to the master (R22).
+        refused.dropped = demotion::says(error);
+        refused.may_have_run = !refused.dropped;
+        return refused;
     }
     match stream(error) {
         Some(Stream::Misshapen) => nonsense(),
@@ -256,6 +268,12 @@ pub(super) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Resu
         Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
         result => result,
     }
+}
+
+/// What a script says of a lease that was to go.
+pub(super) fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
+    let released = or_not_ours(answer.and_then(|value| yes(&value)), false)?;
+    Ok(if released { Gone::Released } else { Gone::NotOurs })
 }
 
 /// The key, or a companion of it, is somebody else's data.

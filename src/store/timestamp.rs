@@ -70,7 +70,11 @@ impl LeaseStore for Timestamp {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let answer = again_if_stale(|| self.node.script(&self.extend, 2, &Self::extend_parts(lease, end), deadline));
+        let parts = Self::extend_parts(lease, end);
+        let answer = match end {
+            End::Exactly => self.node.script_once(&self.extend, 2, &parts, deadline),
+            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 2, &parts, deadline)),
+        };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
@@ -101,7 +105,7 @@ impl LeaseStore for Timestamp {
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let reply = self.node.script(&self.force, 2, &keys(key), deadline)?;
+        let reply = self.node.script_once(&self.force, 2, &keys(key), deadline)?;
         reply::yes(&reply.value)
     }
 

@@ -1,19 +1,67 @@
 //! A connection in the hands of a caller's code.
 
+use std::time::Instant;
+
 use redis::{Connection, ConnectionLike, RedisError, RedisResult, Value};
 
-/// Remembers whether the connection failed, also where the caller's code swallows the error.
+use super::node::Node;
+use super::{demotion, reply};
+use crate::base::error::ErrorKind;
+use crate::lease::store::StoreError;
+
+/// The commands of a caller of `execute`.
+pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
+
+impl Node {
+    /// Runs a caller's commands, and once more after a dropped connection.
+    pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
+        let mut run = || {
+            let mut value = None;
+            let talked = self.pooled(deadline, &mut |wire, _, _| {
+                wire.state.forget();
+                let mut watched = Watched { connection: wire.connection, failed: None };
+                let result = work(&mut watched);
+                match watched.failed {
+                    // The connection is done for, whatever the caller made of it.
+                    Some(failed) => {
+                        value = result.ok();
+                        Err(failed)
+                    }
+                    None => Ok(result),
+                }
+            });
+            match value {
+                Some(value) => Ok(Ok(value)),
+                None => talked,
+            }
+        };
+        let result = match run() {
+            Err(error) if error.dropped => run(),
+            result => result,
+        }?;
+        result.map_err(|error| match error.code() {
+            Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
+            None => StoreError::not_sent(ErrorKind::Server, "the commands failed").because(error.category().to_owned()),
+        })
+    }
+}
+
+/// Remembers whether the connection failed, or the server said that it is a replica, also where the
+/// caller's code swallows the error.
 pub(super) struct Watched<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) failed: Option<RedisError>,
 }
 
 impl Watched<'_> {
-    fn note<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &result
-            && (error.is_io_error() || error.is_unrecoverable_error())
-        {
-            self.failed = Some(error.clone());
+    fn note<T>(&mut self, result: RedisResult<T>, replies: impl Fn(&T) -> &[Value]) -> RedisResult<T> {
+        let failed = match &result {
+            Ok(value) => demotion::said_in(replies(value)),
+            Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Some(error.clone()),
+            Err(error) => demotion::said_by(error),
+        };
+        if failed.is_some() {
+            self.failed = failed;
         }
         result
     }
@@ -22,12 +70,12 @@ impl Watched<'_> {
 impl ConnectionLike for Watched<'_> {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
         let result = self.connection.req_packed_command(command);
-        self.note(result)
+        self.note(result, std::slice::from_ref)
     }
 
     fn req_packed_commands(&mut self, commands: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let result = self.connection.req_packed_commands(commands, offset, count);
-        self.note(result)
+        self.note(result, Vec::as_slice)
     }
 
     fn get_db(&self) -> i64 {

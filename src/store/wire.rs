@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult, Script as Hashed, Value};
 
+use super::demotion;
 use super::reply;
 use crate::base::clock::Clock;
 
@@ -164,6 +165,8 @@ const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for what has to be done by `deadline`.
 pub(super) struct Wire<'a> {
+    /// Whether the connection was opened for this, and so has just answered.
+    pub(super) fresh: bool,
     pub(super) connection: &'a mut Connection,
     pub(super) state: &'a mut State,
     pub(super) clock: &'a Clock,
@@ -190,6 +193,22 @@ impl Wire<'_> {
         Ok(())
     }
 
+    /// Asks an idle connection for a sign of life, in half of the time that is left: then another one may be opened.
+    pub(super) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
+        if self.fresh {
+            return Ok(());
+        }
+        let (deadline, now) = (self.deadline, self.clock.now());
+        self.deadline = now + deadline.saturating_duration_since(now) / 2;
+        self.bound_from(now)?;
+        buffer.clear();
+        pack(&[Part::Text("PING")], buffer);
+        // Whatever it answers: a refusal is a sign of life, too.
+        self.ask(buffer, Shape::Pong)?;
+        self.deadline = deadline;
+        self.bound()
+    }
+
     /// Sends the command in `buffer` and gives its reply, certainly its own.
     pub(super) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
         let tag = self.state.last.is_none_or(|last| last == shape).then(|| push_tag(buffer));
@@ -212,6 +231,10 @@ impl Wire<'_> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        }
+        if let Some(said) = demotion::said_in(std::slice::from_ref(&reply)) {
+            // The end of this connection, and of all others to this server (R22).
+            return Err(said);
         }
         if tag.is_some_and(|tag| is_tag(&reply, tag)) {
             return Err(reply::out_of_step());

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use distlock::{Client, Lock, LostReason};
 
+use crate::faults::{impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put};
-use crate::support::{Proxy, Server, eventually, in_own_process, thread_names, within};
+use crate::support::{Mode, Proxy, Server, eventually, in_own_process, thread_names, within};
 
 /// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment after it has said its last.
 #[track_caller]
@@ -223,5 +224,95 @@ fn close_in_the_middle_of_everything_leaves_nothing_held() {
             assert!(worker.result().is_unavailable());
         }
         eventually(SOON, || keys(&server).is_empty());
+    }
+}
+
+/// Three locks that are held when the server goes away.
+fn three_held(client: &Client) -> Vec<distlock::RedisLock> {
+    let locks: Vec<_> = (0..3).map(|i| client.lock(&format!("job-{i}"))).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    locks
+}
+
+#[test]
+fn close_asks_again_until_the_server_is_back() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let held = three_held(&client);
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    let closing = Underway::start(move || client.close(SOON * 2));
+    // Long enough for several tries, each of which is refused.
+    thread::sleep(ms(700));
+    assert!(!closing.is_done() && keys(&server).len() == 3);
+    proxy.set_mode(Mode::Forward);
+    closing.result().unwrap();
+    assert_eq!(keys(&server), [""; 0]);
+    held.iter().for_each(|lock| assert!(error(lock.unlock()).is_lost()));
+}
+
+#[test]
+fn close_says_how_many_locks_may_still_be_held() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let _held = three_held(&client);
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    let left = error(within(ms(250)..ms(1500), || client.close(ms(300))));
+    assert!(left.is_unknown() && left.to_string().contains(" 3 of the client's locks"), "{left}");
+    assert_eq!(keys(&server).len(), 3);
+}
+
+#[test]
+fn close_releases_thousands_of_locks_over_a_slow_line() {
+    let (server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let locks: Vec<_> = (0..2_000).map(|i| client.lock(&format!("job-{i}"))).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    proxy.set_delay(ms(5), ms(5));
+    // One after the other they would take 20 s.
+    within(..SOON, || client.close(SOON)).unwrap();
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+#[test]
+fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("job");
+    let (locked, is_locked) = mpsc::channel();
+    let (cut, is_cut) = mpsc::channel();
+    let waiting = Underway::start(move || {
+        lock.lock().unwrap();
+        locked.send(()).unwrap();
+        is_cut.recv_timeout(SOON).unwrap();
+        (lock.new_condition("ready").unwrap().wait(), lock.is_valid())
+    });
+    is_locked.recv_timeout(SOON).unwrap();
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    cut.send(()).unwrap();
+    // It tries to enter, and nobody is there.
+    thread::sleep(ms(300));
+    let closing = Underway::start(move || client.close(SOON));
+    let (ended, valid) = waiting.result();
+    assert!(error(ended).is_unavailable() && !valid);
+    proxy.set_mode(Mode::Forward);
+    closing.result().unwrap();
+    nothing_is_left(&server);
+}
+
+#[test]
+fn close_leaves_no_place_of_a_waiter_behind() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON * 6);
+    for _ in 0..10 {
+        let client = client(&server);
+        let lock = client.lock("job");
+        let waiter = Underway::start(move || lock.lock());
+        eventually(SOON, || keys(&server).len() == 3);
+        client.close(SOON).unwrap();
+        assert_eq!(keys(&server), ["job"], "its place is gone when close returns");
+        assert!(error(waiter.result()).is_unavailable());
     }
 }

@@ -157,15 +157,14 @@ fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
 fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server);
-    let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(1_000_000)).unwrap();
-    let mut last = next(&lock);
+    let [one, block] = [0, 1_000_000].map(|times| client.lock_with("job", LockOptions::new().fenced().local_hand_offs(times)).unwrap());
     let mut connection = server.connection();
     // As soon after each other as can be: a block has at most a thousand microseconds' worth.
     for _ in 0..100 {
+        let last = next(&one);
         redis::cmd("DEL").arg("{job}:fence").exec(&mut connection).unwrap();
-        let fence = next(&lock);
+        let fence = next(&block);
         assert!(fence > last, "{fence} after {last}");
-        last = fence;
     }
 }
 

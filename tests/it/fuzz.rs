@@ -138,7 +138,7 @@ fn messages(rng: &mut Rng, told: &mut Told) -> Vec<u8> {
         if attempts.contains(&attempt) {
             told.grants += 1;
         }
-        let words = format!("{attempt} {} ", rng.choice([0, 0, 7]).unwrap());
+        let words = format!("{attempt} {} ", rng.choice(["0 0", "0 0", "7 1"]).unwrap());
         let words = [words.as_bytes(), &token, b" a"].concat();
         let words = if rng.u32(0..4) == 0 { changed(rng, words) } else { words };
         all.extend([b"*3\r\n$7\r\nmessage\r\n".to_vec(), bulk(&address), bulk(&words)].concat());
@@ -159,7 +159,7 @@ fn note(name: &str, command: &[Vec<u8>], bytes: &[u8], told: &mut Told) {
         && name.starts_with("EVAL")
     {
         match elements.as_slice() {
-            [redis::Value::Int(1), _] => told.grants += 1,
+            [redis::Value::Int(1), _, _] => told.grants += 1,
             [redis::Value::Int(0), ..] => {
                 // The first of the arguments is the token; of a waiter's question the sixth is the attempt, in a condition the fifth.
                 let keys: usize = String::from_utf8_lossy(&command[2]).parse().unwrap();
@@ -189,8 +189,9 @@ fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
         ]
         .concat(),
         "EVAL" | "EVALSHA" => match rng.u32(0..8) {
-            0 | 1 => format!("*2\r\n:1\r\n{}", number(rng)).into_bytes(),
-            2 | 3 => format!("*2\r\n:0\r\n{}", number(rng)).into_bytes(),
+            0 | 1 => format!("*3\r\n:1\r\n{}{}", number(rng), number(rng)).into_bytes(),
+            2 => format!("*2\r\n:0\r\n{}", number(rng)).into_bytes(),
+            3 => format!("*3\r\n:0\r\n{}:{}\r\n", number(rng), rng.u32(0..2)).into_bytes(),
             4 => [b"*2\r\n".to_vec(), bulk(b"somebody"), number(rng).into_bytes()].concat(),
             5 => format!("*3\r\n:{}\r\n{}{}", rng.u32(0..3), number(rng), number(rng)).into_bytes(),
             6 => rng.choice(["*0\r\n", "*1\r\n:0\r\n", "*1\r\n:2\r\n", "*1\r\n:3\r\n", "*1\r\n:4\r\n"]).unwrap().into(),

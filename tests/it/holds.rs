@@ -6,9 +6,9 @@ use std::process::{Command, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock};
+use distlock::{Client, Layout, Lock, LockGuard, LockOptions, RedisLock};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
 use log::Level;
 
@@ -47,6 +47,31 @@ fn one_thread_holds_many_locks_and_unlocks_them_in_any_order() {
     }
     drop(locks);
     assert_eq!(client.remembered(), (0, 0));
+}
+
+#[test]
+fn a_hold_is_found_as_quickly_among_ten_thousand_as_alone() {
+    let client = memory();
+    let locks: Vec<_> = (0..10_000).map(|i| client.lock(&format!("job-{i}"))).collect();
+    // The quickest of many: what the machine does meanwhile does not count.
+    let quickest = || {
+        let one = || {
+            let begun = Instant::now();
+            for lock in &locks[..8] {
+                assert!(lock.is_valid());
+                lock.lock().unwrap();
+                lock.unlock().unwrap();
+            }
+            begun.elapsed()
+        };
+        (0..200).map(|_| one()).min().unwrap()
+    };
+    locks[..8].iter().for_each(|lock| lock.lock().unwrap());
+    let alone = quickest();
+    locks[8..].iter().for_each(|lock| lock.lock().unwrap());
+    let among_many = quickest();
+    assert!(among_many < alone * 10, "{among_many:?} instead of {alone:?}");
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
 }
 
 #[test]
@@ -342,7 +367,7 @@ fn a_thread_that_is_ending_cannot_lock_and_leaves_nothing_held() {
 /// Runs `child` in a fork of this process, and gives its verdict back: what went wrong, or nothing.
 ///
 /// The child is a copy with one thread. It must end by `exit`: unwinding into the test harness, or dropping what the parent owns, would be wrong.
-fn forked(child: impl FnOnce() -> Result<(), u8>) {
+pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
     match fork::fork().unwrap() {
         Fork::Child => {
             let verdict = catch_unwind(AssertUnwindSafe(child)).unwrap_or(Err(255));
@@ -486,4 +511,53 @@ fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing(
         });
         lock.unlock().unwrap();
     });
+}
+
+#[test]
+fn a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn() {
+    in_own_process("holds::a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn", || {
+        let server = Server::start();
+        let client = client(&server);
+        let (lock, held) = (client.lock("job"), client.lock("held"));
+        held.lock().unwrap();
+        let holder = Elsewhere::holds(&lock);
+        // One more waits behind each: a lease could be handed to it, in the memory of the child.
+        let behind = ["job", "held"].map(|name| {
+            let lock = client.lock(name);
+            Underway::behind(&client, name, move || lock.lock().and_then(|()| lock.unlock()))
+        });
+        let unsupported = |result: distlock::Result<()>| result.is_err_and(|error| error.is_unsupported());
+        for _ in 0..20 {
+            forked(|| {
+                check(1, unsupported(lock.lock()))?;
+                check(2, unsupported(lock.try_lock(SOON).map(drop)))?;
+                check(3, unsupported(held.extend(SOON)))?;
+                check(4, unsupported(held.unlock()))?;
+                check(5, unsupported(client.lock("new").lock()))?;
+                check(6, unsupported(client.ping()) && unsupported(lock.is_locked().map(drop)))
+            });
+        }
+        holder.unlock().unwrap();
+        held.unlock().unwrap();
+        behind.into_iter().for_each(|waiter| waiter.result().unwrap());
+    });
+}
+
+#[test]
+fn a_handle_with_other_options_unlocks_and_does_nothing_else() {
+    let server = Server::start();
+    let client = client(&server);
+    let plain = client.lock_with("job", LockOptions::new().fenced()).unwrap();
+    let other = client.lock_with("job", LockOptions::new().layout(Layout::Redisson)).unwrap();
+    let unfenced = client.lock("job");
+    plain.lock().unwrap();
+    assert!(error(other.lock()).is_conflict());
+    assert!(error(unfenced.new_condition("ready").unwrap().wait()).is_conflict());
+    assert!(error(unfenced.new_condition("ready").unwrap().notify_one()).is_conflict());
+    assert!(plain.is_valid() && plain.hold_count() == 1);
+    // The lease's own layout is what is extended and released, whoever asks for it.
+    other.extend(ms(60_000)).unwrap();
+    other.unlock().unwrap();
+    assert_eq!(get(&server, "job"), None);
+    assert!(!plain.is_held());
 }

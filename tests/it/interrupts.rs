@@ -137,15 +137,20 @@ fn it_stays_set_until_it_is_reset_and_clones_are_the_same() {
 }
 
 #[test]
-fn locking_again_is_no_wait_and_is_not_interrupted() {
+fn a_thread_that_is_interrupted_adds_no_hold_to_what_it_holds() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     lock.lock_interruptibly(&interrupt).unwrap();
     interrupt.interrupt();
+    assert!(error(lock.lock_interruptibly(&interrupt)).is_interrupted());
+    assert!(error(lock.try_lock_interruptibly(Duration::ZERO, &interrupt)).is_interrupted());
+    assert_eq!(lock.hold_count(), 1);
+    // Without the interrupt it is no wait, and nothing ends it.
+    lock.lock().unwrap();
+    interrupt.reset();
     lock.lock_interruptibly(&interrupt).unwrap();
-    assert_eq!(lock.hold_count(), 2);
-    lock.unlock().unwrap();
-    lock.unlock().unwrap();
+    assert_eq!(lock.hold_count(), 3);
+    (0..3).for_each(|_| lock.unlock().unwrap());
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod faults;
 mod fences;
 mod fuzz;
 mod growth;
+mod hand_offs;
 #[allow(dead_code)]
 mod helpers;
 mod holds;
@@ -25,6 +26,7 @@ mod loss;
 mod notifications;
 mod out_of_step;
 mod outage;
+mod owner;
 mod peers;
 mod permissions;
 mod queue;
@@ -32,9 +34,12 @@ mod rate_limiter;
 mod redisson_layout;
 mod redlock;
 mod renewal;
+mod replicas;
 mod round_trips;
 mod rules;
 mod secrets;
+mod sent_once;
+mod shortening;
 #[allow(dead_code)]
 mod support;
 mod support_works;

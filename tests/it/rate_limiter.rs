@@ -3,10 +3,14 @@
 mod faults;
 mod fixed;
 mod input;
+mod line;
+mod promises;
 mod smooth;
 mod together;
 mod waiting;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use distlock::testing::FakeClock;
@@ -43,6 +47,33 @@ fn everywhere(test: impl Fn(&Client)) {
 fn both(client: &Client, count: u64, window: Duration) -> [RateLimiter; 2] {
     let fixed = client.rate_limiter("both", count, window);
     [fixed.clone().smooth(), fixed]
+}
+
+/// Closes a client at the end of a test, also of one that failed: what waits without limit would keep it from ending.
+struct CloseAtEnd<'a>(&'a Client);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        drop(self.0.close(SOON));
+    }
+}
+
+/// How many questions there are for each permit where 50 threads take some, without a pause.
+fn questions_per_permit(server: &Server, limiter: &RateLimiter, each: u64) -> f64 {
+    assert!(limiter.check_n(0).unwrap().allowed, "the server knows the script from now on");
+    let (before, taken) = (server.command_count("evalsha"), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| {
+                for _ in 0..each {
+                    assert!(limiter.acquire(LONG).unwrap());
+                    taken.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    assert_eq!(taken.into_inner(), 50 * each);
+    (server.command_count("evalsha") - before) as f64 / (50 * each) as f64
 }
 
 /// Takes permits one by one until refused: how many, and the refusal.

@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal};
+use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
-use crate::helpers::{Asked, Notes, SOON, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, in_own_process, thread_names};
+use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
 #[track_caller]
@@ -97,13 +97,86 @@ fn renewal_never_touches_anothers_key() {
 fn renewal_never_shortens() {
     let server = Server::start();
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     lock.lock().unwrap();
+    // Renewal's extend is on its way, and the holder's passes it.
+    hears.recv_timeout(SOON).unwrap();
     lock.extend(ms(60_000)).unwrap();
-    let before = notes.extends();
-    eventually(SOON, || notes.extends() > before + 2);
+    go_on.send(()).unwrap();
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
     assert!(pttl(&server, "job") > 40_000 && lock.remaining().unwrap() > ms(40_000));
     lock.unlock().unwrap();
+}
+
+/// Lets the clock stand still at `at` after `origin` for long enough that whatever is due is done.
+fn settle(clock: &FakeClock, origin: Instant, at: Duration) {
+    clock.advance((origin + at).saturating_duration_since(clock.now()));
+    thread::sleep(ms(50));
+}
+
+#[test]
+fn a_lease_that_was_extended_further_is_renewed_when_two_thirds_of_its_length_are_left() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    let origin = clock.now();
+    lock.extend(ms(10_000)).unwrap();
+    // Valid until 9,898 ms: before 9,698 ms an extend would do nothing.
+    for at in [0, 100, 6_899, 6_950, 9_500, 9_690] {
+        settle(&clock, origin, ms(at));
+        assert_eq!(notes.extends(), 0, "after {at} ms");
+    }
+    settle(&clock, origin, ms(9_700));
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
+    assert!(lock.remaining().unwrap() > ms(290));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_limited_renewal_counts_the_extends_that_move_the_end() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300)).renewal(Renewal::AtMost(2))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    let mut origin = clock.now();
+    // One is on its way when the holder's own comes, which is longer: it moves nothing.
+    clock.advance(ms(150));
+    hears.recv_timeout(SOON).unwrap();
+    lock.extend(ms(10_000)).unwrap();
+    go_on.send(()).unwrap();
+    origin += ms(150);
+    settle(&clock, origin, ms(9_600));
+    assert_eq!(notes.extends(), 1);
+    drop(go_on);
+    // Two that do.
+    for (extends, at) in [(2, 9_700), (3, 9_800), (3, 9_900), (3, 9_990)] {
+        settle(&clock, origin, ms(at));
+        eventually(SOON, || notes.extends() == extends && notes.under_way() == 0);
+        assert!(lock.is_valid());
+    }
+    settle(&clock, origin, ms(10_100));
+    eventually(SOON, || client.remembered().1 == 0);
+    assert!(!lock.is_valid() && notes.extends() == 3);
+    assert!(error(lock.unlock()).is_lost());
 }
 
 #[test]
@@ -425,4 +498,143 @@ fn leases_that_are_not_renewed_are_never_extended() {
     eventually(SOON, || client.remembered().1 == 0);
     assert_eq!(notes.extends(), 0);
     assert!(error(lock.unlock()).is_lost());
+}
+
+/// The first thread of a client to wait is refused once before the client listens, and once after.
+const FIRST_WAIT: usize = 2;
+
+/// Has the lock handed over from `guard` to a thread of its own, which holds it until the sender is dropped. `asks`: how often it is refused before it sleeps.
+fn handed_over(
+    waiter: &Client,
+    notes: &Notes,
+    name: &str,
+    guard: LockGuard,
+    asks: usize,
+) -> (mpsc::Sender<()>, Underway<distlock::Result<()>>) {
+    // It does not ask by itself while it is handed the lock: the answer to that would be a whole lease.
+    let lock = waiter.lock_with(name, LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
+    let (held, holds) = mpsc::channel();
+    let (unlock, told) = mpsc::channel::<()>();
+    let before = notes.attempts();
+    let waiting = Underway::start(move || {
+        lock.lock().unwrap();
+        held.send(lock.remaining().unwrap()).unwrap();
+        let _ = told.recv();
+        lock.unlock()
+    });
+    eventually(SOON, || notes.attempts() == before + asks && notes.under_way() == 0);
+    guard.release().unwrap();
+    assert!(holds.recv_timeout(SOON).unwrap() <= ms(3_000), "a short lease at first");
+    (unlock, waiting)
+}
+
+#[test]
+fn the_first_lease_of_a_hand_off_is_made_whole_at_once() {
+    let server = Server::start();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()));
+    let guard = client(&server).lock("job").guard().unwrap();
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", guard, FIRST_WAIT);
+    // After a third of the first lease, and up to a tenth of a second brought forward, it would be 0.8 s at the earliest.
+    eventually(ms(700), || pttl(&server, "job") > 20_000);
+    drop(unlock);
+    waiting.result().unwrap();
+}
+
+#[test]
+fn a_hold_of_less_than_ten_milliseconds_costs_no_extend_after_a_hand_off() {
+    let server = Server::start();
+    let clock = FakeClock::new();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    let holder = client(&server).lock("job");
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", holder.guard().unwrap(), FIRST_WAIT);
+    clock.advance(ms(9));
+    thread::sleep(ms(50));
+    drop(unlock);
+    waiting.result().unwrap();
+    clock.advance(ms(9));
+    thread::sleep(ms(50));
+    assert_eq!(notes.extends(), 0);
+    let (unlock, waiting) = handed_over(&waiter, &notes, "job", holder.guard().unwrap(), 1);
+    clock.advance(ms(11));
+    eventually(SOON, || notes.extends() == 1);
+    drop(unlock);
+    waiting.result().unwrap();
+}
+
+#[test]
+fn one_silent_extend_delays_no_other_renewal() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let locks: Vec<_> = (0..8).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1_000))).unwrap()).collect();
+    let elsewhere = Client::open(&server.url()).unwrap();
+    let (silent, other) = (elsewhere.lock("silent").guard().unwrap(), elsewhere.lock("other").guard().unwrap());
+    let is_extend =
+        |command: &[Vec<u8>]| command.get(2).is_some_and(|keys| keys == b"1") && command.get(3).is_some_and(|key| key == b"silent");
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).when(is_extend).next(1));
+    for lock in &locks {
+        lock.lock().unwrap();
+        thread::sleep(ms(40));
+    }
+    // A lease of thirty seconds, for whose extend there would be a second.
+    let (unlock_silent, waiting_silent) = handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
+    let _held = rule.wait_held(SOON);
+    let (unlock_other, waiting_other) = handed_over(&client, &notes, "other", other, 1);
+    let until = Instant::now() + ms(1_300);
+    while Instant::now() < until {
+        for lock in &locks {
+            assert!(lock.is_valid(), "{}", lock.name());
+        }
+        thread::sleep(ms(5));
+    }
+    assert!(pttl(&server, "other") > 20_000 && rule.fired() == 1);
+    drop((unlock_silent, unlock_other));
+    waiting_silent.result().unwrap();
+    waiting_other.result().unwrap();
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn a_slow_link_is_not_taken_for_a_silent_one() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    proxy.set_delay(ms(100), ms(100));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || notes.extends() >= 1 && notes.under_way() == 0);
+    let connections = proxy.accepted();
+    eventually(SOON, || notes.extends() >= 3 && notes.under_way() == 0);
+    assert!(lock.is_valid());
+    assert!(proxy.accepted() <= connections + 1, "{} connections after {connections}", proxy.accepted());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_extend_that_is_refused_at_once_is_not_repeated_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let lock = client.lock_with("job", lease(ms(1_500))).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    assert_eq!(told.recv_timeout(SOON), Ok(distlock::LostReason::Expired));
+    // The pauses become shorter towards the end.
+    assert!((2..60).contains(&notes.extends()), "{} extends", notes.extends());
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn a_short_lease_is_kept_over_a_slow_link_with_a_password() {
+    let server = Server::builder().password("secret").start();
+    let proxy = Proxy::start(server.port());
+    proxy.set_delay(ms(30), ms(30));
+    let client = Client::open(&proxy.url_with("default", "secret")).unwrap();
+    let lock = client.lock_with("job", lease(ms(1_000))).unwrap();
+    lock.lock().unwrap();
+    assert_valid_for(&lock, ms(2_200));
+    lock.unlock().unwrap();
 }

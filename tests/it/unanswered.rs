@@ -372,3 +372,40 @@ fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
     assert!(error(second.unlock()).is_lost());
     assert_eq!(keys(&server), ["second"]);
 }
+
+#[test]
+fn late_copy_is_removed_after_a_wait_in_a_condition_has_released_the_lease() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("x", LockOptions::new().lease(SOON)).unwrap();
+    let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
+    lock.lock().unwrap();
+    let held = late.wait_held(SOON);
+    let condition = lock.new_condition("ready").unwrap();
+    thread::scope(|scope| {
+        let (before, server) = (sets(&server), &server);
+        scope.spawn(move || {
+            // It has entered once the lock is free, and then the late copy makes an orphan in its way.
+            eventually(SOON, || get(server, "x").is_none());
+            held.release();
+            eventually(SOON, || sets(server) > before);
+        });
+        assert!(!within(..ABOUT_A_SECOND * 2, || condition.wait_timeout(ms(600))).unwrap());
+    });
+    lock.unlock().unwrap();
+    gone_soon(&server);
+}
+
+#[test]
+fn late_copy_is_removed_after_the_lease_was_taken_away() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("x");
+    let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
+    lock.lock().unwrap();
+    assert!(lock.force_unlock().unwrap());
+    assert!(error(lock.extend(ms(60_000))).is_lost());
+    deliver_late(&server, &late);
+    gone_soon(&server);
+    assert!(error(lock.unlock()).is_lost());
+}

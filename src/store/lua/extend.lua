@@ -7,9 +7,12 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-if ARGV[3] == '1' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local rest = tonumber(ARGV[2])
+if ARGV[3] ~= '1' then
+  rest = math.max(rest, redis.call('PTTL', KEYS[1]))
 end
+-- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+redis.call('PEXPIRE', KEYS[1], rest)
 if ARGV[4] and redis.call('HDEL', ARGV[4], ARGV[1]) == 1 and redis.call('HLEN', ARGV[4]) == 1 then
   redis.call('DEL', ARGV[4])
 end

@@ -18,8 +18,9 @@ if not (used == '0' or string.match(used, '^%-?[1-9]%d*$')) or math.abs(used) >=
   return {2}
 end
 local rest = redis.call('PTTL', KEYS[1])
-if rest < 0 then
-  -- Left by a process that died between INCR and EXPIRE. Its window begins now, or it would never end.
+if rest < 0 or rest > window then
+  -- Without an end: left by a process that died between INCR and EXPIRE. With one beyond a window: the clock was set back, or somebody gave another time. Its
+  -- window begins now, or it would refuse for all of that.
   redis.call('PEXPIRE', KEYS[1], life)
   rest = life
 end
@@ -27,7 +28,7 @@ end
 local left = math.max(capacity - used, 0)
 if wanted > left then
   local wait = (rest + 1) * 1000 - redis.call('TIME')[2] % 1000
-  return {0, left, math.min(wait, math.max(rest, window) * 1000)}
+  return {0, left, math.min(wait, window * 1000)}
 end
 if wanted > 0 then
   redis.call('INCRBY', KEYS[1], ARGV[3])

@@ -1,39 +1,49 @@
--- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level), if they fit.
+-- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level): what is there now, or, for a caller who waits, what comes back next.
 --
--- KEYS  1 the level: permits in use, a space, and the server's time in µs at which so many were in use
+-- KEYS  1 the level: permits in use, promised ones included; a space, the server's time in µs at which it was so high; a space, and the time in µs in which
+--         one of them comes back
 -- ARGV  1 permits that may be in use at once   2 the time in which so many come back, in µs   3 permits wanted, 0 to look only
--- Result  {1, permits left, 0} taken   {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
-local capacity, window, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+--       4 how long the caller would wait for them, in µs
+-- Result  {1, permits left, µs until they may be used} taken   {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
+local capacity, window, wanted, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local pace = window / capacity
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local level, since = 0, now
 local state = redis.call('GET', KEYS[1])
 if state then
-  level, since = string.match(state, '^([%d.e+-]+) (%d+)$')
-  level, since = tonumber(level), tonumber(since)
-  if not (level and since and level >= 0) then
+  local its_pace
+  level, since, its_pace = string.match(state, '^([%d.e+-]+) (%d+) ([%d.e+-]+)$')
+  level, since, its_pace = tonumber(level), tonumber(since), tonumber(its_pace)
+  -- Of ours none takes longer to come back than the longest window and the longest wait together.
+  if not (level and since and its_pace and level >= 0 and its_pace > 0 and level * its_pace < 9007199254740992) then
     return {2}
   end
-  -- Another process may allow more at once than this one.
-  level = math.min(level, capacity)
+  if its_pace ~= pace then
+    -- Taken under another count or window. They come back when their taker said: neither a small limit nor a large one gets room sooner by the other.
+    level = level * its_pace / pace
+  end
 end
 
 local function keep(level)
   -- Gone when nothing is in use any more. All digits: a rounded level would give permits away.
-  redis.call('SET', KEYS[1], string.format('%.17g %.0f', level, now), 'PX', math.ceil(level * window / capacity / 1000))
+  redis.call('SET', KEYS[1], string.format('%.17g %.0f %.17g', level, now, pace), 'PX', math.ceil(level * window / capacity / 1000))
 end
 
 level = math.max(level - math.max(now - since, 0) * capacity / window, 0)
+local left = math.max(math.floor(capacity - level), 0)
+if wanted == 0 then
+  return {1, left, 0}
+end
 local excess = level + wanted - capacity
-if excess > 0 then
+local wait = math.max(math.ceil(excess * window / capacity), 0)
+if wait > patience then
   if since > now then
     -- The clock was set back. Counted from now on: else nothing would come back until the clock has caught up.
     keep(level)
   end
-  return {0, math.floor(capacity - level), math.ceil(excess * window / capacity)}
+  return {0, left, wait}
 end
-if wanted > 0 then
-  level = level + wanted
-  keep(level)
-end
-return {1, math.floor(capacity - level), 0}
+-- What is promised counts from now on, and whoever comes later stands behind it.
+keep(level + wanted)
+return {1, math.max(math.floor(capacity - level - wanted), 0), wait}

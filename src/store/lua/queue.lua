@@ -273,9 +273,8 @@ local function take(token, lease, wanted, mine)
     return {2}
   end
   -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have been extended since.
-  if not mine or redis.call('PTTL', lock) < tonumber(lease) then
-    redis.call('SET', lock, token, 'PX', lease)
-  end
+  -- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+  redis.call('SET', lock, token, 'PX', mine and math.max(redis.call('PTTL', lock), lease) or lease)
   leave(queue, waiters, token)
   settle(token)
   return {1, fence, count}

@@ -25,12 +25,14 @@ if ARGV[4] ~= '0' then
   fence = redis.call('INCRBY', counter, string.format('%.0f', grown))
   count = known and math.min(ARGV[4], grown, 1024) or 1
 end
-if not mine then
-  redis.call('HSET', lock, owner, 1)
-  redis.call('PEXPIRE', lock, ARGV[2])
-elseif redis.call('PTTL', lock) < tonumber(ARGV[2]) then
+local rest = tonumber(ARGV[2])
+if mine then
   -- Another attempt of the same acquisition: no second hold, the whole lease again, and never an earlier end. It may be a late copy, and
   -- the lease have been extended since.
-  redis.call('PEXPIRE', lock, ARGV[2])
+  rest = math.max(rest, redis.call('PTTL', lock))
+else
+  redis.call('HSET', lock, owner, 1)
 end
+-- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+redis.call('PEXPIRE', lock, rest)
 return {1, fence, count}

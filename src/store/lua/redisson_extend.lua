@@ -6,7 +6,10 @@
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
-if ARGV[3] == '1' or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+local rest = tonumber(ARGV[2])
+if ARGV[3] ~= '1' then
+  rest = math.max(rest, redis.call('PTTL', KEYS[1]))
 end
+-- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+redis.call('PEXPIRE', KEYS[1], rest)
 return 1

@@ -136,7 +136,16 @@ fn a_reply_that_makes_no_sense_is_no_permit() {
     let (_server, proxy, client) = through_proxy();
     let limiter = client.rate_limiter("ip", 100, LONG);
     assert!(limiter.check().unwrap().allowed);
-    for reply in ["+OK\r\n", ":1\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:-5\r\n:0\r\n", "*3\r\n:7\r\n:1\r\n:0\r\n", "*0\r\n", "$-1\r\n"] {
+    for reply in [
+        "+OK\r\n",
+        ":1\r\n",
+        "*1\r\n:1\r\n",
+        "*3\r\n:1\r\n:-5\r\n:0\r\n",
+        "*3\r\n:7\r\n:1\r\n:0\r\n",
+        "*3\r\n:1\r\n:1\r\n:5\r\n",
+        "*0\r\n",
+        "$-1\r\n",
+    ] {
         proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(reply.into())).next(1));
         assert_eq!(limiter.check().unwrap_err().kind(), ErrorKind::Server, "{reply:?}");
         // Over another connection, perhaps: the first thing that one hears should make sense, or the server counts as down.

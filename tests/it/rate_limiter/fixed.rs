@@ -183,6 +183,35 @@ fn a_counter_without_ttl_is_healed() {
 }
 
 #[test]
+fn a_ttl_beyond_the_window_is_shortened_to_it() {
+    let server = Server::start();
+    let limiter = open(&server).rate_limiter("ip", 3, ms(1000));
+    // What the server's clock leaves when it is set back by an hour, or somebody's EXPIRE with another time.
+    for (counted, allowed) in [("1", true), ("3", false), ("99", false)] {
+        run(&server, &["SET", "ip", counted, "PX", "3600000"]);
+        let decision = limiter.check().unwrap();
+        assert_eq!(decision.allowed, allowed);
+        assert!(allowed || decision.retry_after <= ms(1000), "{decision:?}");
+        assert!(pttl(&server, "ip") <= 1000, "{counted}: {}", pttl(&server, "ip"));
+    }
+    let start = Instant::now();
+    run(&server, &["SET", "ip", "99", "PX", "3600000"]);
+    assert!(limiter.acquire(SOON).unwrap());
+    assert!(start.elapsed() >= ms(999), "a whole window, from when it was seen: {:?}", start.elapsed());
+}
+
+#[test]
+fn the_shortest_window_counts() {
+    everywhere(|client| {
+        assert!(client.rate_limiter("ip", 1, LONG * 60).check().unwrap().allowed);
+        let limiter = client.rate_limiter("ip", 1, ms(200));
+        let refused = limiter.check().unwrap();
+        assert!(!refused.allowed && refused.retry_after <= ms(200), "{refused:?}");
+        assert!(limiter.acquire(SOON).unwrap());
+    });
+}
+
+#[test]
 fn a_counter_below_zero_is_counted_on() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, LONG);

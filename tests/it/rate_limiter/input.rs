@@ -1,11 +1,13 @@
 //! What cannot work is said by the first call, and sends nothing.
 
+use std::thread;
 use std::time::Duration;
 
 use distlock::{Client, Error, RateLimiter};
 
 use super::{LONG, SOON, everywhere, get, ms, open, run};
-use crate::support::{Proxy, Server};
+use crate::holds::forked;
+use crate::support::{Proxy, Server, in_own_process};
 
 fn errors(limiter: &RateLimiter) -> [Error; 3] {
     [limiter.check().unwrap_err(), limiter.check_n(0).unwrap_err(), limiter.acquire(SOON).unwrap_err()]
@@ -108,4 +110,25 @@ fn debug_shows_what_was_asked_for() {
     let client = Client::open("memory://").unwrap();
     let text = format!("{:?}", client.rate_limiter("ip", 3, LONG).smooth());
     assert!(text.contains("\"ip\"") && text.contains("Smooth") && text.contains("60s"), "{text}");
+}
+
+#[test]
+fn a_forked_child_is_told_so_before_it_waits_for_anything() {
+    in_own_process("rate_limiter::input::a_forked_child_is_told_so_before_it_waits_for_anything", || {
+        let client = Client::open("memory://").unwrap();
+        let limiters = super::both(&client, 1, ms(1));
+        // What these lock the child may have as a copy that is locked for ever.
+        for limiter in limiters.clone() {
+            thread::spawn(move || while limiter.acquire(SOON).is_ok() {});
+        }
+        for _ in 0..5 {
+            forked(|| {
+                for (step, limiter) in (1..).zip(&limiters) {
+                    let errors = [limiter.acquire(SOON).unwrap_err(), limiter.check().unwrap_err()];
+                    errors.iter().all(Error::is_unsupported).then_some(()).ok_or(step)?;
+                }
+                Ok(())
+            });
+        }
+    });
 }

@@ -206,7 +206,7 @@ fn a_clock_that_is_set_back_does_not_stop_the_limit() {
     // What an hour of setting back leaves: a state from an hour ahead.
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
     let level = "2.1234567890123457";
-    let state = format!("{level} {}000000", seconds + 3600);
+    let state = format!("{level} {}000000 100000", seconds + 3600);
     run(&server, &["SET", limiter.key(), &state, "PX", "3600000"]);
     let refused = limiter.check().unwrap();
     assert!(!refused.allowed && refused.retry_after <= ms(100), "{refused:?}");
@@ -227,6 +227,25 @@ fn a_smaller_count_waits_for_no_permits_that_it_does_not_have() {
         assert!(refused.retry_after <= LONG / 3, "{refused:?}");
         assert!(smaller.check_n(0).unwrap().allowed, "a look is never refused");
     });
+}
+
+#[test]
+fn a_limit_gives_nobody_room_that_another_count_or_window_has_used() {
+    // What the first takes at once, and what the second, which waits for it, may make the first forget.
+    for (first, second, comes_back) in [((1000, LONG), (3, LONG), LONG / 3), ((100, LONG), (1, LONG / 10), LONG)] {
+        let (client, clock) = in_memory();
+        let limiter = |(count, window)| client.rate_limiter("ip", count, window).smooth();
+        let (first, second) = (limiter(first), limiter(second));
+        let all = first.check_n(0).unwrap().remaining;
+        assert!(first.check_n(all).unwrap().allowed);
+        let refused = second.check().unwrap();
+        assert!(!refused.allowed && refused.retry_after <= comes_back, "{refused:?}");
+        clock.advance(refused.retry_after);
+        assert!(second.check().unwrap().allowed);
+        let left = first.check_n(0).unwrap().remaining;
+        let back = all as f64 * refused.retry_after.as_secs_f64() / LONG.as_secs_f64();
+        assert!(left as f64 <= back, "{left} of {all} are there, after {refused:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,351 @@
+//! One acquisition: its token, its attempts, its place in the store's queue, and what it may leave behind there.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::acquire::Wait;
+use super::cleaner::{InUse, Withdrawal};
+use super::count::Counted;
+use super::key::Key;
+use super::notify::Keeper;
+use super::patience::{Contention, Patience};
+use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
+use super::token::Token;
+use super::{Background, Lease, Terms, backoff, valid_until};
+use crate::base::bell::{Bell, Fences, Grant};
+use crate::base::error::{ErrorKind, Result};
+use crate::base::options::{LockOptions, Queue, Renewal as Renew};
+
+/// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease (R20).
+const FIRST_LEASE: Duration = Duration::from_secs(3);
+
+/// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
+///
+/// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to another thread, place and all.
+pub(crate) struct Acquisition {
+    pub(super) background: Arc<Background>,
+    pub(super) store: Arc<dyn LeaseStore>,
+    keeper: Arc<dyn Keeper>,
+    key: Key,
+    options: Arc<LockOptions>,
+    token: Token,
+    pub(super) attempts: u64,
+    refusal: Option<Refusal>,
+    /// Whether the store may hold something under our token.
+    pub(super) left_behind: bool,
+    /// Whether an attempt has had no answer (R5).
+    pub(super) unanswered: bool,
+    /// The condition that it is, or may be, in.
+    pub(super) condition: Option<Arc<str>>,
+    /// Whether it has been in one: then a hand-off may go with a notification.
+    pub(super) was_in_condition: bool,
+    /// The use of the caller's own value; `None` with a fresh token, and until the first attempt.
+    in_use: Option<InUse>,
+    pub(super) bell: Arc<Bell>,
+    listening: OnceCell<Option<Listening>>,
+    /// Last, so that closing waits until all that is above has gone.
+    _counted: Counted,
+}
+
+/// The last refusal that was received: what a hand-off must name, and what its validity counts from (R15).
+#[derive(Clone, Copy)]
+struct Refusal {
+    attempt: u64,
+    asked_at: Instant,
+    /// How long it took to come.
+    took: Duration,
+    /// Whether a wake-up would have reached us then.
+    heard: bool,
+}
+
+/// One attempt's outcome.
+pub(super) enum Step {
+    Granted(Arc<Lease>),
+    Refused(Option<Duration>),
+    Failed(StoreError),
+}
+
+impl Acquisition {
+    pub(crate) fn new(
+        background: &Arc<Background>,
+        store: &Arc<dyn LeaseStore>,
+        keeper: Arc<dyn Keeper>,
+        key: &Key,
+        options: &Arc<LockOptions>,
+    ) -> Result<Self> {
+        let token = match &options.owner {
+            Some(owner) => Token::new(Arc::clone(owner)),
+            None => background.tokens.fresh_for(options.layout)?,
+        };
+        Ok(Self {
+            background: Arc::clone(background),
+            store: Arc::clone(store),
+            keeper,
+            key: key.clone(),
+            options: Arc::clone(options),
+            token,
+            attempts: 0,
+            refusal: None,
+            left_behind: false,
+            unanswered: false,
+            condition: None,
+            was_in_condition: false,
+            in_use: None,
+            bell: Bell::new(),
+            listening: OnceCell::new(),
+            _counted: background.acquiring.add(),
+        })
+    }
+
+    pub(crate) fn options(&self) -> &Arc<LockOptions> {
+        &self.options
+    }
+
+    pub(super) fn attempt(&mut self, patience: &Patience<'_>, contention: &Contention) -> Step {
+        if let Err(error) = self.begin_use(patience) {
+            return Step::Failed(error);
+        }
+        self.attempts += 1;
+        let place = self.place(patience);
+        let contended = self.attempts > 1 || contention.is_known();
+        let deadline = patience.attempt_deadline(&self.background);
+        let answer = self.store.try_acquire(&Ask { deadline, ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended) });
+        match answer {
+            Ok(Answer::Granted { asked_at, fences }) => {
+                if self.attempts == 1 {
+                    // A store that was refused first, and granted it on a closer look, has asked where the waiter listens.
+                    let refused_first = !contended && self.listening.get().is_some();
+                    if refused_first { contention.seen() } else { contention.not_seen() }
+                }
+                match self.granted(asked_at, self.options.lease, fences, false) {
+                    Some(lease) => Step::Granted(lease),
+                    None => Step::Failed(self.too_late()),
+                }
+            }
+            Ok(Answer::Refused { asked_at, remaining, heard }) => {
+                contention.seen();
+                self.refused_at(asked_at, heard);
+                Step::Refused(remaining)
+            }
+            Err(error) => Step::Failed(self.no_answer(error)),
+        }
+    }
+
+    /// Before the first attempt under a caller's own value: what an earlier hold has left under it must not be undone beside this one.
+    fn begin_use(&mut self, patience: &Patience<'_>) -> std::result::Result<(), StoreError> {
+        if self.options.owner.is_some() && self.in_use.is_none() {
+            let deadline = patience.attempt_deadline(&self.background);
+            let in_use = self.background.cleaner.reuse(&self.key, &self.token, deadline)?;
+            self.unanswered |= in_use.left_behind;
+            self.left_behind |= in_use.left_behind;
+            self.in_use = Some(in_use);
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask<'a>(&'a self, place: Option<&'a dyn Place>, contended: bool) -> Ask<'a> {
+        let options = &self.options;
+        Ask {
+            key: &self.key,
+            token: &self.token,
+            attempt: self.attempts,
+            lease: options.lease,
+            fences: if options.fenced { options.hand_offs().saturating_add(1) } else { 0 },
+            place,
+            contended,
+            may_be_mine: self.may_be_mine(),
+            deadline: self.background.command_deadline(),
+        }
+    }
+
+    /// Whether a key that holds our token already is ours. Nobody has seen a fresh token before its first attempt; a caller's own value may be there
+    /// for somebody else, unless an attempt of ours may have put it there.
+    fn may_be_mine(&self) -> bool {
+        self.unanswered || (self.options.owner.is_none() && self.attempts > 1)
+    }
+
+    pub(super) fn refused_at(&mut self, asked_at: Instant, heard: bool) {
+        let took = self.background.clock.now().saturating_duration_since(asked_at);
+        self.refusal = Some(Refusal { attempt: self.attempts, asked_at, took, heard });
+        self.left_behind |= self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
+    }
+
+    pub(super) fn no_answer(&mut self, error: StoreError) -> StoreError {
+        self.left_behind |= error.may_have_run;
+        self.unanswered |= error.may_have_run;
+        error
+    }
+
+    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence with it.
+    pub(super) fn too_late(&mut self) -> StoreError {
+        self.left_behind = true;
+        StoreError::not_sent(ErrorKind::Unavailable, "the lock was granted so late that the lease had run out, or without its fence")
+    }
+
+    /// The store is undoing the last attempt, which takes its token with it. What it does not know of is left to the cleaner: a grant that we
+    /// did not take because it came too late.
+    pub(super) fn change_token(&mut self) -> Result<()> {
+        if self.attempts == 0 || !self.store.undoes_attempts() || self.options.owner.is_some() {
+            return Ok(());
+        }
+        let fresh = self.background.tokens.fresh()?;
+        if self.left_behind && !self.unanswered {
+            let what = self.withdrawal();
+            self.background.cleaner.withdraw(what);
+        }
+        self.token = fresh;
+        (self.left_behind, self.unanswered) = (false, false);
+        Ok(())
+    }
+
+    /// What to leave in the store's queue, if this acquisition queues.
+    fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
+        let queues = !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
+        (queues && self.store.queues()).then(|| self.waiting())
+    }
+
+    pub(super) fn waiting(&self) -> Waiting<'_> {
+        Waiting { acquisition: self }
+    }
+
+    pub(super) fn pause_after_refusal(&self, remaining: Option<Duration>) -> Duration {
+        let heard = self.refusal.is_some_and(|refusal| refusal.heard);
+        let woken = heard && self.listening.get().is_some_and(Option::is_some);
+        let pause = backoff::pause(self.options.retry, woken, self.first_lease());
+        // A key that simply runs out is taken at once by whoever asks then.
+        remaining.map_or(pause, |remaining| pause.min(remaining.saturating_add(Duration::from_millis(1))))
+    }
+
+    fn first_lease(&self) -> Duration {
+        self.options.lease.min(FIRST_LEASE)
+    }
+
+    fn withdrawal(&mut self) -> Withdrawal {
+        Withdrawal {
+            store: Arc::clone(&self.store),
+            name: Arc::clone(self.keeper.name()),
+            key: self.key.clone(),
+            token: self.token.clone(),
+            lease: self.options.lease,
+            condition: self.condition.take(),
+            in_flight: self.unanswered,
+            reused: self.in_use.is_some(),
+            release_in_flight: false,
+            abandoned: false.into(),
+        }
+    }
+
+    /// A grant that was answered in time (R2) becomes a lease.
+    pub(super) fn granted(&mut self, asked_at: Instant, length: Duration, fences: Option<Fences>, settles: bool) -> Option<Arc<Lease>> {
+        // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
+        let is_whole = fences.is_some() || !self.options.fenced;
+        if !is_whole || self.background.clock.now() >= valid_until(asked_at, length) {
+            return None;
+        }
+        let terms = Terms {
+            asked_at,
+            granted: length,
+            length: self.options.lease,
+            renew: self.options.renewal,
+            fences,
+            hand_offs: self.options.hand_offs(),
+            unsettled: self.unanswered,
+            settles,
+            in_use: self.in_use.take(),
+        };
+        let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
+        Some(Arc::new(Lease::new(key, token, store, Arc::clone(&self.keeper), self.background.clock.clone(), terms)))
+    }
+
+    /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we received (R15):
+    ///
+    /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
+    /// 2. the grant runs out, B acquires; attempt 2 is refused;
+    /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
+    pub(super) fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
+        let refusal = self.refusal?;
+        if grant.attempt != refusal.attempt || grant.fences.is_some() != self.options.fenced {
+            return None;
+        }
+        let first = self.first_lease();
+        let left = valid_until(refusal.asked_at, first).saturating_duration_since(self.background.clock.now());
+        if left.is_zero() {
+            return None;
+        }
+        // Nobody would make this one whole, or it would count as an extend; or it would end before renewal has made it whole.
+        let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
+        if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
+            return self.make_whole(grant.fences);
+        }
+        self.granted(refusal.asked_at, first, grant.fences, self.was_in_condition)
+    }
+
+    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more, or nobody knows; the next attempt asks, with
+    /// the same token.
+    fn make_whole(&mut self, fences: Option<Fences>) -> Option<Arc<Lease>> {
+        let asked_at = self.background.clock.now();
+        let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: self.was_in_condition };
+        let answer = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
+        if matches!(answer, Ok(true)) { self.granted(asked_at, self.options.lease, fences, false) } else { None }
+    }
+
+    /// From here on the lease answers for what was left behind.
+    pub(super) fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
+        self.left_behind = false;
+        if let Some(listening) = self.listening.take().flatten()
+            && listening.queues
+        {
+            lease.go_on_listening(listening);
+        }
+        lease
+    }
+
+    /// Ends without a grant, and withdraws what may be left behind: on this thread, if the caller's time allows it.
+    ///
+    /// The server answers then, and a place that stays for a moment longer may be handed the lock: whoever was told "held by another" would find it
+    /// held by nobody he knows. But a caller whose time is over is not kept for one more round trip that would end later than an attempt may (R13):
+    ///
+    /// 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2 s;
+    /// 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s: 2.4 s, instead of at most 2.05.
+    pub(crate) fn give_up(mut self, wait: &Wait<'_>) {
+        let latest = wait.patience.attempt_deadline(&self.background);
+        let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
+        let too_slow = self.background.clock.now() + round_trip > latest;
+        if self.left_behind && !self.unanswered && wait.silent_since.is_none() && !too_slow {
+            self.left_behind = false;
+            let what = self.withdrawal();
+            self.background.cleaner.withdraw_now(what, latest);
+        }
+    }
+}
+
+/// A waiter's place, which begins to listen only when the store says that it has to wait.
+pub(super) struct Waiting<'a> {
+    acquisition: &'a Acquisition,
+}
+
+impl Place for Waiting<'_> {
+    fn address(&self) -> Option<&str> {
+        let waiter = self.acquisition;
+        let listening = waiter.listening.get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
+        listening.as_ref().map(|listening| &*listening.address)
+    }
+
+    fn alive_for(&self) -> Duration {
+        backoff::longest_pause(self.acquisition.options.retry, true).saturating_mul(3)
+    }
+
+    fn first_lease(&self) -> Duration {
+        self.acquisition.first_lease()
+    }
+}
+
+impl Drop for Acquisition {
+    fn drop(&mut self) {
+        if self.left_behind {
+            let what = self.withdrawal();
+            self.background.cleaner.withdraw(what);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the leases of one client have in common: the clock, the limits, and the threads that look after them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::count::Count;
+use super::token::Tokens;
+use super::{Ended, Lease, cleaner, notify, renewal};
+use crate::base::clock::Clock;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::interrupt::Interrupt;
+
+/// What every lease of one client shares: the clock, the limits, and the threads that look after leases.
+pub(crate) struct Background {
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) tokens: Tokens,
+    pub(crate) renewal: renewal::Renewal,
+    pub(crate) cleaner: cleaner::Cleaner,
+    pub(crate) notifier: notify::Notifier,
+    /// The acquisitions that are under way: closing waits for them to leave.
+    pub(crate) acquiring: Count,
+    /// Set when the client is closed: ends every wait.
+    pub(crate) closing: Interrupt,
+    /// Which process made the client.
+    process: u32,
+}
+
+/// How long a command, and an outage, may last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) command_timeout: Duration,
+    pub(crate) max_outage: Duration,
+}
+
+impl Background {
+    pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
+        let cleaner = cleaner::Cleaner::new(clock.clone(), limits);
+        Self {
+            renewal: renewal::Renewal::new(clock.clone(), limits, cleaner.clone()),
+            cleaner,
+            notifier: notify::Notifier::new(),
+            tokens: Tokens::default(),
+            acquiring: Count::default(),
+            closing: Interrupt::new(),
+            process: std::process::id(),
+            clock,
+            limits,
+        }
+    }
+
+    /// Starts the threads that a lease needs, unless they run already. Before it is asked for.
+    pub(crate) fn start(&self) -> Result<()> {
+        self.cleaner
+            .start()
+            .and_then(|()| self.renewal.start())
+            .map_err(|error| Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases").because(error))
+    }
+
+    /// An error once the client is being closed, and in a forked child. To be asked before anything is locked.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.check_process()?;
+        if self.closing.is_interrupted() {
+            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+        }
+        Ok(())
+    }
+
+    /// Whether this process is a fork of the one that made the client. Then nothing here may be waited for: none of the threads is in this process, and one of
+    /// them may have held any of these mutexes when it was copied (R11).
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    /// An error in a fork of the process that made the client.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        if self.is_forked() {
+            return Err(Error::unsupported("the client belongs to the process that this one was forked from: make a new one"));
+        }
+        Ok(())
+    }
+
+    /// Ends a lease, in whatever way. `false`: it had ended before.
+    pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
+        self.renewal.remove(lease);
+        lease.finish(&self.cleaner, how)
+    }
+
+    pub(crate) fn command_deadline(&self) -> Instant {
+        self.clock.now() + self.limits.command_timeout
+    }
+}

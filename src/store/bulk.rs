@@ -1,0 +1,68 @@
+//! Many calls of one script at once: written together, read one by one.
+
+use redis::{RedisResult, Value};
+
+use super::node::by_body;
+use super::reply;
+use super::wire::{self, Part, Script, Wire};
+use crate::base::error::ErrorKind;
+use crate::lease::store::StoreError;
+
+/// After so many commands comes a tag: what was read before it stands, also when the connection fails after it.
+const BETWEEN_TAGS: usize = 64;
+
+/// One call of the script for each list of parts, and what was heard of them so far.
+pub(super) struct Bulk<'a> {
+    script: &'a Script,
+    keys: usize,
+    calls: Vec<Vec<Part<'a>>>,
+    values: Vec<Value>,
+}
+
+impl<'a> Bulk<'a> {
+    pub(super) fn new(script: &'a Script, keys: usize, calls: impl Iterator<Item = Vec<Part<'a>>>) -> Self {
+        Self { script, keys, calls: calls.collect(), values: Vec::new() }
+    }
+
+    /// At the first failure the rest is unknown; going on to read would wait for each reply in turn.
+    pub(super) fn talk(&mut self, mut wire: Wire<'_>, buffer: &mut Vec<u8>) -> RedisResult<()> {
+        let Self { script, keys, calls, values } = self;
+        values.clear();
+        buffer.clear();
+        let pack = |part: &[Vec<Part<'a>>]| {
+            part.iter().for_each(|parts| script.by_hash(*keys, parts, buffer));
+            wire::push_tag(buffer)
+        };
+        let tags: Vec<u64> = calls.chunks(BETWEEN_TAGS).map(pack).collect();
+        wire.send(buffer)?;
+        for (part, tag) in calls.chunks(BETWEEN_TAGS).zip(tags) {
+            let mut heard = Vec::with_capacity(part.len());
+            for _ in part {
+                wire.bound()?;
+                heard.push(wire.receive(script.shape, Some(tag))?);
+            }
+            wire.bound()?;
+            wire.receive_tag(tag, &heard)?;
+            values.append(&mut heard);
+        }
+        for (value, parts) in values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value)) {
+            *value = by_body(&mut wire, buffer, script, *keys, parts)?;
+        }
+        Ok(())
+    }
+
+    /// Each answer at the place of its question. What was read before a failure stands; a script that the server did not know has had none.
+    pub(super) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
+        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
+        let heard = |value| if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) };
+        let total = self.calls.len();
+        let mut answers: Vec<_> = self.values.into_iter().map(heard).collect();
+        if let Err(error) = talked {
+            if answers.len() < total {
+                answers.push(Err(error));
+            }
+            answers.resize_with(total, || Err(unknown()));
+        }
+        answers
+    }
+}

@@ -1,0 +1,105 @@
+//! Demotions: how all connections to a server that has become a replica are lost (R22).
+//!
+//! Redis closes no connection on a demotion. Whoever kept one could write nothing, for as long as it
+//! lasts, while a new connection to the same name finds the new master; and a subscription would not hear
+//! what the new master publishes only to its own subscribers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::{RedisError, ServerError, Value};
+
+/// How often a server has said that it is a replica.
+#[derive(Default)]
+pub(super) struct Demotions(Arc<AtomicU64>);
+
+impl Demotions {
+    pub(super) fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// For a connection that the node does not know of. Taken before it is opened.
+    pub(super) fn watch(&self) -> Watch {
+        Watch { count: Arc::clone(&self.0), seen: self.0.load(Ordering::SeqCst) }
+    }
+}
+
+/// Tells whoever reads from a connection that the server has become a replica since.
+pub(super) struct Watch {
+    count: Arc<AtomicU64>,
+    seen: u64,
+}
+
+impl Watch {
+    pub(super) fn is_over(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != self.seen
+    }
+}
+
+/// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script, and
+/// has no code for it then.
+pub(super) fn is_a_replicas(code: &str, details: &str) -> bool {
+    matches!(code, "READONLY" | "MASTERDOWN")
+        || details.contains("READONLY You can't write against a read only")
+        || details.contains("MASTERDOWN Link with MASTER is down")
+}
+
+/// As [`is_a_replicas`], of an error that came instead of a reply.
+pub(super) fn says(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| is_a_replicas(code, error.detail().unwrap_or_default()))
+}
+
+/// The error among these replies that only a replica gives.
+pub(super) fn said_in(replies: &[Value]) -> Option<RedisError> {
+    replies.iter().find_map(|reply| match reply {
+        Value::ServerError(error) if is_said(error) => Some(error.clone().into()),
+        _ => None,
+    })
+}
+
+/// As [`said_in`], among the errors for which a pipeline or a transaction was given up.
+pub(super) fn said_by(error: &RedisError) -> Option<RedisError> {
+    let errors = error.clone().into_server_errors()?;
+    errors.iter().find(|(_, error)| is_said(error)).map(|(_, error)| error.clone().into())
+}
+
+fn is_said(error: &ServerError) -> bool {
+    is_a_replicas(error.code(), error.details().unwrap_or_default())
+}
+
+/// Whether the reply to ROLE is a replica's. Whoever may not ask, or asks a proxy that does not know the
+/// command, is told nothing.
+pub(super) fn is_replicas_role(reply: &Value) -> bool {
+    matches!(reply, Value::Array(role) if matches!(role.first(), Some(Value::BulkString(name)) if name == b"slave" || name == b"replica"))
+}
+
+/// What the reply to ROLE comes to, as an error.
+pub(super) fn is_replica() -> RedisError {
+    (redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly), "the server is a replica").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replicas_errors_are_known_with_and_without_their_code() {
+        for (code, details) in [
+            ("READONLY", "You can't write against a read only replica."),
+            ("READONLY", "You can't write against a read only replica. script: 1f, on @user_script:1."),
+            ("MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+            (
+                "ERR",
+                "Error running script (call to f_1f): @user_script:4: @user_script: 4: -READONLY You can't write against a read only replica. ",
+            ),
+        ] {
+            assert!(is_a_replicas(code, details), "{code} {details}");
+        }
+        for (code, details) in
+            [("ERR", "unknown command 'READONLY'"), ("OOM", "command not allowed"), ("NOREPLICAS", "Not enough good replicas to write.")]
+        {
+            assert!(!is_a_replicas(code, details), "{code} {details}");
+        }
+        assert!(says(&is_replica()));
+    }
+}

@@ -1,0 +1,41 @@
+//! Finding out that a server which nobody writes to has become a replica (R22).
+
+use std::sync::atomic::Ordering;
+
+use super::{Limit, Node, Talk};
+use crate::store::demotion;
+use crate::store::pool::Pool;
+use crate::store::wire::{self, Part, Shape};
+
+/// A server whose replies have come within the last two seconds need not be asked whether it is a master: it would have refused to write.
+const QUIET_NANOS: u64 = 2_000_000_000;
+
+impl Node {
+    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
+    /// connections, also those of who only listens (R22).
+    pub(in crate::store) fn look_at_role(&self) {
+        let quiet_for = self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
+        let is_quiet = quiet_for >= QUIET_NANOS;
+        if self.is_forked() || !is_quiet || !self.tells_role.load(Ordering::SeqCst) {
+            return;
+        }
+        let deadline = self.clock.now() + self.command_timeout;
+        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
+            buffer.clear();
+            wire::pack(&[Part::Text("ROLE")], buffer);
+            let role = wire.ask(buffer, Shape::Array)?;
+            if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
+        };
+        // Whatever else comes of it, whoever needs a connection next will see.
+        let _ = match &self.pool {
+            Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
+                let slot = idle.slot();
+                let trusted = slot.connection.is_some() && slot.generation == self.generation();
+                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
+            }),
+            Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
+            // Nobody listens at a node of a quorum.
+            Pool::One(_) => Ok(()),
+        };
+    }
+}

@@ -1,0 +1,108 @@
+//! What passes from one waiting thread to the next, and what does not: turns, leases and places.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Lock, LockOptions, Retry};
+
+use crate::faults::through_proxy;
+use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};
+use crate::support::{Mode, Server, eventually};
+
+#[test]
+fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock("job");
+    let (lost, is_lost) = mpsc::channel();
+    lock.on_lost(move |_| lost.send(()).unwrap());
+    lock.lock().unwrap();
+    let behind = |hold: bool| {
+        let lock = client.lock("job");
+        Underway::behind(&client, "job", move || {
+            lock.lock().unwrap();
+            let valid = lock.is_valid();
+            if hold {
+                thread::sleep(ms(20));
+            }
+            lock.unlock().unwrap();
+            valid
+        })
+    };
+    let (first, second) = (behind(true), behind(false));
+    // The first one's question stays where it is for a while.
+    let (hold, held) = mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    notes.before(move |asked| {
+        if matches!(asked, Asked::Acquire { .. }) {
+            let _ = held.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let before = notes.attempts();
+    lock.unlock().unwrap();
+    // Before the first has woken up.
+    clock.advance(Duration::from_secs(60));
+    eventually(SOON, || notes.attempts() > before);
+    // Renewal finds that the lease ran out, and says so. That is no news to whoever asks already.
+    is_lost.recv_timeout(SOON).unwrap();
+    thread::sleep(ms(100));
+    assert_eq!((notes.under_way(), notes.attempts()), (1, before + 1), "the turn is one thread's");
+    drop(hold);
+    assert!(first.result() && second.result());
+}
+
+#[test]
+fn a_thread_that_is_passed_a_place_has_an_outage_of_its_own() {
+    const OUTAGE: Duration = ms(1_500);
+    let (server, proxy) = through_proxy();
+    put(&server, "job", "somebody", SOON * 6);
+    let client = Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
+    // Asks often, so that the first of them notices the outage when it begins.
+    let start = || {
+        let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(50)))).unwrap();
+        move || {
+            let began = Instant::now();
+            (lock.lock(), began.elapsed())
+        }
+    };
+    let first = Underway::start(start());
+    eventually(SOON, || server.command_count("zadd") > 0);
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    thread::sleep(OUTAGE * 2 / 3);
+    let second = Underway::behind(&client, "job", start());
+    let (ended, _) = first.result();
+    assert!(error(ended).is_unavailable());
+    let (ended, waited) = second.result();
+    assert!(error(ended).is_unavailable());
+    assert!(waited >= OUTAGE, "it failed after {waited:?}, with the other thread's outage");
+}
+
+#[test]
+fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
+    let server = Server::start();
+    let holder = client(&server);
+    let guard = holder.lock("job").guard().unwrap();
+    let options = LockOptions::new().lease(ms(2_000)).retry(Retry::fixed(ms(1_800)));
+    let lock = client(&server).lock_with("job", options).unwrap();
+    let waiter = Underway::start(move || {
+        lock.lock().unwrap();
+        let left = lock.remaining().unwrap();
+        lock.unlock().unwrap();
+        left
+    });
+    let attempt = || -> Option<u64> {
+        let entries: Vec<String> = redis::cmd("HVALS").arg("{job}:waiters").query(&mut server.connection()).unwrap();
+        entries.first()?.split('|').nth(1)?.parse().ok()
+    };
+    eventually(SOON, || attempt().is_some());
+    // Its next question is the last for nearly two seconds; what a hand-off grants counts from that.
+    let before = attempt();
+    eventually(SOON, || attempt() > before);
+    thread::sleep(ms(1_600));
+    guard.release().unwrap();
+    let left = waiter.result();
+    assert!(left > ms(1_200), "{left:?} of 2 s were left when lock() returned");
+}

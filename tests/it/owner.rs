@@ -1,0 +1,115 @@
+//! A caller's own value, used again and again: what is left of one hold never undoes the next.
+
+use std::thread;
+use std::time::Instant;
+
+use distlock::{Client, Lock, LockOptions, Renewal};
+
+use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
+use crate::helpers::{SOON, client, error, get, ms, on_another_thread};
+use crate::support::{Fault, Rule, eventually, within};
+
+const VALUE: &str = "worker-7";
+/// A withdrawal is repeated after 50, 100, 200 and 400 ms, and so on.
+const SOME_WITHDRAWALS: std::time::Duration = ms(900);
+
+fn options() -> LockOptions {
+    LockOptions::new().owner(VALUE)
+}
+
+/// The hold lasts, by the server's word too, for longer than some withdrawals take.
+fn stays_held(server: &crate::support::Server, lock: &distlock::RedisLock) {
+    let until = Instant::now() + SOME_WITHDRAWALS;
+    while Instant::now() < until {
+        assert_eq!(get(server, "job").as_deref(), Some(VALUE));
+        thread::sleep(ms(5));
+    }
+    assert!(lock.is_valid());
+}
+
+#[test]
+fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_hold_before() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    let lost = proxy.add(Rule::on("SET", Fault::SwallowReply).next(1));
+    lock.lock().unwrap();
+    lost.wait_fired(SOON);
+    // A copy of that attempt may still arrive, so the value is withdrawn again and again from here on.
+    lock.unlock().unwrap();
+    for _ in 0..3 {
+        lock.lock().unwrap();
+        stays_held(&server, &lock);
+        lock.unlock().unwrap();
+    }
+    nothing_is_left(&server);
+}
+
+#[test]
+fn a_late_copy_of_an_attempt_is_still_withdrawn_after_the_value_was_used_again() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    lock.with(|_| ()).unwrap();
+    assert_eq!(get(&server, "job"), None);
+    let before = server.command_count("set");
+    late.wait_held(SOON).release();
+    eventually(SOON, || server.command_count("set") > before);
+    nothing_is_left(&server);
+}
+
+#[test]
+fn a_value_whose_release_may_still_arrive_is_not_used_again() {
+    let (_server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    lock.lock().unwrap();
+    // The release is on its way, and so is its repetition.
+    let late = [(); 2].map(|()| proxy.add(Rule::on("EVALSHA", Fault::HoldRequest).next(1)));
+    assert!(error(lock.unlock()).is_unknown());
+    let again = within(PATIENCE..SOON, || lock.try_lock(PATIENCE * 2));
+    assert!(error(again).is_unavailable(), "the late release would delete it");
+    late.into_iter().for_each(|late| late.wait_held(SOON).release());
+    // Another value is nobody's concern.
+    let other = client.lock_with("job", LockOptions::new()).unwrap();
+    eventually(SOON, || other.try_lock(PATIENCE).unwrap_or(false));
+    other.unlock().unwrap();
+}
+
+#[test]
+fn a_lease_that_ran_out_is_not_withdrawn_beside_the_next_hold() {
+    let server = crate::support::Server::start();
+    let client = client(&server);
+    let lock = client.lock_with("job", options().lease(ms(150)).renewal(Renewal::Never)).unwrap();
+    let kept = client.lock_with("job", options()).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || !lock.is_valid());
+    // Its thread still owes an unlock; another thread of the client uses the value meanwhile.
+    on_another_thread(|| {
+        kept.lock().unwrap();
+        stays_held(&server, &kept);
+        kept.unlock().unwrap();
+    });
+    assert!(error(lock.unlock()).is_lost());
+    nothing_is_left(&server);
+}
+
+#[test]
+fn an_idle_connection_that_was_closed_costs_the_next_hold_nothing() {
+    let (server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    lock.with(|_| ()).unwrap();
+    for _ in 0..3 {
+        proxy.cut_all();
+        // The attempt meets a connection that has gone, and nobody knows whether it arrived.
+        lock.with(|_| ()).unwrap();
+        within(..PATIENCE * 10, || lock.lock().unwrap());
+        stays_held(&server, &lock);
+        lock.unlock().unwrap();
+    }
+    nothing_is_left(&server);
+}
