@@ -13,8 +13,9 @@ if by == ARGV[1] and tonumber(last) >= tonumber(ARGV[4]) then
   -- Sent again, or a late copy.
   return tonumber(woken)
 end
-review('')
-local moved = move(ARGV[2], tonumber(ARGV[3]), whole(arrival((line_of(ARGV[2])))))
+local of = conditions()
+of.review('')
+local moved = of.move(ARGV[2], tonumber(ARGV[3]), whole(arrival((of.line_of(ARGV[2])))))
 if moved > 0 then
   redis.call('HSET', owed, '', table.concat({'0', ARGV[4], moved, ARGV[1]}, '|'))
 end

@@ -17,9 +17,14 @@ local owed = stem .. 'owed'
 -- How long a notified waiter may take to ask (ms).
 local TIME_TO_ASK = 1000
 
+-- The server's clock in µs, the same for all of a script.
+local instant
 local function clock()
-  local now = redis.call('TIME')
-  return now[1] * 1000000 + now[2]
+  if not instant then
+    local now = redis.call('TIME')
+    instant = now[1] * 1000000 + now[2]
+  end
+  return instant
 end
 
 local function whole(number)
@@ -112,10 +117,6 @@ local function leave(line, entries, token)
   redis.call('HDEL', entries, token)
 end
 
-local function line_of(condition)
-  return stem .. 'condition:' .. condition .. ':queue', stem .. 'condition:' .. condition .. ':waiters'
-end
-
 -- The server has heard of a waiter that has the lock: what it was notified of is used up.
 local function settle(token)
   if redis.call('HDEL', owed, token) == 1 and redis.call('HLEN', owed) == 1 then
@@ -123,96 +124,111 @@ local function settle(token)
   end
 end
 
--- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of those that waited there when the notification
--- was `given`, first who listens and did not fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
-local function move(condition, most, given, sure)
-  local line, entries = line_of(condition)
-  local now, moved = clock() / 1000, 0
-  for _, all in ipairs(sure and {false} or {false, true}) do
-    local from, tokens = 0, nil
-    repeat
-      tokens = redis.call('ZRANGE', line, '-inf', '(' .. given, 'BYSCORE', 'LIMIT', from, 16, 'WITHSCORES')
-      for at = 1, #tokens, 2 do
-        local token, entry = tokens[at], look(entries, tokens[at])
-        if not entry or entry.alive < now then
-          leave(line, entries, token)
-        elseif moved == most or not (all or (entry.state == '' and listens(entry.inbox))) then
-          -- It keeps its place.
-          from = from + 1
-        else
-          -- A server that is out of memory refuses the first of these, and then nothing has been done.
-          redis.call('HSET', owed, token, given .. '|' .. condition)
-          outlast(owed, (entry.alive - now) * 2)
-          entry.state, entry.since, entry.condition = whole(now + TIME_TO_ASK), whole(tokens[at + 1]), condition
-          enter(queue, waiters, token, entry)
-          leave(line, entries, token)
-          if listens(entry.inbox) then
-            tell(entry.inbox, 0, 0, 0, token)
+-- What the scripts do with conditions. Made only where it is needed, because making functions costs as much as some commands do.
+local made
+local function conditions()
+  if made then
+    return made
+  end
+
+  local function line_of(condition)
+    return stem .. 'condition:' .. condition .. ':queue', stem .. 'condition:' .. condition .. ':waiters'
+  end
+
+  -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of those that waited there when the notification
+  -- was `given`, first who listens and did not fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
+  local function move(condition, most, given, sure)
+    local line, entries = line_of(condition)
+    local now, moved = clock() / 1000, 0
+    for _, all in ipairs(sure and {false} or {false, true}) do
+      local from, tokens = 0, nil
+      repeat
+        tokens = redis.call('ZRANGE', line, '-inf', '(' .. given, 'BYSCORE', 'LIMIT', from, 16, 'WITHSCORES')
+        for at = 1, #tokens, 2 do
+          local token, entry = tokens[at], look(entries, tokens[at])
+          if not entry or entry.alive < now then
+            leave(line, entries, token)
+          elseif moved == most or not (all or (entry.state == '' and listens(entry.inbox))) then
+            -- It keeps its place.
+            from = from + 1
+          else
+            -- A server that is out of memory refuses the first of these, and then nothing has been done.
+            redis.call('HSET', owed, token, given .. '|' .. condition)
+            outlast(owed, (entry.alive - now) * 2)
+            entry.state, entry.since, entry.condition = whole(now + TIME_TO_ASK), whole(tokens[at + 1]), condition
+            enter(queue, waiters, token, entry)
+            leave(line, entries, token)
+            if listens(entry.inbox) then
+              tell(entry.inbox, 0, 0, 0, token)
+            end
+            moved = moved + 1
           end
-          moved = moved + 1
         end
-      end
-    until #tokens == 0 or moved == most
+      until #tokens == 0 or moved == most
+    end
+    return moved
   end
-  return moved
-end
 
--- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is out of memory.
-local function pass_on(token, sure)
-  local given, condition = (redis.call('HGET', owed, token) or ''):match('^(%d+)|(.*)$')
-  if not given then
-    return false
+  -- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is out of memory.
+  local function pass_on(token, sure)
+    local given, condition = (redis.call('HGET', owed, token) or ''):match('^(%d+)|(.*)$')
+    if not given then
+      return false
+    end
+    local ok, moved = pcall(move, condition, 1, given, sure)
+    if not ok then
+      return nil
+    end
+    if moved > 0 then
+      redis.call('HDEL', owed, token)
+    end
+    return moved > 0
   end
-  local ok, moved = pcall(move, condition, 1, given, sure)
-  if not ok then
-    return nil
-  end
-  if moved > 0 then
-    redis.call('HDEL', owed, token)
-  end
-  return moved > 0
-end
 
--- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.
-local function drop(token)
-  leave(queue, waiters, token)
-  if pass_on(token) ~= nil then
-    settle(token)
+  -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.
+  local function drop(token)
+    leave(queue, waiters, token)
+    if pass_on(token) ~= nil then
+      settle(token)
+    end
   end
-end
 
--- A notified waiter does not ask: it goes back to where it waited, and another is notified in its place. If nobody is there for that, it
--- keeps both, and its place here. Whether it went.
-local function take_back(token, entry, sure)
-  if not pass_on(token, sure) then
-    return false
+  -- A notified waiter does not ask: it goes back to where it waited, and another is notified in its place. If nobody is there for that, it
+  -- keeps both, and its place here. Whether it went.
+  local function take_back(token, entry, sure)
+    if not pass_on(token, sure) then
+      return false
+    end
+    leave(queue, waiters, token)
+    local line, entries = line_of(entry.condition)
+    enter(line, entries, token, {alive = entry.alive, rest = entry.rest, inbox = entry.inbox, state = 'silent'}, entry.since)
+    return true
   end
-  leave(queue, waiters, token)
-  local line, entries = line_of(entry.condition)
-  enter(line, entries, token, {alive = entry.alive, rest = entry.rest, inbox = entry.inbox, state = 'silent'}, entry.since)
-  return true
-end
 
--- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is here. The more is owed, the less often.
-local function review(asking)
-  local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
-  local now = due and clock() / 1000
-  if not due or now < tonumber(due) then
-    return
-  end
-  local size = redis.call('HLEN', owed)
-  redis.call('HSET', owed, '', whole(now + math.min(size, 1000)) .. rest)
-  local holder, debts = redis.call('GET', lock), redis.call('HKEYS', owed)
-  for _, token in ipairs(debts) do
-    if token ~= '' and token ~= holder and token ~= asking then
-      local entry = look(waiters, token)
-      if not entry or entry.alive < now then
-        drop(token)
-      elseif entry.unasked and entry.unasked < now then
-        take_back(token, entry)
+  -- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is here. The more is owed, the less often.
+  local function review(asking)
+    local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
+    local now = due and clock() / 1000
+    if not due or now < tonumber(due) then
+      return
+    end
+    local size = redis.call('HLEN', owed)
+    redis.call('HSET', owed, '', whole(now + math.min(size, 1000)) .. rest)
+    local holder, debts = redis.call('GET', lock), redis.call('HKEYS', owed)
+    for _, token in ipairs(debts) do
+      if token ~= '' and token ~= holder and token ~= asking then
+        local entry = look(waiters, token)
+        if not entry or entry.alive < now then
+          drop(token)
+        elseif entry.unasked and entry.unasked < now then
+          take_back(token, entry)
+        end
       end
     end
   end
+
+  made = {line_of = line_of, move = move, drop = drop, take_back = take_back, review = review}
+  return made
 end
 
 -- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of memory may refuse to set it, and a
@@ -235,8 +251,10 @@ end
 -- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is before the one who asks;
 -- 'nobody'. In the last two cases the lock may still hold an old token: the caller sets or deletes it.
 local function serve(asking)
-  -- A server that is out of memory refuses that, and has to release all the same.
-  pcall(review, asking)
+  if redis.call('EXISTS', owed) == 1 then
+    -- A server that is out of memory refuses that, and has to release all the same.
+    pcall(conditions().review, asking)
+  end
   local from, now = 0, clock() / 1000
   while true do
     local tokens = redis.call('ZRANGE', queue, from, from + 15)
@@ -249,7 +267,7 @@ local function serve(asking)
       end
       local entry = look(waiters, token)
       if not entry or entry.alive < now then
-        drop(token)
+        conditions().drop(token)
       else
         local hears = listens(entry.inbox)
         local late = entry.unasked and entry.unasked < now
@@ -258,7 +276,7 @@ local function serve(asking)
         elseif hears and not late then
           local ok, granted = pcall(grant, token, entry)
           return ok and granted and 'served' or 'nobody'
-        elseif not (entry.unasked and take_back(token, entry, not late)) then
+        elseif not (entry.unasked and conditions().take_back(token, entry, not late)) then
           from = from + 1
         end
       end

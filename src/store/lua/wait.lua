@@ -25,7 +25,7 @@ end
 -- A sign of life, and a look at what others were notified of and do not come for: that may be given to this one right now.
 if redis.call('EXISTS', owed) == 1 then
   outlast(owed, life * 2)
-  review(token)
+  conditions().review(token)
 end
 if redis.call('ZSCORE', queue, token) then
   enter(queue, waiters, token, entry)

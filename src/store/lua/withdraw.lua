@@ -6,10 +6,10 @@
 -- Result  1 released   0 not ours
 local token = ARGV[1]
 if ARGV[2] ~= '' then
-  local line, entries = line_of(ARGV[2])
+  local line, entries = conditions().line_of(ARGV[2])
   leave(line, entries, token)
 end
-drop(token)
+conditions().drop(token)
 if redis.call('GET', lock) ~= token then
   return 0
 end
