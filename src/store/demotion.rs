@@ -9,6 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::{RedisError, ServerError, Value};
 
+use super::node::{Limit, Node, Talk};
+use super::pool::Pool;
+use super::wire::{self, Part, Shape};
+
 /// How often a server has said that it is a replica.
 #[derive(Default)]
 pub(super) struct Demotions(Arc<AtomicU64>);
@@ -33,6 +37,39 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn is_over(&self) -> bool {
         self.count.load(Ordering::SeqCst) != self.seen
+    }
+}
+
+impl Node {
+    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
+    /// connections, also those of who only listens (R22).
+    pub(super) fn look_at_role(&self) {
+        if self.is_forked() || !self.tells_role.load(Ordering::SeqCst) {
+            return;
+        }
+        let deadline = self.clock.now() + self.command_timeout;
+        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
+            buffer.clear();
+            wire::pack(&[Part::Text("ROLE")], buffer);
+            let role = wire.ask(buffer, Shape::Array)?;
+            if is_replicas_role(&role) { Err(is_replica()) } else { Ok(()) }
+        };
+        // Whatever else comes of it, whoever needs a connection next will see.
+        let _ = match &self.pool {
+            Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
+                let slot = idle.slot();
+                let trusted = slot.connection.is_some() && slot.generation == self.generation();
+                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
+            }),
+            Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
+            // Nobody listens at a node of a quorum.
+            Pool::One(_) => Ok(()),
+        };
+    }
+
+    /// What a connection that is nobody's but its reader's needs to look at.
+    pub(super) fn demotions(&self) -> Watch {
+        self.demotions.watch()
     }
 }
 

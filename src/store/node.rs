@@ -1,6 +1,5 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
 
 use super::Settings;
 use super::connect::{Connector, Opened};
-use super::demotion::{self, Demotions, Watch};
+use super::demotion::{self, Demotions};
 use super::gate::{self, Gate, Target};
 use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
@@ -22,20 +21,20 @@ use crate::lease::store::{StoreError, Within};
 
 /// One Redis server.
 pub(crate) struct Node {
-    pool: Pool,
+    pub(super) pool: Pool,
     connector: Connector,
     gate: Arc<Gate>,
     /// How many failures there have been: connections from before the last one are not trusted any more (R6).
     generation: AtomicU64,
     /// For connections that the generation does not reach (R22).
-    demotions: Demotions,
+    pub(super) demotions: Demotions,
     /// Whether the server told at the last log-in whether it is a master.
-    tells_role: AtomicBool,
+    pub(super) tells_role: AtomicBool,
     closed: AtomicBool,
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
     pub(super) clock: Clock,
-    command_timeout: Duration,
+    pub(super) command_timeout: Duration,
     process: u32,
 }
 
@@ -44,7 +43,7 @@ const BETWEEN_TAGS: usize = 64;
 
 /// By when a talk must be over.
 #[derive(Clone, Copy)]
-enum Limit {
+pub(super) enum Limit {
     /// Connecting, and the replies.
     By(Instant),
     /// The replies have their own time from when there is a connection.
@@ -135,34 +134,6 @@ impl Node {
         .and_then(understood)
     }
 
-    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an idle
-    /// connection turns out to be closed: that connection has to answer something first.
-    ///
-    /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
-    /// 2. it is made whole again;
-    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the server,
-    ///    and nobody here knows.
-    pub(super) fn script_once(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
-        let (checking, sent) = (Cell::new(false), Cell::new(false));
-        again_if_not_run(|| {
-            checking.set(false);
-            let answer = self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-                checking.set(true);
-                wire.check(buffer)?;
-                sent.set(true);
-                let value = run(&mut wire, buffer, script, keys, parts)?;
-                Ok(Reply { asked_at, value })
-            });
-            answer.map_err(|mut error| {
-                error.may_have_run &= sent.get();
-                // Also where the sign of life came too late: another connection may be well.
-                error.stale |= checking.get() && !sent.get();
-                error
-            })
-        })
-        .and_then(understood)
-    }
-
     /// Runs a script once for each list of parts, over renewal's own connection: written at once, read one by one. At the first
     /// failure the rest is unknown; going on to read would wait for each of them in turn.
     pub(super) fn script_in_bulk<'a>(
@@ -211,37 +182,6 @@ impl Node {
             answers.resize_with(total, || Err(unknown()));
         }
         answers
-    }
-
-    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
-    /// connections, also those of who only listens (R22).
-    pub(super) fn look_at_role(&self) {
-        if self.is_forked() || !self.tells_role.load(Ordering::SeqCst) {
-            return;
-        }
-        let deadline = self.clock.now() + self.command_timeout;
-        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
-            buffer.clear();
-            wire::pack(&[Part::Text("ROLE")], buffer);
-            let role = wire.ask(buffer, Shape::Array)?;
-            if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
-        };
-        // Whatever else comes of it, whoever needs a connection next will see.
-        let _ = match &self.pool {
-            Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
-                let slot = idle.slot();
-                let trusted = slot.connection.is_some() && slot.generation == self.generation();
-                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
-            }),
-            Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
-            // Nobody listens at a node of a quorum.
-            Pool::One(_) => Ok(()),
-        };
-    }
-
-    /// What a connection that is nobody's but its reader's needs to look at.
-    pub(super) fn demotions(&self) -> Watch {
-        self.demotions.watch()
     }
 
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
@@ -310,7 +250,7 @@ impl Node {
     }
 
     /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(&self, slot: &mut Slot, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    pub(super) fn talk<T>(&self, slot: &mut Slot, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
@@ -408,7 +348,7 @@ fn empty(slot: &Mutex<Slot>) {
 }
 
 /// Asks once more, at once, where an idle connection was of no use and certainly nothing was carried out.
-fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+pub(super) fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     match ask() {
         Err(error) if error.stale && !error.may_have_run => ask(),
         answer => answer,
@@ -424,7 +364,7 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
 }
 
 /// Runs a script by its hash, and where the server does not know it, by its body.
-fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
     buffer.clear();
     script.by_hash(keys, parts, buffer);
     let value = wire.ask(buffer, script.shape)?;
@@ -440,6 +380,6 @@ fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usi
     wire.ask(buffer, script.shape)
 }
 
-fn understood(reply: Reply) -> Result<Reply, StoreError> {
+pub(super) fn understood(reply: Reply) -> Result<Reply, StoreError> {
     Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
 }
