@@ -13,6 +13,7 @@ pub(crate) mod limit;
 mod memory;
 mod memory_limit;
 mod node;
+mod once;
 mod plain;
 mod pool;
 mod quorum;
