@@ -49,7 +49,7 @@ impl Node {
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
         let gate = Gate::at(info.addr().to_string(), gate::pause(settings.member_of));
-        let connector = Connector::new(
+        let mut connector = Connector::new(
             info,
             clock.clone(),
             settings.connect_timeout,
@@ -58,6 +58,7 @@ impl Node {
             #[cfg(feature = "tls")]
             settings.root_certificates,
         )?;
+        connector.greeting = settings.greeting;
         Ok(Self {
             pool,
             connector,

@@ -9,6 +9,7 @@
 //! another, so whatever undoes an attempt reaches a node after the attempt itself.
 
 mod again;
+mod identity;
 mod leases;
 mod ledger;
 mod open;
