@@ -18,7 +18,7 @@
 //!
 //! The node's grant is no vote. It counts when it confirms the next extend.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(super) struct Again {
     leases: Vec<Renewed>,
     sent: Instant,
     /// Which nodes denied which lease, and had last been given it so long ago that it had run out.
-    missing: Mutex<Vec<(usize, usize)>>,
+    missing: Mutex<HashSet<(usize, usize)>>,
 }
 
 struct Renewed {
@@ -103,7 +103,9 @@ impl Quorum {
                             *answer = Err(error);
                         }
                     }
-                    Ok(false) if ledger.had_run_out(name, again.sent) => locked(&again.missing).push((node, i)),
+                    Ok(false) if ledger.had_run_out(name, again.sent) => {
+                        locked(&again.missing).insert((node, i));
+                    }
                     Err(error) if error.may_have_run => ledger.extend_unanswered(name, now, *length),
                     _ => {}
                 }
