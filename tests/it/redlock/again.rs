@@ -81,11 +81,11 @@ fn a_lease_that_is_being_given_up_does_not_come_back() {
     let nodes = Nodes::start();
     nodes.set([4], Mood::Down);
     let client = nodes.client();
-    let lease = Duration::from_secs(3);
+    let lease = Duration::from_secs(6);
     let lock = client.lock_with("a", LockOptions::new().lease(lease)).unwrap();
     lock.lock().unwrap();
     // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others confirm the extend, and then carry out the unlock.
-    nodes.set(0..4, Mood::Late(Duration::from_millis(400)));
+    nodes.set(0..4, Mood::Late(Duration::from_millis(800)));
     nodes.set([4], Mood::Fine);
     eventually(SOON, || !nodes.nodes[4].asked("extend").is_empty());
     lock.unlock().unwrap();
