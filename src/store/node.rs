@@ -61,7 +61,7 @@ impl Node {
             within: settings.connect_timeout.min(settings.command_timeout),
         };
         let gate = Gate::at(target, gate::pause(settings.member_of));
-        let connector = Connector::new(
+        let mut connector = Connector::new(
             info,
             clock.clone(),
             settings.connect_timeout,
@@ -70,6 +70,7 @@ impl Node {
             #[cfg(feature = "tls")]
             settings.root_certificates,
         )?;
+        connector.greeting = settings.greeting;
         Ok(Self {
             pool,
             connector,
