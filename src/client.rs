@@ -78,7 +78,8 @@ impl Client {
     /// A lock is held once more than half of the nodes have granted it while the lease is still valid; the algorithm is the one on the [Redis documentation's page
     /// about distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes are asked at once, so a call takes as long as the
     /// slowest node of the fastest majority; nodes that are slow or down delay nobody, as long as a majority is up. What a minority granted is
-    /// released again on all of them. Guards, reentrancy, renewal, `on_lost` and hand-offs between this process's threads are those of any other lock.
+    /// released again. A node that was away, or missed the lock, is given the lease at a later renewal, once what it had has run out: nodes that are
+    /// restarted one after the other do not end a hold, as long as a majority has the lease. Guards, reentrancy, renewal, `on_lost` and hand-offs between this process's threads are those of any other lock.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -100,6 +101,10 @@ impl Client {
     /// # What it does not promise
     /// * A node that restarts *without its data* has forgotten who holds what, and can help a second client to a majority. Have nodes write an
     ///   append-only file with `appendfsync always`, or start one that lost its data only after the longest lease has passed.
+    /// * A node must be a master of its own. Replicas have no vote, and neither has a second name of a server that another node has reached: each new connection
+    ///   asks for the server's own name (`INFO server`; a user who may not ask is not checked). Not seen through: a replica that is *promoted later* and may lack
+    ///   what its master had granted; a name that stands for several servers at once; and names that move to other servers while a lock is being acquired.
+    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, except over a late copy of a command of the holder's.
     /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while a lease is held by more than a bare majority.
     /// * There are no fences: the counters of several nodes do not grow together, so [`LockOptions::fenced`] is `Unsupported`. Where a process may be paused for
     ///   longer than its lease, and the protected resource can compare fences, one server with fences protects more than a quorum without.
@@ -110,8 +115,8 @@ impl Client {
     /// settled does not vote for up to ten seconds.
     ///
     /// # Errors
-    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice (same host and port, whatever the database; two names of one host are not
-    /// seen through), and for URLs that cannot be understood; `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
+    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice (same host and port, whatever the database; two names of
+    /// one server are found out when they are reached, and one of them has no vote then), and for URLs that cannot be understood; `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
     /// warning: it needs one more for a majority and survives no more failures.
     pub fn redlock(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         Self::redlock_builder(urls).build()

@@ -19,11 +19,15 @@ use crate::lease::store::StoreError;
 /// before further ones fail at once.
 const MOST_STUCK: usize = 32;
 
+/// What else is asked over each new connection by this instant, once somebody has answered over it. An error: the connection is of no use.
+pub(super) type Greeting = Arc<dyn Fn(&mut Connection, Instant) -> Result<(), StoreError> + Send + Sync>;
+
 /// Opens connections to one server.
 pub(super) struct Connector {
     /// Without user, password and database: see [`log_in`].
     client: redis::Client,
     login: Arc<RedisConnectionInfo>,
+    pub(super) greeting: Option<Greeting>,
     most_under_way: usize,
     clock: Clock,
     timeout: Duration,
@@ -66,7 +70,7 @@ impl Connector {
         #[cfg(not(feature = "tls"))]
         let client = redis::Client::open(info).map_err(refused)?;
         let most_under_way = MOST_STUCK + connections as usize;
-        Ok(Self { client, login, most_under_way, clock, timeout, under_way: Arc::default() })
+        Ok(Self { client, login, greeting: None, most_under_way, clock, timeout, under_way: Arc::default() })
     }
 
     /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server say over it what it is.
@@ -83,12 +87,19 @@ impl Connector {
         }
         let (done, opened) = bounded(1);
         let (client, login) = (self.client.clone(), Arc::clone(&self.login));
+        let greeting = self.greeting.clone();
         let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
             let opened = client.get_connection_with_timeout(within).map_err(|error| reply::connecting(&error));
-            let _ = done.send(opened.and_then(|connection| log_in(connection, &login, until)));
+            let opened = opened.and_then(|connection| log_in(connection, &login, until));
+            let _ = done.send(opened.and_then(|mut opened| {
+                if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened) {
+                    greeting(connection, until)?;
+                }
+                Ok(opened)
+            }));
         });
         if let Err(error) = started {
             return Err(unreachable_node("no thread could be started to connect").because(error));

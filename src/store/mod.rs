@@ -13,6 +13,7 @@ pub(crate) mod limit;
 mod memory;
 mod memory_limit;
 mod node;
+mod once;
 mod plain;
 mod pool;
 mod quorum;
@@ -53,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) nodes: Option<Vec<String>>,
     /// For a node: how many there are in its quorum.
     member_of: Option<u32>,
+    /// For a node: what is asked over each of its new connections.
+    greeting: Option<connect::Greeting>,
     pub(crate) pool_size: u32,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -73,6 +76,7 @@ impl Settings {
             url: url.to_owned(),
             nodes: None,
             member_of: None,
+            greeting: None,
             pool_size: 8,
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),

@@ -3,7 +3,6 @@
 mod limit;
 mod role;
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
 use limit::Limit;
 
-/// One Redis server.
+/// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call of the client looks for that first (R11).
 pub(crate) struct Node {
     pool: Pool,
     connector: Connector,
@@ -44,7 +43,6 @@ pub(crate) struct Node {
     renewing: Mutex<Slot>,
     pub(super) clock: Clock,
     command_timeout: Duration,
-    process: u32,
 }
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
@@ -63,7 +61,7 @@ impl Node {
             within: settings.connect_timeout.min(settings.command_timeout),
         };
         let gate = Gate::at(target, gate::pause(settings.member_of));
-        let connector = Connector::new(
+        let mut connector = Connector::new(
             info,
             clock.clone(),
             settings.connect_timeout,
@@ -72,6 +70,7 @@ impl Node {
             #[cfg(feature = "tls")]
             settings.root_certificates,
         )?;
+        connector.greeting = settings.greeting;
         Ok(Self {
             pool,
             connector,
@@ -85,13 +84,7 @@ impl Node {
             renewing: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
-            process: std::process::id(),
         })
-    }
-
-    /// A fork shares its parent's sockets: one byte from here would be read as the parent's (R11).
-    pub(crate) fn is_forked(&self) -> bool {
-        std::process::id() != self.process
     }
 
     /// Sends one command.
@@ -117,34 +110,6 @@ impl Node {
         .and_then(understood)
     }
 
-    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an idle
-    /// connection turns out to be closed: that connection has to answer something first.
-    ///
-    /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
-    /// 2. it is made whole again;
-    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the server,
-    ///    and nobody here knows.
-    pub(super) fn script_once(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
-        let (checking, sent) = (Cell::new(false), Cell::new(false));
-        again_if_not_run(|| {
-            checking.set(false);
-            let answer = self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-                checking.set(true);
-                wire.check(buffer)?;
-                sent.set(true);
-                let value = run(&mut wire, buffer, script, keys, parts)?;
-                Ok(Reply { asked_at, value })
-            });
-            answer.map_err(|mut error| {
-                error.may_have_run &= sent.get();
-                // Also where the sign of life came too late: another connection may be well.
-                error.stale |= checking.get() && !sent.get();
-                error
-            })
-        })
-        .and_then(understood)
-    }
-
     /// Runs a script once for each list of parts, over renewal's own connection.
     pub(super) fn script_in_bulk<'a>(
         &self,
@@ -154,9 +119,7 @@ impl Node {
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
-        let talked = self
-            .usable()
-            .and_then(|()| self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| bulk.talk(wire, buffer)));
+        let talked = self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| bulk.talk(wire, buffer));
         bulk.answers(talked)
     }
 
@@ -184,7 +147,6 @@ impl Node {
 
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
     pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
-        self.usable()?;
         let connection = self.connect(self.clock.now() + self.command_timeout)?;
         let limited = connection.set_read_timeout(Some(timeout)).and_then(|()| connection.set_write_timeout(Some(timeout)));
         limited.map_err(|error| reply::connecting(&error))?;
@@ -215,16 +177,7 @@ impl Node {
         empty(&self.renewing);
     }
 
-    fn usable(&self) -> Result<(), StoreError> {
-        if self.is_forked() {
-            let message = "the client belongs to the process that this one was forked from: make a new one";
-            return Err(StoreError::not_sent(ErrorKind::Unsupported, message).permanent());
-        }
-        Ok(())
-    }
-
     pub(super) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        self.usable()?;
         let wait = || deadline.saturating_duration_since(self.clock.now());
         let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
         match &self.pool {
@@ -352,7 +305,7 @@ fn empty(slot: &Mutex<Slot>) {
 }
 
 /// Asks once more, at once, where an idle connection was of no use and certainly nothing was carried out.
-fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+pub(super) fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     match ask() {
         Err(error) if error.stale && !error.may_have_run => ask(),
         answer => answer,
@@ -368,7 +321,7 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
 }
 
 /// Runs a script by its hash, and where the server does not know it, by its body.
-fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
     buffer.clear();
     script.by_hash(keys, parts, buffer);
     let value = wire.ask(buffer, script.shape)?;
@@ -384,6 +337,6 @@ pub(super) fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script
     wire.ask(buffer, script.shape)
 }
 
-fn understood(reply: Reply) -> Result<Reply, StoreError> {
+pub(super) fn understood(reply: Reply) -> Result<Reply, StoreError> {
     Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
 }

@@ -8,13 +8,17 @@
 //! as the slowest node of the fastest majority. What a node says later is heard by nobody. To each node questions go one after
 //! another, so whatever undoes an attempt reaches a node after the attempt itself.
 
+mod again;
+mod identity;
 mod leases;
 mod ledger;
 mod open;
 mod tally;
 mod voter;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
@@ -27,13 +31,12 @@ use super::plain::Plain;
 use super::{Settings, parse};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
-use crate::lease::key::Key;
-use crate::lease::store::{Gone, StoreError};
-use crate::lease::token::Token;
+use crate::base::locked;
+use crate::lease::store::StoreError;
 use crate::lease::worker::Stopped;
-use ledger::Ledger;
+use ledger::{Ledger, Name};
 use tally::Tally;
-use voter::{Attempt, Job, Member, Order, Voter, again_if_stale};
+use voter::{Job, Member, Order, Undo, Undone, Voter, again_if_stale};
 
 /// Once a majority has answered, but not alike, the others get as long again and as long once more, and at least this.
 const GRACE: Duration = Duration::from_millis(50);
@@ -41,6 +44,8 @@ const GRACE: Duration = Duration::from_millis(50);
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     voters: Vec<Voter>,
+    /// The leases that were granted here, until they are undone: each says whether that has begun.
+    granted: Mutex<HashMap<Name, Arc<AtomicBool>>>,
     clock: Clock,
     command_timeout: Duration,
     process: u32,
@@ -66,7 +71,7 @@ impl Quorum {
     fn new(members: Vec<Member>, clock: Clock, command_timeout: Duration) -> Self {
         let voter = |(number, member)| Voter::new(number, member, clock.clone(), command_timeout);
         let voters = (1..).zip(members).map(voter).collect();
-        Self { voters, clock, command_timeout, process: std::process::id() }
+        Self { voters, granted: Mutex::default(), clock, command_timeout, process: std::process::id() }
     }
 
     /// A fork has its parent's sockets and none of its threads (R11).
@@ -117,15 +122,19 @@ impl Quorum {
         Ok(Round { answers, begun, deadline })
     }
 
-    /// Has all nodes undo whatever this token has there. Nodes that do not answer are asked again, for as long as it takes (R10).
-    /// `spare`: an attempt whose undoing leaves alone the nodes that refused it.
-    fn undo(&self, key: &Key, token: &Token, deadline: Instant, spare: Option<&Arc<Attempt>>) -> Result<Round<Gone>, StoreError> {
+    /// Has all nodes undo whatever these tokens have there. Nodes that do not answer are asked again, for as long as it takes (R10); one that can hold
+    /// nothing of a token is not asked at all, unless it is somebody else's.
+    fn undo(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Result<Round<Vec<Undone>>, StoreError> {
         self.usable()?;
+        // Before any node is told to undo it: what is to be granted again looks there before it is sent, so it is skipped or comes before the undoing (R33).
+        let mut granted = locked(&self.granted);
+        names.iter().filter_map(|name| granted.remove(name)).for_each(|undone| undone.store(true, Ordering::SeqCst));
+        drop(granted);
         let begun = self.clock.now();
         let (tell, answers) = bounded(self.voters.len());
+        let names: Arc<[Name]> = names.into();
         for (index, voter) in self.voters.iter().enumerate() {
-            let (key, token, spare) = (key.clone(), token.clone(), spare.cloned());
-            voter.undo(Job::Undo { key, token, deadline, spare, tell: (index, tell.clone()) });
+            voter.undo(Undo { names: Arc::clone(&names), foreign, deadline, tell: (index, tell.clone()) });
         }
         Ok(Round { answers, begun, deadline })
     }

@@ -16,7 +16,7 @@ impl Node {
     pub(in crate::store) fn look_at_role(&self) {
         let quiet_for = self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
         let is_quiet = quiet_for >= QUIET_NANOS;
-        if self.is_forked() || !is_quiet || !self.tells_role.load(Ordering::SeqCst) {
+        if !is_quiet || !self.tells_role.load(Ordering::SeqCst) {
             return;
         }
         let deadline = self.clock.now() + self.command_timeout;

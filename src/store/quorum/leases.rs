@@ -1,19 +1,26 @@
 //! The leases of a quorum: what each call asks the nodes, and what their answers amount to.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::again::Again;
+use super::ledger::{Ledger, Name};
 use super::tally::Tally;
-use super::voter::{Attempt, Order, again_if_stale};
+use super::voter::{Member, Order, Undone, again_if_stale};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
+use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 use crate::lease::valid_until;
+
+/// At most so many leases are undone in one command to a node, so that extends come between.
+const TOGETHER: usize = 256;
 
 /// How long the nodes have to grant a lease of this length: a fifth of it, so that four fifths are left even then; at least 50 ms, if the lease has
 /// as much twice. It matters only where no majority answers: a slow node delays nobody.
@@ -22,49 +29,73 @@ fn time_to_grant(lease: Duration) -> Duration {
 }
 
 impl Quorum {
-    fn send_attempt(&self, ask: &Ask<'_>, deadline: Instant, shared: &Arc<Attempt>) -> Result<Round<Answer>, StoreError> {
-        let (key, token) = (ask.key.clone(), ask.token.clone());
-        let (attempt, lease, contended, may_be_mine) = (ask.attempt, ask.lease, ask.contended, ask.may_be_mine);
-        let shared = Arc::clone(shared);
-        self.ask(deadline, Order::InTurn, move |node, member, ledger| {
-            if shared.given_up.load(Ordering::SeqCst) {
+    fn send_attempt(&self, ask: &Ask<'_>, deadline: Instant, given_up: &Arc<AtomicBool>) -> Result<Round<Answer>, StoreError> {
+        let name = (ask.key.clone(), ask.token.clone());
+        let (lease, contended, may_be_mine) = (ask.lease, ask.contended, ask.may_be_mine);
+        let (given_up, clock) = (Arc::clone(given_up), self.clock.clone());
+        self.ask(deadline, Order::InTurn, move |_, member, ledger| {
+            if given_up.load(Ordering::SeqCst) {
                 return Err(StoreError::not_sent(ErrorKind::Unavailable, "the attempt was given up before the node was asked"));
             }
-            if ledger.undoes(&key, &token) {
-                // Only with a caller's own value. A late copy of the undoing would delete what the node grants now, so it cannot vote.
-                return Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier hold with the same value is still being undone"));
-            }
-            let (key, token) = (&key, &token);
-            shared.set_left(node, true);
-            let answer = again_if_stale(|again| {
-                if again {
-                    ledger.attempt_unanswered(key, token);
-                }
-                let may_be_mine = may_be_mine || again;
-                member.leases.try_acquire(&Ask { key, token, attempt, lease, fences: 0, place: None, contended, may_be_mine, deadline })
-            });
-            if answer.as_ref().is_err_and(|error| error.may_have_run) {
-                ledger.attempt_unanswered(key, token);
-            }
-            if matches!(answer, Ok(Answer::Refused { .. })) {
-                shared.set_left(node, false);
-            }
-            answer
+            attempt(&name, member, ledger, &clock, &Wanted { lease, contended, may_be_mine, deadline })
         })
+    }
+
+    /// As `undo`, and waits until a majority has answered for each, or the deadline.
+    fn undo_everywhere(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Result<Tally<Vec<Undone>>, StoreError> {
+        let count = names.len();
+        let round = self.undo(names, foreign, deadline)?;
+        let is_gone = |tally: &Tally<Vec<Undone>>, i| tally.count_of(i, |_| true) >= tally.majority();
+        Ok(self.collect(&round, |tally| if (0..count).all(|i| is_gone(tally, i)) { Verdict::Decided } else { Verdict::Open }))
     }
 }
 
-impl Quorum {
-    fn undo_everywhere(&self, key: &Key, token: &Token, deadline: Instant) -> Result<Gone, StoreError> {
-        let round = self.undo(key, token, deadline, None)?;
-        let is_gone = |tally: &Tally<Gone>| tally.count(|_| true) >= tally.majority();
-        let tally = self.collect(&round, |tally| if is_gone(tally) { Verdict::Decided } else { Verdict::Open });
-        if !is_gone(&tally) {
-            return Err(tally.failure());
-        }
-        let released = tally.count(|gone| *gone == Gone::Released) > 0;
-        Ok(if released { Gone::Released } else { Gone::NotOurs })
+/// What an attempt asks a node for.
+pub(super) struct Wanted {
+    pub(super) lease: Duration,
+    pub(super) contended: bool,
+    /// See [`Ask::may_be_mine`].
+    pub(super) may_be_mine: bool,
+    pub(super) deadline: Instant,
+}
+
+/// Asks one node for a lease, on its thread, and notes what it may hold then.
+///
+/// "Already mine" is believed only of a node that may hold the token by our own ledger: one that was never asked for it has it from elsewhere, as a replica has, or
+/// a second name of a server, and its word would be the vote of another (R31).
+pub(super) fn attempt(name: &Name, member: &Member, ledger: &mut Ledger, clock: &Clock, wanted: &Wanted) -> Result<Answer, StoreError> {
+    let Wanted { lease, contended, may_be_mine, deadline } = *wanted;
+    if ledger.undoes(name) {
+        // Only with a caller's own value. A late copy of the undoing would delete what the node grants now, so it cannot vote.
+        return Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier hold with the same value is still being undone"));
     }
+    if !ledger.has_room() {
+        return Err(StoreError::not_sent(ErrorKind::Unavailable, "too much is still to be undone there"));
+    }
+    let (key, token) = (&name.0, &name.1);
+    let known = may_be_mine && ledger.may_hold(name);
+    let answer = again_if_stale(|again| {
+        if again {
+            ledger.attempt_unanswered(name, clock.now(), lease);
+        }
+        let may_be_mine = known || again;
+        member.leases.try_acquire(&Ask { key, token, attempt: 1, lease, fences: 0, place: None, contended, may_be_mine, deadline })
+    });
+    match &answer {
+        Ok(Answer::Granted { .. }) => ledger.holds(name, clock.now(), lease),
+        Err(error) if error.may_have_run => ledger.attempt_unanswered(name, clock.now(), lease),
+        _ => {}
+    }
+    answer
+}
+
+/// What undoing a lease amounts to once a majority has answered.
+fn gone(tally: Tally<Option<Gone>>) -> Result<Gone, StoreError> {
+    if tally.count(|_| true) < tally.majority() {
+        return Err(tally.failure());
+    }
+    let released = tally.count(|gone| *gone == Some(Gone::Released)) > 0;
+    Ok(if released { Gone::Released } else { Gone::NotOurs })
 }
 
 fn granted(answer: &Answer) -> bool {
@@ -84,11 +115,24 @@ fn remaining(tally: &Tally<Answer>) -> Option<Duration> {
 }
 
 /// What the nodes say about one lease: yes, no, or not known as long as neither can be certain.
-fn yes_or_no<T>(tally: &Tally<T>, yes: impl Fn(&T) -> bool, no: impl Fn(&T) -> bool) -> Option<bool> {
-    if tally.count(yes) >= tally.majority() {
+fn yes_or_no<T>(tally: &Tally<T>, yes: usize, no: usize) -> Option<bool> {
+    if yes >= tally.majority() {
         return Some(true);
     }
-    (tally.count(no) >= tally.veto()).then_some(false)
+    (no >= tally.veto()).then_some(false)
+}
+
+/// Of a question that never got as far as the node's lease.
+fn unsent(error: StoreError) -> StoreError {
+    StoreError { may_have_run: false, ..error }
+}
+
+/// A lease that may yet be shortened there by a late command cannot be counted on for the whole length.
+pub(super) fn still_shortened(name: &Name, ledger: &Ledger) -> Result<(), StoreError> {
+    match ledger.may_be_shortened(name) {
+        true => Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier end of the lease has not been answered there")),
+        false => Ok(()),
+    }
 }
 
 /// Goes on until `decided`; once a majority has answered, not for long.
@@ -100,18 +144,42 @@ fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
     }
 }
 
+impl Quorum {
+    /// Whose leases the nodes have, and how long the shortest of them lasts; a majority has to answer.
+    fn holders(&self, key: &Key, deadline: Instant) -> Result<(Vec<Token>, Duration), StoreError> {
+        let asked = key.clone();
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&asked, deadline)))?;
+        let tally = self.collect(&round, |tally| unless(tally, false));
+        if tally.count(|_| true) < tally.majority() {
+            return Err(unsent(tally.failure()));
+        }
+        let mut tokens: Vec<&str> = tally.said().flatten().map(|holder| &*holder.token).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        let shortest = tally.said().flatten().filter_map(|holder| holder.remaining).min();
+        Ok((tokens.into_iter().map(Token::new).collect(), shortest.unwrap_or(self.command_timeout)))
+    }
+
+    /// A majority said that they are not ours any more. What the others still have keeps everybody out, and nobody will come for it.
+    fn undo_lost(&self, names: Vec<Name>) {
+        if !names.is_empty() {
+            let _ = self.undo(names, false, self.clock.now() + self.command_timeout);
+        }
+    }
+}
+
 impl LeaseStore for Quorum {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
         // Before the first node is asked (R1).
         let asked_at = self.clock.now();
         let deadline = ask.deadline.min(asked_at + time_to_grant(ask.lease));
-        let attempt = Attempt::new(self.voters.len());
-        let spare = (!ask.may_be_mine).then_some(&attempt);
-        let round = self.send_attempt(ask, deadline, &attempt)?;
+        let given_up = Arc::default();
+        let round = self.send_attempt(ask, deadline, &given_up)?;
+        let name = || (ask.key.clone(), ask.token.clone());
         let give_up = || {
-            // At once, so that nobody is kept out by what a minority granted; on every node, whatever it answered; and without waiting for any.
-            if !attempt.given_up.swap(true, Ordering::SeqCst) {
-                let _ = self.undo(ask.key, ask.token, self.clock.now() + self.command_timeout, spare);
+            // At once, so that nobody is kept out by what a minority granted; on every node that may hold it; and without waiting for any.
+            if !given_up.swap(true, Ordering::SeqCst) {
+                let _ = self.undo(vec![name()], false, self.clock.now() + self.command_timeout);
             }
         };
         let tally = self.collect(&round, |tally| {
@@ -131,6 +199,7 @@ impl LeaseStore for Quorum {
         let grants = tally.count(granted);
         if grants >= tally.majority() {
             if self.clock.now() < valid_until(asked_at, ask.lease) {
+                locked(&self.granted).insert(name(), Arc::default());
                 return Ok(Answer::Granted { asked_at, fences: None });
             }
             give_up();
@@ -148,75 +217,94 @@ impl LeaseStore for Quorum {
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
-        let deadline = within.end(self.clock.now());
-        let owned: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token.clone(), lease.lease)).collect();
-        let round = self.ask(deadline, Order::First, move |_, member, ledger| {
-            let leases: Vec<_> = owned.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false }).collect();
-            let mut answers = member.leases.extend(&leases, within);
-            if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.stale)) {
-                answers = member.leases.extend(&leases, within);
-            }
-            // A lease that may yet be shortened there by a late command cannot be counted on for the whole length.
-            let count = |(lease, answer): (&Extend<'_>, Result<bool, StoreError>)| match answer {
-                Ok(true) if ledger.may_be_shortened(lease.key, lease.token) => {
-                    Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier end of the lease has not been answered there"))
-                }
-                answer => answer,
-            };
-            Ok(leases.iter().zip(answers).map(count).collect::<Vec<_>>())
-        });
-        let round = match round {
+        let names: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token.clone())).collect();
+        let again = Again::new(leases, &names, &locked(&self.granted), self.clock.now());
+        let round = match self.send_extends(&again, within) {
             Ok(round) => round,
             Err(error) => return leases.iter().map(|_| Err(StoreError::not_sent(error.kind, error.message.clone()))).collect(),
         };
         let decide = |tally: &Tally<Vec<Result<bool, StoreError>>>, i: usize| {
-            let said =
-                |word: bool| move |answers: &Vec<Result<bool, StoreError>>| matches!(answers.get(i), Some(Ok(said)) if *said == word);
-            yes_or_no(tally, said(true), said(false))
+            yes_or_no(tally, tally.count_of(i, |ours| *ours), tally.count_of(i, |ours| !ours))
         };
         let tally = self.collect(&round, |tally| {
             let decided = (0..leases.len()).all(|i| decide(tally, i).is_some());
             unless(tally, decided)
         });
         let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes said whether it extended the lease");
-        (0..leases.len()).map(|i| decide(&tally, i).ok_or_else(|| unknown().maybe_run())).collect()
+        let decided: Vec<Option<bool>> = (0..leases.len()).map(|i| decide(&tally, i)).collect();
+        self.give_again(&again, &tally, &decided);
+        let lost = names.into_iter().zip(&decided).filter(|(_, decided)| **decided == Some(false)).map(|(name, _)| name).collect();
+        self.undo_lost(lost);
+        decided.into_iter().map(|decided| decided.ok_or_else(|| unknown().maybe_run())).collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        let (key, token, length) = (lease.key.clone(), lease.token.clone(), lease.lease);
+        let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
+        let (asked, clock) = (name.clone(), self.clock.clone());
         let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
-            let lease = Extend { key: &key, token: &token, lease: length, settles: false };
-            let answer = again_if_stale(|_| member.leases.end_in(&lease, end, deadline));
+            let name = &asked;
+            let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
+            let end_in = || member.leases.end_in(&lease, end, deadline);
+            let answer = match end {
+                End::NotBefore => again_if_stale(|_| end_in()),
+                // Sent once (R36): 1. the first copy is late; 2. the second is answered, and the lease made whole again; 3. the first ends it, unseen. So a
+                // connection that has died is found out before.
+                End::Exactly => {
+                    let alive = member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
+                    alive.map_err(unsent).and_then(|()| end_in())
+                }
+            };
             match &answer {
-                Err(error) if error.may_have_run && end == End::Exactly => ledger.shortening_unanswered(&key, &token),
-                Ok(true) if ledger.may_be_shortened(&key, &token) => {
-                    return Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier end of the lease has not been answered there"));
+                Err(error) if error.may_have_run && end == End::Exactly => ledger.shortening_unanswered(name, clock.now(), length),
+                Err(error) if error.may_have_run => ledger.extend_unanswered(name, clock.now(), length),
+                Ok(true) => {
+                    ledger.holds(name, clock.now(), length);
+                    still_shortened(name, ledger)?;
                 }
                 _ => {}
             }
             answer
         })?;
-        let decide = |tally: &Tally<bool>| yes_or_no(tally, |ours| *ours, |ours| !ours);
+        let decide = |tally: &Tally<bool>| yes_or_no(tally, tally.count(|ours| *ours), tally.count(|ours| !ours));
         let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
-        decide(&tally).ok_or_else(|| tally.failure().maybe_run())
+        let ours = decide(&tally);
+        if ours == Some(false) {
+            self.undo_lost(vec![name]);
+        }
+        ours.ok_or_else(|| tally.failure())
     }
 
-    /// `Released`: by a majority, or, if the others said nothing, by so many that a majority is free of it and none denied that it was ours.
+    /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none. Otherwise nobody knows: those that say nothing may have it or have
+    /// lost it (R12).
     fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let round = self.undo(key, token, deadline, None)?;
-        let decide = |tally: &Tally<Gone>| yes_or_no(tally, |gone| *gone == Gone::Released, |gone| *gone == Gone::NotOurs);
-        let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
+        let round = self.undo(vec![(key.clone(), token.clone())], false, deadline)?;
+        let said = |tally: &Tally<Vec<Undone>>, what| tally.count_of(0, |gone| *gone == Some(what));
+        let decide = |tally: &Tally<Vec<Undone>>| yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs));
+        let answers = |tally: &Tally<Vec<Undone>>| tally.count_of(0, |_| true) >= tally.majority();
+        let tally = self.collect(&round, |tally| match decide(tally) {
+            Some(_) => Verdict::Decided,
+            None if answers(tally) => Verdict::Likely,
+            None => Verdict::Open,
+        });
         match decide(&tally) {
             Some(true) => Ok(Gone::Released),
             Some(false) => Ok(Gone::NotOurs),
-            None if tally.count(|_| true) >= tally.majority() => Ok(Gone::Released),
-            None => Err(tally.failure()),
+            None => Err(tally.each(1).remove(0).failure().maybe_run()),
         }
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        what.iter().map(|what| self.undo_everywhere(what.key, what.token, deadline)).collect()
+        let mut answers = Vec::with_capacity(what.len());
+        for what in what.chunks(TOGETHER) {
+            let names = what.iter().map(|what| (what.key.clone(), what.token.clone())).collect();
+            match self.undo_everywhere(names, false, deadline) {
+                Ok(tally) => answers.extend(tally.each(what.len()).into_iter().map(gone)),
+                Err(error) => answers.extend(what.iter().map(|_| Err(StoreError::not_sent(error.kind, error.message.clone())))),
+            }
+        }
+        answers
     }
+
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
         None
     }
@@ -238,22 +326,31 @@ impl LeaseStore for Quorum {
     }
 
     /// In two steps, so that a node that is late does not delete the lease of whoever came next: who holds it, and then the release of exactly those.
+    ///
+    /// The second step has to be done before what was read runs out: from then on a holder that still has a majority may give its lease again to nodes on which it
+    /// was released (R33), and would go on.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let asked = key.clone();
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&asked, deadline)))?;
-        let answered = |tally: &Tally<Option<Holder>>| tally.count(|_| true) >= tally.majority();
-        let tally = self.collect(&round, |tally| unless(tally, false));
-        if !answered(&tally) {
-            return Err(StoreError { may_have_run: false, ..tally.failure() });
-        }
-        let mut tokens: Vec<&str> = tally.said().flatten().map(|holder| &*holder.token).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
         let mut released = false;
-        for token in tokens {
-            released |= self.undo_everywhere(key, &Token::new(token), deadline).map_err(StoreError::maybe_run)? == Gone::Released;
+        loop {
+            let read_at = self.clock.now();
+            let (tokens, shortest) = self.holders(key, deadline)?;
+            if tokens.is_empty() {
+                return Ok(released);
+            }
+            let until = deadline.min(read_at + shortest);
+            let names: Vec<Name> = tokens.into_iter().map(|token| (key.clone(), token)).collect();
+            let count = names.len();
+            let tally = self.undo_everywhere(names, true, until).map_err(StoreError::maybe_run)?;
+            released |= (0..count).any(|i| tally.count_of(i, |gone| *gone == Some(Gone::Released)) > 0);
+            let undone: Result<Vec<Gone>, StoreError> = tally.each(count).into_iter().map(gone).collect();
+            let now = self.clock.now();
+            match undone {
+                Ok(_) => return Ok(released),
+                // Too late for what was read: what is there now?
+                Err(_) if until <= now && now < deadline => {}
+                Err(error) => return Err(error.maybe_run()),
+            }
         }
-        Ok(released)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

@@ -1,164 +1,261 @@
-//! The ledger of a node's thread: what its node may still have or do of ours, and has to be undone once it answers again.
+//! The ledger of a node's thread: what its node may hold of ours, and what of that has to be undone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
+use crate::base::error::ErrorKind;
 use crate::lease::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 
-/// For how long after the node's first answer an undoing is repeated where a copy of an unanswered command may still arrive.
+/// For how long after the node's answer an undoing is repeated where a copy of an unanswered command may still arrive (R5).
 const SETTLE: Duration = Duration::from_secs(10);
-/// The pauses between two tries, doubled from the first to the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(1000));
-/// Of each kind at most so many are remembered; the oldest are forgotten first, and end with their leases.
-const MOST: usize = 1024;
-
-/// What a node owes us, or may yet do. Only its own thread sees it.
-#[derive(Default)]
-pub(super) struct Ledger {
-    /// Attempts without an answer: copies of them may still arrive, also after they were undone (R5).
-    unanswered: VecDeque<Name>,
-    /// Leases whose end was moved to an earlier one, without an answer: a copy may still do it.
-    shortened: VecDeque<Name>,
-    debts: VecDeque<Debt>,
-}
+/// The pauses between two tries of one undoing that was answered, doubled from the first to the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long the node is left alone after a payment that it did not answer.
+const SILENCE: Duration = Duration::from_millis(250);
+/// At most so many debts are paid at a time, and so long that takes at least, if the node is so slow.
+const AT_ONCE: usize = 64;
+const SHORTEST_PAYMENT: Duration = Duration::from_millis(50);
+/// With so many debts the node is asked for no further attempt, until some are paid or have run out: none is ever forgotten for another, because that would
+/// leave an orphan for a whole lease. Only what a node really may hold is a debt, so a program gets here that lost a node while it held as many locks.
+const MOST: usize = 65_536;
 
 /// A lock's lease.
-type Name = (Key, Token);
+pub(super) type Name = (Key, Token);
 
-/// A lease to be undone on the node.
-struct Debt {
-    name: Name,
-    next: Instant,
-    pause: Duration,
-    /// Whether a copy of an earlier command may still arrive.
+/// What the node may hold of ours, by name. Only the node's own thread sees it.
+///
+/// What is not in here the node cannot hold: it was never sent there, or refused, or undone for good. Undoing that asks nobody.
+#[derive(Default)]
+pub(super) struct Ledger {
+    entries: HashMap<Name, Entry>,
+    /// The debts, by when to pay them next; the number tells those of one instant apart.
+    due: BTreeMap<(Instant, u64), Name>,
+    number: u64,
+    /// No payment before: the last one had no answer.
+    silent_until: Option<Instant>,
+    /// How many debts the next payment takes, at most.
+    at_once: usize,
+    /// When there are so many entries, those whose leases have run out are forgotten.
+    tidy_at: usize,
+}
+
+struct Entry {
+    lease: Duration,
+    /// When what was granted or extended there has run out, if nothing arrives late.
+    until: Instant,
+    /// A copy of a command may still arrive that makes the lease, or undoes it.
     in_flight: bool,
+    /// A copy of a command may still arrive that moves the lease's end to an earlier one.
+    shortened: bool,
+    debt: Option<Debt>,
+}
+
+/// The lease is to be undone.
+struct Debt {
+    due: (Instant, u64),
+    pause: Duration,
     answered_at: Option<Instant>,
 }
 
-impl Debt {
-    fn withdraw(&self) -> Withdraw<'_> {
-        Withdraw::of(&self.name.0, &self.name.1)
+impl Entry {
+    fn new(now: Instant, lease: Duration) -> Self {
+        Self { lease, until: now + lease, in_flight: false, shortened: false, debt: None }
+    }
+
+    /// Whether it has ended by itself, also with a server clock that is a little slow. A copy that may still arrive ends with its own lease, and has arrived
+    /// soon after the node answers again; before that nobody knows.
+    fn is_over(&self, now: Instant) -> bool {
+        let last = match &self.debt {
+            Some(debt) if self.in_flight => debt.answered_at.map(|answered_at| self.until.max(answered_at + SETTLE + self.lease)),
+            Some(_) => Some(self.until),
+            None => Some(if self.in_flight { self.until + self.lease } else { self.until }),
+        };
+        last.is_some_and(|last| now >= last + SETTLE)
     }
 }
 
 impl Ledger {
-    /// An attempt had no answer.
-    pub(super) fn attempt_unanswered(&mut self, key: &Key, token: &Token) {
-        remember(&mut self.unanswered, key, token);
-    }
-
-    /// A move of a lease's end to an earlier one had no answer.
-    pub(super) fn shortening_unanswered(&mut self, key: &Key, token: &Token) {
-        remember(&mut self.shortened, key, token);
-    }
-
-    /// Whether the node's word that it extended the lease can be believed to last.
-    pub(super) fn may_be_shortened(&self, key: &Key, token: &Token) -> bool {
-        self.shortened.iter().any(|name| is(name, key, token))
+    /// Whether the node may hold the lease.
+    pub(super) fn may_hold(&self, name: &Name) -> bool {
+        self.entries.contains_key(name)
     }
 
     /// Whether the lease is being undone. What the node grants under the same token meanwhile may be deleted by a late copy of that.
-    pub(super) fn undoes(&self, key: &Key, token: &Token) -> bool {
-        self.debts.iter().any(|debt| is(&debt.name, key, token))
+    pub(super) fn undoes(&self, name: &Name) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.debt.is_some())
     }
 
-    /// The node was asked to undo a lease. Unless that is certain to be the end of it, it is tried again.
-    pub(super) fn undone(&mut self, key: &Key, token: &Token, answer: &Result<Gone, StoreError>, now: Instant) {
-        let before = self.unanswered.len();
-        self.unanswered.retain(|name| !is(name, key, token));
-        self.shortened.retain(|name| !is(name, key, token));
-        let in_flight = before != self.unanswered.len() || answer.as_ref().is_err_and(|error| error.may_have_run);
-        if let Some(debt) = self.debts.iter_mut().find(|debt| is(&debt.name, key, token)) {
-            debt.in_flight |= in_flight;
-            if answer.is_ok() {
-                debt.answered_at.get_or_insert(now);
-            }
+    /// Whether there is room for one more debt.
+    pub(super) fn has_room(&self) -> bool {
+        self.due.len() < MOST
+    }
+
+    /// Whether all that the node was given of the lease had run out at `then`. No clock but ours is asked, so the node's own may be a little behind.
+    pub(super) fn had_run_out(&self, name: &Name, then: Instant) -> bool {
+        self.entries.get(name).is_none_or(|entry| entry.debt.is_none() && entry.until <= then)
+    }
+
+    /// Whether the node's word that it extended the lease can be believed to last.
+    pub(super) fn may_be_shortened(&self, name: &Name) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.shortened)
+    }
+
+    /// The node said that it has the lease, whole.
+    pub(super) fn holds(&mut self, name: &Name, now: Instant, lease: Duration) {
+        let entry = self.entry(name, now, lease);
+        entry.lease = lease;
+        entry.until = entry.until.max(now + lease);
+    }
+
+    /// An attempt had no answer: a copy of it may still arrive.
+    pub(super) fn attempt_unanswered(&mut self, name: &Name, now: Instant, lease: Duration) {
+        self.holds(name, now, lease);
+        self.entry(name, now, lease).in_flight = true;
+    }
+
+    /// An extend had no answer: it has run by now, or may soon.
+    pub(super) fn extend_unanswered(&mut self, name: &Name, now: Instant, lease: Duration) {
+        if self.may_hold(name) {
+            self.holds(name, now, lease);
+        }
+    }
+
+    /// A move of a lease's end to an earlier one had no answer.
+    pub(super) fn shortening_unanswered(&mut self, name: &Name, now: Instant, lease: Duration) {
+        self.entry(name, now, lease).shortened = true;
+    }
+
+    fn entry(&mut self, name: &Name, now: Instant, lease: Duration) -> &mut Entry {
+        if self.entries.len() >= self.tidy_at {
+            self.entries.retain(|_, entry| entry.debt.is_some() || !entry.is_over(now));
+            self.tidy_at = (2 * self.entries.len()).max(1024);
+        }
+        self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, lease))
+    }
+
+    /// The command to undo the lease was sent over a connection that turned out to be closed: a copy of it may still arrive.
+    pub(super) fn undoing_unanswered(&mut self, name: &Name) {
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.in_flight = true;
+        }
+    }
+
+    /// The node was asked to undo a lease. Unless that is certain to be the end of it, it will be asked again.
+    pub(super) fn undone(&mut self, name: &Name, answer: &Result<Gone, StoreError>, now: Instant) {
+        let may_have_run = answer.as_ref().is_err_and(|error| error.may_have_run);
+        if answer.is_ok() && self.entries.get(name).is_none_or(|entry| !entry.in_flight) {
+            return self.forget(name);
+        }
+        if !self.may_hold(name) && !self.has_room() {
+            // Somebody else's, by force: it ends with its lease.
             return;
         }
-        let certain = match answer {
-            Ok(_) => !in_flight,
-            Err(error) => error.permanent,
-        };
-        if !certain {
-            let answered_at = answer.is_ok().then_some(now);
-            let name = (key.clone(), token.clone());
-            bound(&mut self.debts);
-            self.debts.push_back(Debt { name, next: now + PAUSES.0, pause: PAUSES.0, in_flight, answered_at });
+        let entry = self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, LONGEST_LEASE));
+        let mut debt = entry.debt.take().unwrap_or(Debt { due: (now, 0), pause: PAUSES.0, answered_at: None });
+        self.due.remove(&debt.due);
+        match answer {
+            // What cannot be undone for lack of a permission, or of room on the node's disk, was answered and has not run.
+            Err(error) if !error.permanent => {
+                entry.in_flight |= may_have_run;
+                if may_have_run {
+                    debt.answered_at = None;
+                }
+            }
+            _ => {
+                let answered_at = *debt.answered_at.get_or_insert(now);
+                if answer.is_ok() && now.saturating_duration_since(answered_at) >= SETTLE {
+                    self.entries.remove(name);
+                    return;
+                }
+            }
         }
+        self.number += 1;
+        debt.due = (now + debt.pause, self.number);
+        debt.pause = (debt.pause * 2).min(PAUSES.1);
+        self.due.insert(debt.due, name.clone());
+        entry.debt = Some(debt);
     }
 
-    /// The node answered: what it owes is asked for at once.
-    pub(super) fn node_answers(&mut self, now: Instant) {
-        for debt in self.debts.iter_mut().filter(|debt| debt.answered_at.is_none()) {
-            debt.next = debt.next.min(now);
-            debt.pause = PAUSES.0;
+    fn forget(&mut self, name: &Name) {
+        if let Some(debt) = self.entries.remove(name).and_then(|entry| entry.debt) {
+            self.due.remove(&debt.due);
         }
     }
 
     /// When to `pay` next.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.debts.iter().map(|debt| debt.next).min()
+        let (due, _) = self.due.first_key_value()?.0;
+        Some(self.silent_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Undoes what is due, until the node does not answer.
+    /// Pays some of what is due, for a short time: half as long as an extend of the shortest lease that the node holds waits for its answer, because one may be
+    /// asked for meanwhile (R9).
+    ///
+    /// A store may ask for one after another, so how many are paid at once depends on how long the last ones took.
     pub(super) fn pay(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
-        for _ in 0..self.debts.len() {
-            let Some(mut debt) = self.debts.pop_front() else { return };
-            let now = clock.now();
-            if debt.next > now {
-                self.debts.push_back(debt);
-                continue;
-            }
-            let answer = leases.withdraw_one(debt.withdraw(), now + timeout);
-            let now = clock.now();
-            debt.next = now + debt.pause;
-            debt.pause = (debt.pause * 2).min(PAUSES.1);
-            match answer {
-                Ok(_) => {
-                    let answered_at = *debt.answered_at.get_or_insert(now);
-                    if debt.in_flight && now.saturating_duration_since(answered_at) < SETTLE {
-                        self.debts.push_back(debt);
-                    }
-                }
-                Err(error) if error.permanent => {}
-                Err(error) => {
-                    debt.in_flight |= error.may_have_run;
-                    let next = debt.next;
-                    self.debts.push_back(debt);
-                    // Each would hold up the node's thread for as long: let them all wait for the node's return.
-                    self.debts.iter_mut().for_each(|debt| debt.next = debt.next.max(next));
-                    return;
-                }
+        let now = clock.now();
+        if self.silent_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let names = self.take_due(now);
+        if names.is_empty() {
+            return;
+        }
+        let held = self.entries.values().filter(|entry| entry.debt.is_none()).map(|entry| entry.lease).min();
+        let limit = held.map_or(timeout, |lease| (lease / 12).max(SHORTEST_PAYMENT).min(timeout));
+        let answers = withdraw(leases, &names, now + limit);
+        let after = clock.now();
+        let silent = answers.iter().any(|answer| answer.as_ref().is_err_and(|error| !error.permanent));
+        let quick = (after.saturating_duration_since(now)) * 4 <= limit;
+        self.at_once = if silent || !quick { 1 } else { (self.at_once.max(1) * 2).min(AT_ONCE) };
+        self.silent_until = silent.then(|| after + SILENCE);
+        for (name, answer) in names.iter().zip(&answers) {
+            self.undone(name, answer, after);
+        }
+    }
+
+    /// What is due, but for what has ended by itself.
+    fn take_due(&mut self, now: Instant) -> Vec<Name> {
+        let mut names = Vec::new();
+        while names.len() < self.at_once.max(1)
+            && let Some(first) = self.due.first_entry()
+            && first.key().0 <= now
+        {
+            let name = first.remove();
+            if self.entries.get(&name).is_some_and(|entry| entry.is_over(now)) {
+                self.entries.remove(&name);
+            } else {
+                names.push(name);
             }
         }
+        names
     }
 
     /// Tries once more what has had no answer, until the node does not answer.
     pub(super) fn pay_last(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
-        for debt in self.debts.drain(..).filter(|debt| debt.answered_at.is_none()) {
-            if leases.withdraw_one(debt.withdraw(), clock.now() + timeout).is_err() {
+        let unanswered = |name: &&Name| {
+            let debt = self.entries.get(*name).and_then(|entry| entry.debt.as_ref());
+            debt.is_some_and(|debt| debt.answered_at.is_none())
+        };
+        let names: Vec<Name> = self.due.values().filter(unanswered).cloned().collect();
+        for names in names.chunks(AT_ONCE) {
+            if withdraw(leases, names, clock.now() + timeout).iter().any(Result::is_err) {
                 return;
             }
         }
     }
 }
 
-fn is(name: &Name, key: &Key, token: &Token) -> bool {
-    name.1 == *token && name.0 == *key
-}
+/// What a lease that is not ours is taken for.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn remember(names: &mut VecDeque<Name>, key: &Key, token: &Token) {
-    if !names.iter().any(|name| is(name, key, token)) {
-        bound(names);
-        names.push_back((key.clone(), token.clone()));
-    }
-}
-
-fn bound<T>(list: &mut VecDeque<T>) {
-    if list.len() >= MOST {
-        list.pop_front();
-    }
+/// Withdraws, with one answer for each.
+pub(super) fn withdraw(leases: &dyn LeaseStore, names: &[Name], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+    let what: Vec<_> = names.iter().map(|(key, token)| Withdraw::of(key, token)).collect();
+    let mut answers = leases.withdraw(&what, deadline);
+    answers.resize_with(names.len(), || Err(StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run()));
+    answers
 }

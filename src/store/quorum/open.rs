@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::identity::Servers;
 use super::voter::Member;
 use super::{Inbox, Memory, Node, Plain, Quorum, Settings, parse};
 use crate::base::clock::Clock;
@@ -25,8 +26,9 @@ impl Quorum {
         }
         let mut addresses = Vec::new();
         let mut members = Vec::new();
+        let servers = Arc::default();
         for (index, url) in urls.iter().enumerate() {
-            let (address, member) = member(url, urls.len(), settings, clock)?;
+            let (address, member) = member(url, (index + 1, urls.len()), &servers, settings, clock)?;
             if let Some(address) = address {
                 if addresses.contains(&address) {
                     // It would have two votes, and a majority could be one that shares no server with another majority.
@@ -45,8 +47,14 @@ impl Quorum {
     }
 }
 
-/// One node, and what makes it the same as another.
-fn member(url: &str, nodes: usize, settings: &Settings, clock: &Clock) -> Result<(Option<String>, Member)> {
+/// One node, at its place among so many, and what makes it the same as another.
+fn member(
+    url: &str,
+    (number, nodes): (usize, usize),
+    servers: &Arc<Servers>,
+    settings: &Settings,
+    clock: &Clock,
+) -> Result<(Option<String>, Member)> {
     if let Some(name) = url.strip_prefix("memory://") {
         let leases = Memory::open(name, clock.clone());
         // Without a name it is a store of its own.
@@ -56,7 +64,7 @@ fn member(url: &str, nodes: usize, settings: &Settings, clock: &Clock) -> Result
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.
     let address = info.addr().to_string();
-    let settings = Settings { member_of: u32::try_from(nodes).ok(), ..settings.clone() };
+    let settings = Settings { member_of: u32::try_from(nodes).ok(), greeting: Some(servers.greeting(number)), ..settings.clone() };
     let node = Arc::new(Node::new(info, settings, clock.clone())?);
     // Nobody ever listens to it: a quorum has no queue, so its nodes send no wake-ups.
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));

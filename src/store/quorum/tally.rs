@@ -10,6 +10,30 @@ pub(super) struct Tally<T> {
     answers: Vec<Option<Result<T, StoreError>>>,
 }
 
+impl<T> Tally<Vec<Result<T, StoreError>>> {
+    /// The answers to a question about `count` leases, one by one.
+    pub(super) fn each(self, count: usize) -> Vec<Tally<T>> {
+        let mut tallies: Vec<Tally<T>> = (0..count).map(|_| Tally::new(self.answers.len())).collect();
+        for (node, answer) in self.answers.into_iter().enumerate() {
+            match answer {
+                Some(Ok(answers)) => tallies.iter_mut().zip(answers).for_each(|(tally, answer)| tally.note(node, answer)),
+                Some(Err(error)) => {
+                    let same = || StoreError { source: None, message: error.message.clone(), ..StoreError::not_sent(error.kind, "") };
+                    let same = || StoreError { may_have_run: error.may_have_run, permanent: error.permanent, ..same() };
+                    tallies.iter_mut().for_each(|tally| tally.note(node, Err(same())));
+                }
+                None => {}
+            }
+        }
+        tallies
+    }
+
+    /// How many nodes said of the lease at `i` something of which `is` is true.
+    pub(super) fn count_of(&self, i: usize, is: impl Fn(&T) -> bool) -> usize {
+        self.count(|answers| answers.get(i).is_some_and(|answer| answer.as_ref().is_ok_and(&is)))
+    }
+}
+
 impl<T> Tally<T> {
     pub(super) fn new(nodes: usize) -> Self {
         Self { answers: (0..nodes).map(|_| None).collect() }
@@ -39,6 +63,11 @@ impl<T> Tally<T> {
     /// How many nodes have not answered, be it that they failed or that they have not said anything yet.
     pub(super) fn silent(&self) -> usize {
         self.answers.len() - self.count(|_| true)
+    }
+
+    /// What this node said; `Ok(None)`: nothing yet.
+    pub(super) fn of(&self, node: usize) -> Result<Option<&T>, &StoreError> {
+        self.answers.get(node).and_then(Option::as_ref).map(Result::as_ref).transpose()
     }
 
     /// What those nodes said that answered.

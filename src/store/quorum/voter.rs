@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::Node;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Name, withdraw};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
-use crate::lease::key::Key;
-use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
-use crate::lease::token::Token;
+use crate::lease::store::{Gone, LeaseStore, StoreError};
 use crate::lease::worker::{Stopped, Worker};
 
 /// At most about so many questions wait for one node. Each is dropped at its deadline, so only a flood of them gets there.
@@ -35,9 +33,22 @@ pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
     Ask { deadline: Instant, order: Order, run: Box<Ask> },
-    /// Undo whatever this token has on the node. Never dropped: what has no answer goes into the ledger.
-    Undo { key: Key, token: Token, deadline: Instant, spare: Option<Arc<Attempt>>, tell: (usize, Tell<Gone>) },
+    /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the ledger.
+    Undo(Undo),
 }
+
+/// Leases to undo on one node.
+pub(super) struct Undo {
+    pub(super) names: Arc<[Name]>,
+    /// Whether the node is asked although the ledger says that it can hold none of them: they are somebody else's.
+    pub(super) foreign: bool,
+    pub(super) deadline: Instant,
+    pub(super) tell: (usize, Tell<Vec<Undone>>),
+}
+
+/// What came of undoing one lease on one node. `Ok(None)`: it is gone, and nobody knows whether it was there until then, because an earlier command to undo
+/// it was not answered.
+pub(super) type Undone = Result<Option<Gone>, StoreError>;
 
 /// When a question's turn comes among those that wait for the node.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,31 +59,6 @@ pub(super) enum Order {
     Barrier,
     /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
     First,
-}
-
-/// An attempt, as the nodes' threads share it.
-pub(super) struct Attempt {
-    /// The others need not be asked any more.
-    pub(super) given_up: AtomicBool,
-    /// Which nodes may hold something of this attempt: they were asked and did not refuse. With a caller's own value, what the others have under it is
-    /// somebody else's hold, and undoing the attempt spares it.
-    left_at: Vec<AtomicBool>,
-}
-
-impl Attempt {
-    pub(super) fn new(nodes: usize) -> Arc<Self> {
-        Arc::new(Self { given_up: AtomicBool::new(false), left_at: (0..nodes).map(|_| AtomicBool::new(false)).collect() })
-    }
-
-    pub(super) fn set_left(&self, node: usize, left: bool) {
-        if let Some(place) = self.left_at.get(node) {
-            place.store(left, Ordering::SeqCst);
-        }
-    }
-
-    fn left_something(&self, node: usize) -> bool {
-        self.left_at.get(node).is_some_and(|left| left.load(Ordering::SeqCst))
-    }
 }
 
 /// Asks, and says whether the node answered.
@@ -109,10 +95,10 @@ impl Voter {
         self.send(job).map_err(|(_, error)| error)
     }
 
-    /// Has the thread undo a lease, without waiting for it. Once the thread was told to end, it is done here, and only once.
-    pub(super) fn undo(&self, job: Job) {
-        if let Err((job, _)) = self.send(job) {
-            self.thread.run(job, &mut Ledger::default());
+    /// Has the thread undo leases, without waiting for it. Once the thread was told to end its ledger is gone: then it is done here, and only once.
+    pub(super) fn undo(&self, undo: Undo) {
+        if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
+            self.thread.undo(&Undo { foreign: true, ..undo }, &mut Ledger::default());
         }
     }
 
@@ -192,8 +178,10 @@ impl Thread {
                 continue;
             };
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            if self.run(job, &mut ledger) {
-                ledger.node_answers(self.clock.now());
+            let answered = self.run(job, &mut ledger);
+            work.try_iter().for_each(|job| lanes.push(job));
+            // A crowd of questions leaves room for one short payment after each; an extend goes before (R9).
+            if answered && lanes.first.is_empty() {
                 ledger.pay(&*self.member.leases, &self.clock, self.timeout);
             }
         }
@@ -201,25 +189,53 @@ impl Thread {
 
     /// Whether the node answered.
     fn run(&self, job: Job, ledger: &mut Ledger) -> bool {
-        let now = self.clock.now();
         match job {
-            Job::Ask { deadline, run, .. } => now < deadline && !self.closing.load(Ordering::SeqCst) && run(&self.member, ledger),
-            Job::Undo { key, token, deadline, spare, tell: (index, tell) } => {
-                if spare.is_some_and(|attempt| !attempt.left_something(index)) {
-                    let _ = tell.send((index, Ok(Gone::NotOurs)));
-                    return true;
-                }
-                let answer = if now < deadline {
-                    again_if_stale(|_| self.member.leases.withdraw_one(Withdraw::of(&key, &token), deadline))
-                } else {
-                    Err(StoreError::not_sent(ErrorKind::Unavailable, "the node was busy with earlier questions"))
-                };
-                ledger.undone(&key, &token, &answer, self.clock.now());
-                let answered = answer.is_ok();
-                let _ = tell.send((index, answer));
-                answered
+            Job::Ask { deadline, run, .. } => {
+                self.clock.now() < deadline && !self.closing.load(Ordering::SeqCst) && run(&self.member, ledger)
+            }
+            Job::Undo(undo) => self.undo(&undo, ledger),
+        }
+    }
+
+    fn undo(&self, undo: &Undo, ledger: &mut Ledger) -> bool {
+        let (names, (index, tell)) = (&undo.names, &undo.tell);
+        let mut told: Vec<Undone> = names.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
+        // The node can hold nothing of the others: they were refused there, or never sent.
+        let asked: Vec<usize> = (0..names.len()).filter(|i| undo.foreign || ledger.may_hold(&names[*i])).collect();
+        let mut answered = true;
+        for (i, (answer, again)) in asked.iter().zip(self.withdraw(names, &asked, undo.deadline)) {
+            let unclear = again || ledger.undoes(&names[*i]);
+            if again {
+                ledger.undoing_unanswered(&names[*i]);
+            }
+            ledger.undone(&names[*i], &answer, self.clock.now());
+            answered &= answer.is_ok();
+            told[*i] = answer.map(|gone| (gone == Gone::Released || !unclear).then_some(gone));
+        }
+        let _ = tell.send((*index, Ok(told)));
+        answered && !asked.is_empty()
+    }
+
+    /// Withdraws those of the names that are at `which`; those that failed once more, at once, where an idle connection turned out to be closed. Each answer
+    /// with whether it is the second.
+    fn withdraw(&self, names: &[Name], which: &[usize], deadline: Instant) -> Vec<(Result<Gone, StoreError>, bool)> {
+        let busy = || Err(StoreError::not_sent(ErrorKind::Unavailable, "the node was busy with earlier questions"));
+        if self.clock.now() >= deadline {
+            return which.iter().map(|_| (busy(), false)).collect();
+        }
+        let ask = |which: &[usize]| {
+            let names: Vec<Name> = which.iter().map(|i| names[*i].clone()).collect();
+            withdraw(&*self.member.leases, &names, deadline)
+        };
+        let mut answers: Vec<_> = ask(which).into_iter().map(|answer| (answer, false)).collect();
+        if answers.iter().any(|(answer, _)| answer.as_ref().is_err_and(|error| error.stale)) {
+            let failed: Vec<usize> = (0..which.len()).filter(|i| answers[*i].0.is_err()).collect();
+            let again: Vec<usize> = failed.iter().map(|i| which[*i]).collect();
+            for (i, answer) in failed.into_iter().zip(ask(&again)) {
+                answers[i] = (answer, true);
             }
         }
+        answers
     }
 }
 
@@ -242,7 +258,7 @@ mod tests {
     fn drain(lanes: &mut Lanes) -> Vec<Order> {
         let order = |job| match job {
             Job::Ask { order, .. } => order,
-            Job::Undo { .. } => unreachable!("none is pushed"),
+            Job::Undo(_) => unreachable!("none is pushed"),
         };
         std::iter::from_fn(|| lanes.pop()).map(order).collect()
     }

@@ -42,7 +42,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 64,
             name: "conditions: waiter killed, waiting or just notified",
-            // One that dies with the lock, and before it did anything, takes its notification along. The docs say so, and this load waits with a timeout.
+            // One that dies with the lock, and before it did anything, is found out about once its first lease is over and another gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
@@ -112,9 +112,9 @@ fn is_notify_to_a_consumer(command: &[Vec<u8>]) -> bool {
     is_notify(command) && command[8] == b"not-empty"
 }
 
-/// The script that notifies has four keys, as others have, and three arguments, as none of them.
+/// The script that notifies has four keys and four arguments, as the one that acquires without a place; where that has the lease, it has the condition's name.
 fn is_notify(command: &[Vec<u8>]) -> bool {
-    is_script(command, b"4") && command.len() == 10
+    is_script(command, b"4") && command.len() == 11 && !command[8].iter().all(u8::is_ascii_digit)
 }
 
 fn often(world: &World) -> (Duration, Duration) {

@@ -208,12 +208,12 @@ fn late_wake_ups(world: &mut World) {
         let entries: Vec<(String, String)> = entries.and_then(|entries| redis::from_redis_value(entries).ok()).unwrap_or_default();
         for (token, entry) in entries {
             let words: Vec<&str> = entry.split('|').collect();
-            let [_, attempt, _, fences, inbox, _] = words[..] else { continue };
+            let [_, attempt, _, fences, inbox, ..] = words[..] else { continue };
             let Some(late) = attempt.parse::<u64>().ok().and_then(|attempt| attempt.checked_sub(2)).filter(|late| *late > 0) else {
                 continue;
             };
             let fence = if fences == "0" { 0 } else { now() / 1000 };
-            let heard = world.command(&["PUBLISH", inbox, &format!("{late} {fence} {token} {lock}")]);
+            let heard = world.command(&["PUBLISH", inbox, &format!("{late} {fence} {fences} {token} {lock}")]);
             world.faults += u64::from(heard == Some(redis::Value::Int(1)));
         }
     }

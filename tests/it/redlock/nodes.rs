@@ -19,6 +19,8 @@ pub enum Mood {
     Silent,
     /// Does what it is asked; its answer is lost.
     Mute,
+    /// Does the next thing that it is asked, and its answer is lost with a connection that turns out to be closed; then it is fine.
+    Stale,
     /// Does what it is asked, this late, and answers.
     Late(Duration),
     /// Has foreign data under every key.
@@ -87,6 +89,11 @@ impl Node {
             Mood::Mute => {
                 let _ = run();
                 Err(failed("answer lost").maybe_run())
+            }
+            Mood::Stale => {
+                self.set(Mood::Fine);
+                let _ = run();
+                Err(StoreError { stale: true, dropped: true, ..failed("closed").maybe_run() })
             }
             Mood::Late(late) => {
                 thread::sleep(late);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, Lock, LockOptions};
 use redis::Commands;
 
+use crate::logs;
 use crate::support::{Proxy, Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -34,8 +35,8 @@ fn a_frozen_server_costs_nothing_from_the_first_call_on() {
     let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
     let lock = client.lock("a");
     // One round trip of 120 ms, be the others as many as they are; asked in turn they would take four, and the frozen one 2 s. Before the first call there is
-    // one more, by which a new connection is tried.
-    within(half * 2..half * 8, || lock.lock().unwrap());
+    // two more, by which a new connection is tried and its server named.
+    within(half * 2..half * 12, || lock.lock().unwrap());
     within(half * 2..half * 8, || lock.unlock().unwrap());
     for _ in 0..3 {
         within(half * 2..half * 6, || lock.lock().unwrap());
@@ -147,4 +148,60 @@ fn processes_exclude_each_other_and_all_get_on() {
     let count: u64 = servers[0].connection().get("count").unwrap();
     assert_eq!((count, holds.load(Ordering::SeqCst)), (200, 200));
     assert!(since.elapsed() < Duration::from_secs(60), "took {:?}", since.elapsed());
+}
+
+#[test]
+fn a_server_under_two_names_has_one_vote() {
+    logs::keep();
+    let (twice, other) = (Server::start(), Server::start());
+    let proxy = Proxy::start(twice.port());
+    let urls = [other.url(), proxy.url(), format!("redis://localhost:{}/", twice.port())];
+    let client = Client::redlock(&urls).unwrap();
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    assert!(holder(&twice, "a").is_some() && holder(&other, "a").is_some());
+    lock.unlock().unwrap();
+    other.kill();
+    for _ in 0..5 {
+        let error = lock.try_lock(Duration::ZERO).unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        let causes = error.source().unwrap().to_string();
+        assert!(causes.contains("nodes 2 and 3 are the same server") || causes.contains("the server is down"), "{causes}");
+    }
+    assert_eq!(logs::lines(log::Level::Warn, &["nodes 2 and 3 are the same server"]).len(), 1);
+    eventually(SOON, || holder(&twice, "a").is_none());
+}
+
+#[test]
+fn a_user_who_may_not_ask_which_server_it_is_has_locks_all_the_same() {
+    let servers = servers();
+    let rule = ["SETUSER", "plain", "on", ">password", "~*", "&*", "+@all", "-info"];
+    servers.iter().for_each(|server| redis::cmd("ACL").arg(&rule[..]).exec(&mut server.connection()).unwrap());
+    let client = Client::redlock(servers.iter().map(|server| server.url_with("plain", "password"))).unwrap();
+    client.lock("a").lock().unwrap();
+    client.lock("a").unlock().unwrap();
+    eventually(SOON, || servers.iter().all(|server| holder(server, "a").is_none()));
+}
+
+#[test]
+fn replicas_have_no_vote() {
+    let primary = Server::start();
+    let replica = || Server::builder().arg("replicaof", &format!("127.0.0.1 {}", primary.port())).start();
+    let replicas = [replica(), replica()];
+    eventually(SOON, || replicas.iter().all(|replica| replica.info("replication").contains("master_link_status:up")));
+    let client = Client::redlock([primary.url(), replicas[0].url(), replicas[1].url()]).unwrap();
+    // Each asks several times, as whoever sees the lock contended does; by then its token may have reached the replicas.
+    let granted = || {
+        thread::scope(|scope| {
+            let one = |i| {
+                let client = &client;
+                scope.spawn(move || client.lock(&format!("{i}")).try_lock(Duration::from_millis(700)).is_ok_and(|locked| locked))
+            };
+            let trying: Vec<_> = (0..40).map(one).collect();
+            trying.into_iter().map(|thread| thread.join().unwrap()).filter(|granted| *granted).count()
+        })
+    };
+    assert_eq!(granted(), 0);
+    replicas[1].kill();
+    assert_eq!(granted(), 0);
 }

@@ -1,0 +1,92 @@
+//! Which server each node of a quorum is: a server has one vote, by however many names it is reached (R31).
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::{Connection, RedisResult, Value};
+
+use crate::base::error::ErrorKind;
+use crate::base::locked;
+use crate::lease::store::StoreError;
+use crate::store::connect::Greeting;
+use crate::store::reply;
+
+/// The servers behind the nodes, as their last connections found them. A server's name is its own, drawn anew whenever it starts.
+#[derive(Default)]
+pub(super) struct Servers(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// Whose vote a server is, by the node's place in the list of URLs, from 1. One server for each node.
+    votes: Vec<(usize, String)>,
+    /// The pairs of nodes that somebody was warned of.
+    warned: Vec<(usize, usize)>,
+}
+
+impl Servers {
+    /// What is asked over each new connection of this node, before anything else.
+    pub(super) fn greeting(self: &Arc<Self>, node: usize) -> Greeting {
+        let servers = Arc::clone(self);
+        Arc::new(move |connection, until| match run_id(connection, until)? {
+            Some(run_id) => servers.admit(node, run_id),
+            None => Ok(()),
+        })
+    }
+
+    /// Whichever node reaches a server first has its vote, until it reaches another server. The others have none.
+    fn admit(&self, node: usize, run_id: String) -> Result<(), StoreError> {
+        let mut seen = locked(&self.0);
+        if let Some((other, _)) = seen.votes.iter().find(|(other, known)| *other != node && *known == run_id) {
+            let pair = (node.min(*other), node.max(*other));
+            let message = format!("nodes {} and {} are the same server, which has one vote", pair.0, pair.1);
+            if !seen.warned.contains(&pair) {
+                log::warn!("quorum: {message}");
+                seen.warned.push(pair);
+            }
+            return Err(StoreError::not_sent(ErrorKind::Unavailable, message));
+        }
+        seen.votes.retain(|(voter, _)| *voter != node);
+        seen.votes.push((node, run_id));
+        Ok(())
+    }
+}
+
+/// The server's name for itself. `None`: it does not say, or this user may not ask.
+fn run_id(connection: &mut Connection, until: Instant) -> Result<Option<String>, StoreError> {
+    let reply = info(connection, until).map_err(|error| reply::connecting(&error))?;
+    let text = match reply::value(reply) {
+        Ok(Value::BulkString(text)) => text,
+        Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
+        _ => return Ok(None),
+    };
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
+}
+
+fn info(connection: &mut Connection, until: Instant) -> RedisResult<Value> {
+    // Zero would mean no limit.
+    let left = Some(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+    connection.set_read_timeout(left)?;
+    connection.set_write_timeout(left)?;
+    connection.send_packed_command(&redis::cmd("INFO").arg("server").get_packed_command())?;
+    connection.recv_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_votes_for_the_first_node_that_reaches_it_until_that_reaches_another() {
+        let servers = Servers::default();
+        let admit = |node, id: &str| servers.admit(node, id.to_owned()).map_err(|error| error.message.into_owned());
+        let same = Err("nodes 1 and 2 are the same server, which has one vote".to_owned());
+        assert_eq!(admit(2, "a"), Ok(()));
+        assert_eq!(admit(1, "a"), same);
+        // Another connection to the same server, as renewal has.
+        assert_eq!(admit(2, "a"), Ok(()));
+        assert_eq!(admit(2, "b"), Ok(()));
+        assert_eq!(admit(1, "a"), Ok(()));
+        assert_eq!(admit(2, "a"), same);
+    }
+}

@@ -1,0 +1,96 @@
+//! A lease that is held comes back to nodes that lost it, or never had it, and never after it was given up.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Lock, LockOptions, LostReason};
+
+use super::nodes::{Mood, Nodes};
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(600);
+
+fn short() -> LockOptions {
+    LockOptions::new().lease(SHORT)
+}
+
+#[test]
+fn nodes_away_one_after_the_other_do_not_end_a_hold() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    for node in 0..5 {
+        nodes.set([node], Mood::Down);
+        thread::sleep(SHORT + Duration::from_millis(100));
+        // It has run out there, or is forgotten.
+        nodes.nodes[node].forget("a");
+        assert!(lock.is_valid());
+        nodes.set([node], Mood::Fine);
+        eventually(SOON, || nodes.holding("a").len() == 5);
+        assert!(lock.is_valid());
+    }
+    let token = nodes.nodes[0].holder("a");
+    assert!(nodes.nodes.iter().all(|node| node.holder("a") == token));
+    lock.unlock().unwrap();
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+#[test]
+fn nodes_that_missed_the_lock_are_given_it_and_nobody_elses_is_taken() {
+    let nodes = Nodes::start();
+    nodes.set([1, 4], Mood::Down);
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    nodes.nodes[4].hold("a", "somebody", Duration::from_secs(30));
+    nodes.set([1, 4], Mood::Fine);
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    let asked = nodes.nodes[4].asked("acquire").len();
+    eventually(SOON, || nodes.nodes[4].asked("acquire").len() > asked);
+    assert_eq!(nodes.nodes[4].holder("a").as_deref(), Some("somebody"));
+    assert!(lock.is_valid());
+    lock.unlock().unwrap();
+    eventually(SOON, || nodes.holding("a") == [4]);
+}
+
+#[test]
+fn a_forced_unlock_is_final() {
+    let nodes = Nodes::start();
+    // One that would be given the lease.
+    nodes.set([4], Mood::Down);
+    let (client, operator) = (nodes.client(), nodes.client());
+    let lock = client.lock_with("a", short()).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    nodes.set([4], Mood::Fine);
+    assert!(operator.lock("a").force_unlock().unwrap());
+    assert_eq!(told.recv_timeout(SOON).unwrap(), LostReason::Taken);
+    eventually(Duration::from_secs(1), || nodes.holding("a").is_empty());
+    thread::sleep(SHORT * 2);
+    assert!(nodes.holding("a").is_empty());
+    assert!(lock.unlock().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_lease_that_is_being_given_up_does_not_come_back() {
+    let nodes = Nodes::start();
+    nodes.set([4], Mood::Down);
+    let client = nodes.client();
+    let lease = Duration::from_secs(6);
+    let lock = client.lock_with("a", LockOptions::new().lease(lease)).unwrap();
+    lock.lock().unwrap();
+    // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others confirm the extend, and then carry out the unlock.
+    nodes.set(0..4, Mood::Late(Duration::from_millis(800)));
+    nodes.set([4], Mood::Fine);
+    eventually(SOON, || !nodes.nodes[4].asked("extend").is_empty());
+    lock.unlock().unwrap();
+    eventually(SOON, || nodes.nodes[..4].iter().all(|node| !node.asked("release").is_empty()));
+    nodes.set(0..4, Mood::Fine);
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(nodes.holding("a"), []);
+}

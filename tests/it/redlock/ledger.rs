@@ -1,0 +1,147 @@
+//! What a node may hold is undone for as long as it takes, and nothing else is; and no held lease pays for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{Key, Token, Withdraw};
+use distlock::{Layout, Lock, LockOptions};
+
+use super::nodes::{Mood, Nodes, ask};
+use crate::support::eventually;
+
+const SOON: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Tries that often to lock what somebody holds on three nodes.
+fn refused(nodes: &Nodes, client: &distlock::Client, times: usize) {
+    nodes.nodes[..3].iter().for_each(|node| node.hold("busy", "somebody", LEASE));
+    let lock = client.lock("busy");
+    (0..times).for_each(|_| assert!(!lock.try_lock(Duration::ZERO).is_ok_and(|locked| locked)));
+}
+
+#[test]
+fn a_node_that_can_hold_nothing_is_not_asked_to_undo_it() {
+    let nodes = Nodes::start();
+    nodes.set([3], Mood::Down);
+    let client = nodes.client();
+    refused(&nodes, &client, 200);
+    nodes.set([3], Mood::Fine);
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    // The last attempt that was refused may have reached it by now.
+    eventually(SOON, || nodes.nodes[3].holder("a").is_some());
+    lock.unlock().unwrap();
+    eventually(SOON, || nodes.holding("a").is_empty());
+    let asked = nodes.nodes[3].asked("release").len();
+    assert!(asked <= 3, "{asked} withdrawals of what never was there");
+    // Those that refused.
+    assert!(nodes.nodes[0].asked("release").len() <= 1);
+    assert!(nodes.nodes[..3].iter().all(|node| node.holder("busy").as_deref() == Some("somebody")));
+}
+
+#[test]
+fn what_a_node_holds_is_undone_in_the_end_whatever_else_is_tried_meanwhile() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let kept: Vec<_> = (0..3).map(|i| format!("kept-{i}")).collect();
+    kept.iter().for_each(|name| client.lock(name).lock().unwrap());
+    eventually(SOON, || kept.iter().all(|name| nodes.holding(name).len() == 5));
+    nodes.set([4], Mood::Down);
+    kept.iter().for_each(|name| client.lock(name).unlock().unwrap());
+    refused(&nodes, &client, 1100);
+    assert!(kept.iter().all(|name| nodes.holding(name) == [4]));
+    nodes.set([4], Mood::Fine);
+    eventually(SOON, || kept.iter().all(|name| nodes.holding(name).is_empty()));
+}
+
+#[test]
+fn held_leases_outlive_an_outage_in_which_many_threads_try() {
+    let nodes = Nodes::start();
+    let client = nodes.builder().command_timeout(Duration::from_millis(200)).build().unwrap();
+    let lease = Duration::from_secs(3);
+    let held = client.lock_with("held", LockOptions::new().lease(lease)).unwrap();
+    held.lock().unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for i in 0..40 {
+            let (lock, done) = (client.lock(&format!("{i}")), &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::SeqCst) {
+                    if lock.try_lock(Duration::ZERO).is_ok_and(|locked| locked) {
+                        let _ = lock.unlock();
+                    }
+                }
+            });
+        }
+        nodes.set(0..5, Mood::Silent);
+        thread::sleep(Duration::from_secs(1));
+        // They are back, and slow: whatever is paid to them takes its time.
+        nodes.set(0..5, Mood::Late(Duration::from_millis(30)));
+        let since = Instant::now();
+        while since.elapsed() < lease && held.is_valid() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert!(held.is_valid());
+    nodes.set(0..5, Mood::Fine);
+    held.unlock().unwrap();
+    eventually(SOON, || (0..40).all(|i| nodes.holding(&format!("{i}")).is_empty()));
+}
+
+#[test]
+fn a_withdrawal_that_is_answered_is_repeated_where_a_copy_of_the_attempt_may_arrive() {
+    let nodes = Nodes::start();
+    nodes.set([4], Mood::Mute);
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    store.try_acquire(&ask(&key, &token, LEASE)).unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([4], Mood::Fine);
+    store.withdraw_one(Withdraw::of(&key, &token), Instant::now() + SOON).unwrap();
+    eventually(SOON, || nodes.holding("a").is_empty());
+    // The copy.
+    nodes.nodes[4].hold("a", "t", LEASE);
+    eventually(SOON, || nodes.holding("a").is_empty());
+    assert!(nodes.nodes[..4].iter().all(|node| node.asked("release").len() == 1));
+}
+
+#[test]
+fn withdrawals_in_bulk_need_a_majority_for_each() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let names: Vec<_> = (0..300).map(|i| (Key::new(format!("{i}")), Token::new(format!("t{i}")))).collect();
+    for (key, token) in &names[1..] {
+        store.try_acquire(&ask(key, token, LEASE)).unwrap();
+    }
+    let what: Vec<_> = names.iter().map(|(key, token)| Withdraw::of(key, token)).collect();
+    nodes.set(0..2, Mood::Down);
+    let answers = store.withdraw(&what, Instant::now() + SOON);
+    assert_eq!(answers.len(), 300);
+    assert!(answers.iter().all(Result::is_ok));
+    nodes.set(0..2, Mood::Fine);
+    eventually(SOON, || (0..300).all(|i| nodes.holding(&format!("{i}")).is_empty()));
+}
+
+#[test]
+fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock_with("a", LockOptions::new().owner("mine")).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([4], Mood::Mute);
+    lock.unlock().unwrap();
+    eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
+    nodes.set([4], Mood::Fine);
+    lock.lock().unwrap();
+    // Released there without an answer: a copy of that may arrive, and would delete this hold.
+    eventually(SOON, || nodes.nodes[4].asked("release").len() > 3);
+    assert_eq!(nodes.holding("a"), [0, 1, 2, 3]);
+    assert_eq!(nodes.nodes[4].asked("acquire").len(), 1);
+    assert!(lock.is_valid());
+    lock.unlock().unwrap();
+}
