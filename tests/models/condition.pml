@@ -317,6 +317,7 @@ end:
 		comes_back(t);
 #endif
 		waits[t] = true }
+	:: atomic { queued[t] && asked[t] && owes[t] && ANY(MAY_HAVE, fit[t]) -> comes_back(t) }  /* deaf when its turn comes */
 	:: atomic { waits[t] -> waits[t] = false; begun[t] = false; to_return[t] = !dead[t] }   /* as in the queue */
 	:: atomic { key == WAIT(t) && !taken[t] -> key = FREE;                          /* the first lease runs out */
 #ifdef SIGNAL_LOST_WITH_GRANT

@@ -227,7 +227,7 @@ local function conditions()
     end
   end
 
-  made = {line_of = line_of, move = move, drop = drop, take_back = take_back, review = review}
+  made = {line_of = line_of, move = move, pass_on = pass_on, drop = drop, take_back = take_back, review = review}
   return made
 end
 
@@ -251,7 +251,8 @@ end
 -- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is before the one who asks;
 -- 'nobody'. In the last two cases the lock may still hold an old token: the caller sets or deletes it.
 local function serve(asking)
-  if redis.call('EXISTS', owed) == 1 then
+  local owes = redis.call('EXISTS', owed) == 1
+  if owes then
     -- A server that is out of memory refuses that, and has to release all the same.
     pcall(conditions().review, asking)
   end
@@ -277,6 +278,10 @@ local function serve(asking)
           local ok, granted = pcall(grant, token, entry)
           return ok and granted and 'served' or 'nobody'
         elseif not (entry.unasked and conditions().take_back(token, entry, not late)) then
+          -- One that has asked may have left its loop, and keeps its place as any other; but it may be dead as well, and another is there.
+          if owes and not entry.unasked then
+            conditions().pass_on(token, true)
+          end
           from = from + 1
         end
       end
