@@ -130,7 +130,8 @@ impl RedisLock {
     }
 
     /// Moves the end of this thread's lease to `lease` from now, be that later or earlier; also with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h.
-    /// One round trip. Renewal goes on as before, and never to an earlier end.
+    /// One round trip; to an earlier end over an idle connection one more before it, because that must not be sent twice. Renewal goes on as before, and never
+    /// to an earlier end.
     ///
     /// # Errors
     /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock is held still, and valid until the earlier of

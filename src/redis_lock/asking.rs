@@ -22,7 +22,8 @@ impl RedisLock {
         self.store.inspect(&self.shared.key, self.background().command_deadline()).map_err(|error| self.failed(error))
     }
 
-    /// Releases the lock whoever holds it, and hands it on if somebody waits. `false`: nobody held it. One round trip.
+    /// Releases the lock whoever holds it, and hands it on if somebody waits. `false`: nobody held it. One round trip; over an idle
+    /// connection one more before it, because it must not be sent twice.
     ///
     /// For an operator's hand: the holder goes on working until it notices, which a waiting process does not wait for.
     ///
