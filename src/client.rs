@@ -3,7 +3,7 @@
 mod builder;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
@@ -48,6 +48,16 @@ struct Open {
     /// Where locks with these options live.
     store: Arc<dyn LeaseStore>,
     command_timeout: Duration,
+    /// What closing came to.
+    closed: Mutex<Closed>,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Closed {
+    #[default]
+    NotYet,
+    /// Not confirmed in time: so many locks, and the end of the threads.
+    Left(usize, bool),
 }
 
 impl Client {
@@ -209,7 +219,7 @@ impl Client {
     ///
     /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders are told that their leases are lost ([`LostReason::Closed`]).
     /// While the server does not answer it is asked again, until the end of `timeout`. Ends by then. A second call
-    /// does nothing.
+    /// says what the first came to; while that is under way, that it is not known yet (`Unknown`).
     ///
     /// # Errors
     /// `Unknown` if `timeout` ended first, with the number of locks whose release was not confirmed: they may be held on the server until their leases run
@@ -223,8 +233,15 @@ impl Open {
     fn close(&self, timeout: Duration) -> Result<()> {
         let background = &self.background;
         // The threads and the sockets of a fork belong to its parent (R11).
-        if background.is_forked() || background.closing.is_interrupted() {
+        if background.is_forked() {
             return Ok(());
+        }
+        // Held until it is closed: a second call at the same time does not wait for the first, which may be waiting for its caller.
+        let Ok(mut closed) = self.closed.try_lock() else {
+            return Err(Error::new(ErrorKind::Unknown, "the client is being closed by another call"));
+        };
+        if let Closed::Left(locks, threads) = *closed {
+            return unconfirmed(locks, threads);
         }
         let deadline = Instant::now().checked_add(timeout);
         let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
@@ -240,15 +257,20 @@ impl Open {
         let cleaned = cleaner.wait(deadline);
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
         let in_time = self.backend.close(deadline) && in_time && cleaned;
-        match background.cleaner.unanswered() + waiting {
-            0 if in_time => Ok(()),
-            0 => Err(Error::new(ErrorKind::Unknown, "the threads of the client did not end in time")),
-            left => {
-                let message = format!("the server did not confirm in time that {left} of the client's locks were released");
-                Err(Error::new(ErrorKind::Unknown, message))
-            }
-        }
+        let left = background.cleaner.unanswered() + waiting;
+        *closed = Closed::Left(left, !in_time);
+        unconfirmed(left, !in_time)
     }
+}
+
+/// What `close` says of what it could not confirm.
+fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
+    let message = match locks {
+        0 if threads => "the threads of the client did not end in time".to_owned(),
+        0 => return Ok(()),
+        locks => format!("the server did not confirm in time that {locks} of the client's locks were released"),
+    };
+    Err(Error::new(ErrorKind::Unknown, message))
 }
 
 impl Drop for Open {
@@ -256,6 +278,10 @@ impl Drop for Open {
         if self.background.is_forked() {
             // Left as they are, for a destructor might wait for a mutex that another thread held when this process was copied.
             return std::mem::forget((Arc::clone(&self.background), Arc::clone(&self.store)));
+        }
+        if self.background.closing.is_interrupted() {
+            // Closed before, and what came of that was said.
+            return;
         }
         if let Err(error) = self.close(self.command_timeout) {
             log::warn!("{error}");

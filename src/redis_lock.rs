@@ -283,6 +283,10 @@ impl RedisLock {
 
     fn hold(&self, ticket: Ticket<'_>, lease: &Arc<Lease>) -> Result<()> {
         let ticket = ticket.hold(lease);
+        if lease.has_ended() {
+            // Lost between the grant and this moment: whoever waits behind is told now, because the loss could not.
+            self.shared.turn.leave_after_loss(lease);
+        }
         let hold = Hold {
             lock: Arc::clone(&self.shared),
             options: Arc::clone(&self.options),

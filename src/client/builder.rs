@@ -1,7 +1,7 @@
 //! `ClientBuilder`: the settings of a client.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Client, Open};
@@ -78,7 +78,8 @@ impl ClientBuilder {
     /// Uses a pool that the program already has, instead of one of the client's own.
     ///
     /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool delays no extend. The pool's own settings stand: with r2d2's default
-    /// `test_on_check_out` each check-out costs one more round trip. The connections are given the client's command timeout, and one that timed out or failed is
+    /// `test_on_check_out` each check-out costs one more round trip, which r2d2 waits for without an end over a connection that has no read timeout: a call may then
+    /// last as long as the server is silent. Turn it off, or give the connections a timeout; those that the client has used have one. The connections are given the client's command timeout, and one that timed out or failed is
     /// replaced by a closed one, which the pool then discards.
     #[must_use]
     pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
@@ -122,6 +123,7 @@ impl ClientBuilder {
                 prefix: self.prefix,
                 options: Arc::new(self.options),
                 command_timeout,
+                closed: Mutex::default(),
             }),
         })
     }

@@ -18,7 +18,7 @@ pub(crate) struct Background {
     pub(crate) renewal: renewal::Renewal,
     pub(crate) cleaner: cleaner::Cleaner,
     pub(crate) notifier: notify::Notifier,
-    /// The acquisitions that are under way: closing waits for them to leave.
+    /// The acquisitions and releases that are under way: closing waits for them to end.
     pub(crate) acquiring: Count,
     /// Set when the client is closed: ends every wait.
     pub(crate) closing: Interrupt,
@@ -82,6 +82,8 @@ impl Background {
 
     /// Ends a lease, in whatever way. `false`: it had ended before.
     pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
+        // Closing waits until the cleaner has what is left.
+        let _counted = self.acquiring.add();
         self.renewal.remove(lease);
         lease.finish(&self.cleaner, how)
     }

@@ -98,6 +98,8 @@ struct Job {
     release_in_flight: bool,
     /// Whether it is being tried now.
     running: bool,
+    /// Whether its store goes on with it by itself: then only closing asks for it again.
+    by_store: bool,
 }
 
 impl Job {
@@ -165,7 +167,16 @@ impl Cleaner {
         let _ = self.add(what);
     }
 
+    /// Notes what a store goes on undoing by itself, and had no answer for yet: closing asks until there is one.
+    pub(crate) fn leave_to_the_store(&self, what: Withdrawal) {
+        let _ = self.add_job(Withdrawal { release_in_flight: false, ..what }, true);
+    }
+
     fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
+        self.add_job(what, false)
+    }
+
+    fn add_job(&self, what: Withdrawal, by_store: bool) -> Result<(), Withdrawal> {
         let mut state = locked(&self.thread.shared.state);
         if state.ended {
             return Err(what);
@@ -173,7 +184,9 @@ impl Cleaner {
         state.last_number += 1;
         let (number, now) = (state.last_number, self.thread.clock.now());
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
-        let job = Job { number, what, since: now, next: now, pause: FIRST_PAUSE, answered_at: None, release_in_flight, running: false };
+        let next = if by_store { now + what.lease } else { now };
+        let (since, pause) = (now, FIRST_PAUSE);
+        let job = Job { number, what, since, next, pause, answered_at: None, release_in_flight, running: false, by_store };
         state.jobs.push(job);
         drop(state);
         let _ = self.worker.send(Wake);
@@ -230,6 +243,8 @@ impl Thread {
     fn run(&self, wake: &Receiver<Wake>) {
         loop {
             let now = self.clock.now();
+            // What a store undoes by itself ends with its lease.
+            locked(&self.shared.state).jobs.retain(|job| !job.by_store || job.next > now);
             let (due, next) = self.take(|job| job.next <= now);
             if due.is_empty() {
                 let closed = match next {
@@ -272,7 +287,7 @@ impl Thread {
         let mut answers = first.store.withdraw(&what, deadline).into_iter();
         let by_itself = first.store.undoes_attempts() && !all;
         let now = self.clock.now();
-        let mut answered = true;
+        let (mut answered, mut unanswered) = (true, Vec::new());
         let mut state = locked(&self.shared.state);
         for (number, what) in due {
             let Some(at) = state.jobs.iter().position(|job| job.number == *number) else { continue };
@@ -286,11 +301,18 @@ impl Thread {
                     by_itself || job.is_settled(now)
                 }
                 Some(Err(error)) => {
-                    log::debug!("lock {:?}: no answer to a withdrawal: {}", what.name, error.message);
                     answered = false;
-                    job.release_in_flight |= error.may_have_run;
+                    unanswered.push((&what.name, error.message.clone()));
+                    if error.may_have_run {
+                        // It may arrive for as long again as any other.
+                        job.release_in_flight = true;
+                        job.answered_at = None;
+                    }
+                    if by_itself {
+                        (job.by_store, job.release_in_flight, job.next) = (true, false, job.since + what.lease);
+                    }
                     // What cannot be withdrawn for lack of a permission ends with its lease.
-                    by_itself || (error.permanent && now.saturating_duration_since(job.since) >= what.lease)
+                    error.permanent && now.saturating_duration_since(job.since) >= what.lease
                 }
                 None => {
                     answered = false;
@@ -304,11 +326,14 @@ impl Thread {
         if !answered {
             // One that is not answered holds up the others for its whole deadline: let them all wait for the server's return.
             let again = now + backoff::outage_pause();
-            let same_store = state.jobs.iter_mut().filter(|job| Arc::ptr_eq(&job.what.store, &first.store));
+            let same_store = state.jobs.iter_mut().filter(|job| !job.by_store && Arc::ptr_eq(&job.what.store, &first.store));
             same_store.for_each(|job| job.next = job.next.max(again));
         }
         drop(state);
         self.shared.changed.notify_all();
+        for (name, message) in unanswered {
+            log::debug!("lock {name:?}: no answer to a withdrawal: {message}");
+        }
         answered
     }
 
@@ -333,8 +358,10 @@ impl Thread {
         }
         let mut state = locked(&self.shared.state);
         state.ended = true;
-        for job in state.jobs.iter().filter(|job| job.answered_at.is_none()) {
-            log::warn!("lock {:?}: could not be withdrawn before the client ended", job.what.name);
+        let left: Vec<_> = state.jobs.iter().filter(|job| job.answered_at.is_none()).map(|job| Arc::clone(&job.what)).collect();
+        drop(state);
+        for what in left {
+            log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
         }
     }
 }

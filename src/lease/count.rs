@@ -1,4 +1,4 @@
-//! The acquisitions that are under way, so that closing can wait until each has left.
+//! The acquisitions and releases that are under way, so that closing can wait until each has ended.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;

@@ -35,7 +35,10 @@ use token::Token;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// The store confirmed that it was released.
-    Released,
+    Released {
+        /// Whether a copy of the release, which had no answer, may still be on its way.
+        copy_in_flight: bool,
+    },
     /// Nobody wants it any more, and the store may hold it still: its release had no answer, or none was sent.
     GivenUp {
         /// Whether a release may be on its way.
@@ -282,16 +285,23 @@ impl Lease {
             return false;
         }
         // A store that undoes by itself has begun to with the release.
-        let by_store = self.store.undoes_attempts() && matches!(how, Ended::Released | Ended::GivenUp { release_sent: true });
+        let by_store = self.store.undoes_attempts() && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
+        // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the next hold of a caller's own value (R38).
+        let released_late = matches!(how, Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true });
+        let release_in_flight = released_late || self.is_being_shortened();
         let may_be_left = match how {
-            Ended::Released | Ended::Lost(LostReason::Taken) => self.unsettled,
+            Ended::Released { .. } | Ended::Lost(LostReason::Taken) => self.unsettled || (self.reuses_value && release_in_flight),
             _ => true,
         };
-        if may_be_left && !by_store {
+        if may_be_left {
             let abandoned = how == Ended::Abandoned;
-            let release_in_flight = how == Ended::GivenUp { release_sent: true };
             let what = Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
-            if abandoned { cleaner.withdraw_later(what) } else { cleaner.withdraw(what) }
+            match how {
+                Ended::Released { .. } if by_store => {}
+                _ if by_store => cleaner.leave_to_the_store(what),
+                Ended::Abandoned => cleaner.withdraw_later(what),
+                _ => cleaner.withdraw(what),
+            }
         }
         drop(locked(&self.in_use).take());
         if let Ended::Lost(_) = how {
@@ -316,7 +326,8 @@ impl Lease {
     pub(crate) fn take_hand_off(&self) -> bool {
         let left = self.hand_offs.load(Ordering::SeqCst);
         // One that may be shortened unseen would take the next thread's validity with it.
-        if left == 0 || self.is_being_shortened() {
+        // Nor one that was extended beyond its length: if this process dies, the lock shall be free within one lease.
+        if left == 0 || self.is_being_shortened() || self.remaining() > self.length {
             return false;
         }
         // Only the holder hands off, so nobody counts down at the same time.

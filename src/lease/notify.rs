@@ -93,7 +93,9 @@ impl Notifier {
     pub(crate) fn notify(&self, callback: Arc<OnLost>, lost: Lost) {
         let started = self.worker.start(|work| {
             for (callback, lost) in work.iter() {
-                if catch_unwind(AssertUnwindSafe(|| callback(&lost))).is_err() {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(&lost))) {
+                    // Not dropped: that could panic, too.
+                    std::mem::forget(payload);
                     log::error!("lock {:?}: an on_lost callback panicked", lost.name());
                 }
             }

@@ -22,45 +22,51 @@ impl Background {
         if lease.has_ended() {
             return Released::Lost;
         }
+        // Nothing else knows of it from here on, until the answer has come: closing waits for that.
+        let _counted = self.acquiring.add();
         // Before the release is sent, so that no extend of ours follows it (R8).
         self.renewal.remove(lease);
-        match self.ask_to_release(lease) {
-            Ok(Gone::Released) if self.finish(lease, Ended::Released) => Released::Yes,
+        let mut unanswered = false;
+        match self.ask_to_release(lease, &mut unanswered) {
+            Ok(Gone::Released) if self.finish(lease, Ended::Released { copy_in_flight: unanswered }) => Released::Yes,
             Ok(Gone::Released) => Released::Lost,
             Ok(Gone::NotOurs) => {
                 self.finish(lease, Ended::Lost(LostReason::Taken));
                 Released::Lost
             }
             Err(error) => {
-                self.finish(lease, Ended::GivenUp { release_sent: error.may_have_run });
+                self.finish(lease, Ended::GivenUp { release_sent: unanswered });
                 Released::Unknown(error)
             }
         }
     }
 
-    /// Asks until there is an answer, or the time is over.
-    fn ask_to_release(&self, lease: &Lease) -> Result<Gone, StoreError> {
+    /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the questions may have arrived, or do so yet, without an answer.
+    fn ask_to_release(&self, lease: &Lease, unanswered: &mut bool) -> Result<Gone, StoreError> {
         let mut deadline = self.command_deadline();
-        let (mut unanswered, mut repeated) = (false, false);
+        let mut repeated = false;
         loop {
             let error = match lease.store.release(&lease.key, &lease.token, lease.settles(), deadline) {
                 // A release without an answer has run after all: nobody else can have taken it while it was valid.
-                Ok(Gone::NotOurs) if unanswered && lease.is_valid() => return Ok(Gone::Released),
+                Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
                 Ok(gone) => return Ok(gone),
                 // It goes on by itself. A second question would be answered "not ours" by the nodes that the first has reached.
-                Err(error) if lease.store.undoes_attempts() => return Err(error),
+                Err(error) if lease.store.undoes_attempts() => {
+                    *unanswered |= error.may_have_run;
+                    return Err(error);
+                }
                 Err(error) => error,
             };
-            unanswered |= error.may_have_run;
+            *unanswered |= error.may_have_run;
             let timed_out = self.clock.now() >= deadline;
-            if timed_out && unanswered && !repeated && lease.is_valid() {
+            if timed_out && *unanswered && !repeated && lease.is_valid() {
                 // An idle connection may have died without a word, or one reply got lost: the next connection tells.
                 repeated = true;
                 deadline = self.command_deadline();
                 continue;
             }
             if error.permanent || timed_out {
-                return Err(StoreError { may_have_run: unanswered, ..error });
+                return Err(StoreError { may_have_run: *unanswered, ..error });
             }
             if !error.stale {
                 thread::sleep(backoff::outage_pause());

@@ -304,7 +304,9 @@ impl Thread {
         let took = now.saturating_duration_since(asked_at);
         let silent = took >= within.reply && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.limits.command_timeout;
-        if silent {
+        // In vain by the pace's own time, not by that of a lease so short that it could not wait for longer.
+        let no_connection = took >= within.connect_by.saturating_duration_since(asked_at) && answers.iter().all(Result::is_err);
+        if (silent && hurried) || no_connection {
             locked(&self.book).pace.timed_out(most);
         } else if answers.iter().all(Result::is_ok) {
             locked(&self.book).pace.answered(took, most);
@@ -338,7 +340,8 @@ impl Thread {
         let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default().min(self.limits.command_timeout);
         let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
-        let connect_by = now + (left / 2).min(self.limits.command_timeout);
+        // A log-in is several round trips, and all leases of the client wait for it: so it, too, has little time at first, and more when it was in vain.
+        let connect_by = now + (left / 2).min(self.limits.command_timeout).min(wait * 2);
         (Within { reply: patience.min(wait), connect_by }, wait < patience)
     }
 

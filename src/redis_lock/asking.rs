@@ -28,7 +28,7 @@ impl RedisLock {
     /// For an operator's hand: the holder goes on working until it notices, which a waiting process does not wait for.
     ///
     /// # Errors
-    /// `Unknown`: no answer; the lock may still be held on the server. `Denied`, `WrongType`, `Server`: nothing was changed.
+    /// `Unknown`: no answer; the lock may still be held on the server. `Unavailable`, `Denied`, `WrongType`, `Server`: nothing was changed.
     pub fn force_unlock(&self) -> Result<bool> {
         self.check_usable()?;
         self.store.force_release(&self.shared.key, self.background().command_deadline()).map_err(|error| {

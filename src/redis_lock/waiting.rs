@@ -28,7 +28,7 @@ impl RedisLock {
             background.finish(&hold.lease, how);
             self.shared.turn.leave(hold.ticket);
         };
-        let woken = acquisition.wait_in(condition, &hold.lease.token, patience, &|| released(Ended::Released));
+        let woken = acquisition.wait_in(condition, &hold.lease.token, patience, &|| released(Ended::Released { copy_in_flight: false }));
         let woken = match woken {
             Ok(woken) => woken,
             Err(Failed::Lost) => {

@@ -20,7 +20,7 @@ use crate::lease::store::StoreError;
 const MOST_STUCK: usize = 32;
 
 /// What else is asked over each new connection by this instant, once somebody has answered over it. An error: the connection is of no use.
-pub(super) type Greeting = Arc<dyn Fn(&mut Connection, Instant) -> Result<(), StoreError> + Send + Sync>;
+pub(super) type Greeting = Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
 /// Opens connections to one server.
 pub(super) struct Connector {
@@ -95,8 +95,10 @@ impl Connector {
             let opened = client.get_connection_with_timeout(within).map_err(|error| reply::connecting(&error));
             let opened = opened.and_then(|connection| log_in(connection, &login, until));
             let _ = done.send(opened.and_then(|mut opened| {
-                if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened) {
-                    greeting(connection, until)?;
+                if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened)
+                    && let Some(error) = greeting(connection, until)?
+                {
+                    opened = Opened::Refused(error);
                 }
                 Ok(opened)
             }));
@@ -117,6 +119,8 @@ pub(super) enum Opened {
     Ready { connection: Connection, tells_role: bool },
     /// The server is a replica, and of no use (R22).
     Replica,
+    /// It has answered, and is not to be used.
+    Refused(StoreError),
 }
 
 /// Says who we are and which database we want, and asks for a sign of life.

@@ -30,6 +30,8 @@ pub(super) struct Target {
     pub(super) tls: bool,
     /// How long it may take.
     pub(super) within: Duration,
+    /// Whose: a fork inherits the gates of its parent's, at which a thread may be probing that it does not have.
+    pub(super) process: u32,
 }
 
 static GATES: Mutex<Vec<(Target, Weak<Gate>)>> = Mutex::new(Vec::new());
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn clients_share_a_gate_if_they_open_the_same_connections() {
-        let target = |port: u16| Target { address: format!("test:{port}"), tls: false, within: PAUSE };
+        let target = |port: u16| Target { address: format!("test:{port}"), tls: false, within: PAUSE, process: 0 };
         let gate = Gate::at(target(1), PAUSE);
         assert!(Arc::ptr_eq(&gate, &Gate::at(target(1), PAUSE)));
         for other in [target(2), Target { tls: true, ..target(1) }, Target { within: PAUSE / 2, ..target(1) }] {

@@ -17,7 +17,8 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 
-static NAMED: Mutex<Vec<(String, Weak<Shelf>)>> = Mutex::new(Vec::new());
+/// By name, and by process: what a fork inherits may be locked by a thread that it does not have.
+static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 
 /// Leases of this process.
 pub(super) struct Memory {
@@ -82,12 +83,16 @@ impl Memory {
     /// The store of this name; without one, a new store of its own.
     pub(super) fn open(name: &str, clock: Clock) -> Arc<Self> {
         let mut named = locked(&NAMED);
-        named.retain(|(_, shelf)| shelf.strong_count() > 0);
-        let known = named.iter().find(|(known, _)| known == name).and_then(|(_, shelf)| shelf.upgrade());
-        let shelf = known.unwrap_or_default();
-        if !name.is_empty() {
-            named.push((name.to_owned(), Arc::downgrade(&shelf)));
-        }
+        named.retain(|(_, _, shelf)| shelf.strong_count() > 0);
+        let process = std::process::id();
+        let known = named.iter().find(|(known, of, _)| known == name && *of == process).and_then(|(_, _, shelf)| shelf.upgrade());
+        let shelf = known.unwrap_or_else(|| {
+            let shelf = Arc::default();
+            if !name.is_empty() {
+                named.push((name.to_owned(), process, Arc::downgrade(&shelf)));
+            }
+            shelf
+        });
         let limits = Arc::clone(&locked(&shelf).limits);
         Arc::new(Self { shelf, limits, clock })
     }

@@ -42,7 +42,7 @@ pub(crate) struct Node {
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
     pub(super) clock: Clock,
-    command_timeout: Duration,
+    pub(super) command_timeout: Duration,
 }
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
@@ -59,6 +59,7 @@ impl Node {
             address: info.addr().to_string(),
             tls: matches!(info.addr(), ConnectionAddr::TcpTls { .. }),
             within: settings.connect_timeout.min(settings.command_timeout),
+            process: std::process::id(),
         };
         let gate = Gate::at(target, gate::pause(settings.member_of));
         let mut connector = Connector::new(
@@ -255,6 +256,11 @@ impl Node {
                 pass.opened();
                 self.tells_role.store(tells_role, Ordering::SeqCst);
                 Ok(connection)
+            }
+            // The server is up: nobody else of its address has to wait.
+            Ok(Opened::Refused(error)) => {
+                pass.opened();
+                Err(error)
             }
             Ok(Opened::Replica) => {
                 pass.failed();

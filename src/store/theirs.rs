@@ -59,8 +59,11 @@ impl Node {
         let asked_at = self.clock.now();
         let mut wire = Wire { fresh: false, connection, state: &mut state, clock: &self.clock, deadline };
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
-        if result.is_ok() && theirs.failures.load(Ordering::Relaxed) > 0 {
+        if result.is_ok() {
             theirs.failures.store(0, Ordering::Relaxed);
+            // What is left of this command's time is not what the program's own next command shall have.
+            let timeout = Some(self.command_timeout);
+            let _ = connection.set_read_timeout(timeout).and_then(|()| connection.set_write_timeout(timeout));
         }
         result.map_err(|error| {
             discard(connection);

@@ -9,7 +9,7 @@ use distlock::{Client, Lock, LostReason};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put};
-use crate::support::{Mode, Proxy, Server, eventually, in_own_process, thread_names, within};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
 
 /// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment after it has said its last.
 #[track_caller]
@@ -314,5 +314,57 @@ fn close_leaves_no_place_of_a_waiter_behind() {
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), ["job"], "its place is gone when close returns");
         assert!(error(waiter.result()).is_unavailable());
+    }
+}
+
+#[test]
+fn close_waits_for_an_unlock_that_is_under_way() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("job");
+    let (locked, is_locked) = mpsc::channel();
+    let (go, told) = mpsc::channel::<()>();
+    let unlocking = Underway::start(move || {
+        lock.lock().unwrap();
+        locked.send(()).unwrap();
+        let _ = told.recv_timeout(SOON);
+        lock.unlock()
+    });
+    is_locked.recv_timeout(SOON).unwrap();
+    let held = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));
+    drop(go);
+    let _held = held.wait_held(SOON);
+    client.close(SOON).unwrap();
+    assert!(unlocking.is_done(), "it ended first");
+    unlocking.result().unwrap();
+    assert_eq!(keys(&server), [""; 0]);
+}
+
+#[test]
+fn a_second_close_says_what_the_first_came_to() {
+    let (_server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    client.lock("job").lock().unwrap();
+    proxy.freeze();
+    let first = error(client.close(ms(200)));
+    let second = error(within(..ms(100), || client.close(SOON)));
+    assert!(first.is_unknown() && second.to_string() == first.to_string(), "{first}; {second}");
+}
+
+#[test]
+fn close_of_a_quorum_is_ok_only_if_a_majority_confirmed() {
+    for unlocked_before in [true, false] {
+        let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+        let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+        let builder = Client::redlock_builder(proxies.iter().map(Proxy::url));
+        let client = builder.command_timeout(ms(300)).connect_timeout(ms(300)).build().unwrap();
+        let lock = client.lock("job");
+        eventually(SOON, || lock.try_lock(SOON).unwrap_or(false));
+        proxies.iter().skip(1).for_each(Proxy::freeze);
+        if unlocked_before {
+            assert!(error(lock.unlock()).is_unknown());
+        }
+        let left = error(client.close(ms(900)));
+        assert!(left.is_unknown() && left.to_string().contains(" 1 of the client's locks"), "{left}");
     }
 }

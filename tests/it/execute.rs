@@ -1,6 +1,7 @@
 //! `Client::execute`: a caller's own commands over the pool.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use distlock::{Client, ErrorKind, Lock};
 use redis::{ConnectionLike, FromRedisValue, RedisResult};
@@ -237,4 +238,18 @@ fn execute_after_close_is_unavailable() {
     client.close(SOON).unwrap();
     assert!(error(client.execute(|connection| redis::cmd("PING").exec(connection))).is_unavailable());
     assert!(error(client.ping()).is_unavailable());
+}
+
+#[test]
+fn a_connection_of_the_programs_own_pool_comes_back_with_the_whole_command_timeout() {
+    let (_server, proxy) = through_proxy();
+    let pool = pool_of(&proxy.url(), 1, false);
+    let client = Client::builder(&proxy.url()).pool(pool.clone()).command_timeout(ms(1_000)).build().unwrap();
+    client.ping().unwrap();
+    let late = proxy.add(Rule::on("SET", Fault::DelayReply(ms(850))).next(1));
+    let _ = client.lock("job").try_lock(Duration::ZERO);
+    late.wait_fired(SOON);
+    // Longer than what the late reply had left of the command's time.
+    let popped = redis::cmd("BLPOP").arg("nothing").arg("0.4").query::<Option<(String, String)>>(&mut *pool.get().unwrap());
+    assert_eq!(popped.unwrap(), None);
 }

@@ -106,3 +106,23 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     let left = waiter.result();
     assert!(left > ms(1_200), "{left:?} of 2 s were left when lock() returned");
 }
+
+#[test]
+fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock_with("job", LockOptions::new().lease(ms(2_000))).unwrap();
+    lock.lock().unwrap();
+    lock.extend(Duration::from_secs(3_600)).unwrap();
+    let next = {
+        let lock = lock.clone();
+        Underway::behind(&client, "job", move || {
+            lock.lock().unwrap();
+            let left = lock.remaining().unwrap();
+            lock.unlock().unwrap();
+            left
+        })
+    };
+    lock.unlock().unwrap();
+    assert!(next.result() <= ms(2_000), "a dead process frees its lock within one lease");
+}

@@ -14,7 +14,7 @@ use log::Level;
 
 use crate::helpers::{Elsewhere, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, on_another_thread};
 use crate::logs;
-use crate::support::{Proxy, Server, eventually, in_own_process, within};
+use crate::support::{Mode, Proxy, Server, eventually, in_own_process, within};
 
 #[test]
 fn each_thread_counts_its_own_holds() {
@@ -560,4 +560,55 @@ fn a_handle_with_other_options_unlocks_and_does_nothing_else() {
     other.unlock().unwrap();
     assert_eq!(get(&server, "job"), None);
     assert!(!plain.is_held());
+}
+
+#[test]
+fn a_forked_childs_own_client_connects_though_its_parent_was_connecting() {
+    in_own_process("holds::a_forked_childs_own_client_connects_though_its_parent_was_connecting", || {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        proxy.set_mode(Mode::Silent);
+        let (url, accepted) = (proxy.url(), proxy.accepted());
+        let parent = Client::open(&url).unwrap();
+        let trying = Underway::start({
+            let lock = parent.lock("job");
+            move || lock.try_lock(ms(1_500))
+        });
+        eventually(SOON, || proxy.accepted() > accepted);
+        // A new connection is answered from now on; the parent's is not.
+        proxy.set_mode(Mode::Forward);
+        forked(|| {
+            let own = Client::open(&url).map_err(|_| 1)?;
+            check(2, own.lock("child").try_lock(SOON).is_ok_and(|locked| locked))
+        });
+        let _ = trying.result();
+    });
+}
+
+#[test]
+fn a_forked_childs_named_store_in_memory_is_its_own() {
+    in_own_process("holds::a_forked_childs_named_store_in_memory_is_its_own", || {
+        let parent = Client::open("memory://shared").unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for name in ["a", "b"] {
+                let (busy, done) = (parent.lock(name), &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        busy.with(|_| ()).unwrap();
+                    }
+                });
+            }
+            let forks = catch_unwind(AssertUnwindSafe(|| {
+                for _ in 0..40 {
+                    forked(|| {
+                        let own = Client::open("memory://shared").map_err(|_| 1)?;
+                        check(2, own.lock("child").try_lock(SOON).is_ok_and(|locked| locked))
+                    });
+                }
+            }));
+            done.store(true, Ordering::SeqCst);
+            forks.unwrap();
+        });
+    });
 }

@@ -515,3 +515,23 @@ fn a_loss_is_said_in_the_log_without_the_token() {
     assert!(!logs::everything().contains(&token));
     assert_lost(&lock, 1);
 }
+
+#[test]
+fn a_callback_that_panics_with_a_value_that_panics_ends_no_other() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(thread::panicking(), "dropped");
+        }
+    }
+    let client = memory();
+    let (first, second) = (client.lock("first"), client.lock("job"));
+    first.on_lost(|_| std::panic::panic_any(Bomb));
+    let told = told_of(&second);
+    for lock in [&first, &second] {
+        lock.lock().unwrap();
+        assert!(lock.force_unlock().unwrap());
+        assert!(error(lock.unlock()).is_lost());
+    }
+    assert_told_once(&told, &has_told(LostReason::Taken));
+}

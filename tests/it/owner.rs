@@ -113,3 +113,43 @@ fn an_idle_connection_that_was_closed_costs_the_next_hold_nothing() {
     }
     nothing_is_left(&server);
 }
+
+/// The hold that a late copy meets lasts, by the server's word and ours.
+fn is_refused_or_lasts(
+    server: &crate::support::Server,
+    lock: &distlock::RedisLock,
+    late: crate::support::Held,
+    after: std::time::Duration,
+) {
+    // The value may not be used again, or the copy must not touch it.
+    let again = lock.try_lock(PATIENCE).unwrap_or(false);
+    late.release();
+    thread::sleep(after);
+    let other = client(server).lock("job");
+    assert!(!(again && lock.is_valid() && other.try_lock(std::time::Duration::ZERO).unwrap()), "two valid holders");
+}
+
+#[test]
+fn a_late_first_copy_of_a_release_that_was_answered_meets_no_other_hold() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    lock.lock().unwrap();
+    let late = proxy.add(Rule::on("EVALSHA", Fault::HoldRequest).next(1));
+    lock.unlock().unwrap();
+    is_refused_or_lasts(&server, &lock, late.wait_held(SOON), ms(100));
+}
+
+#[test]
+fn a_late_shortening_meets_no_other_hold() {
+    let (server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    lock.lock().unwrap();
+    // The server knows the script from now on.
+    lock.extend(ms(29_000)).unwrap();
+    let late = proxy.add(Rule::on("EVALSHA", Fault::HoldRequest).next(1));
+    assert!(error(lock.extend(ms(1_000))).is_unknown());
+    lock.unlock().unwrap();
+    is_refused_or_lasts(&server, &lock, late.wait_held(SOON), ms(1_300));
+}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
+use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names};
 
@@ -637,4 +638,24 @@ fn a_short_lease_is_kept_over_a_slow_link_with_a_password() {
     lock.lock().unwrap();
     assert_valid_for(&lock, ms(2_200));
     lock.unlock().unwrap();
+}
+
+#[test]
+fn one_silent_log_in_delays_no_other_renewal() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let long = client.lock_with("long", lease(ms(6_000))).unwrap();
+    let short = client.lock_with("short", lease(ms(1_500))).unwrap();
+    client.ping().unwrap();
+    long.lock().unwrap();
+    // The next connection is renewal's: its log-in is never answered, all others are.
+    let stuck = proxy.add(Rule::on("ROLE", Fault::HoldRequest).next(1));
+    let _held = stuck.wait_held(SOON);
+    short.lock().unwrap();
+    let until = Instant::now() + ms(4_000);
+    while Instant::now() < until {
+        assert!(short.is_valid(), "one log-in without an answer cost another lease");
+        thread::sleep(ms(5));
+    }
+    assert!(long.is_valid());
 }

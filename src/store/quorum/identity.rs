@@ -28,14 +28,16 @@ impl Servers {
     pub(super) fn greeting(self: &Arc<Self>, node: usize) -> Greeting {
         let servers = Arc::clone(self);
         Arc::new(move |connection, until| match run_id(connection, until)? {
-            Some(run_id) => servers.admit(node, run_id),
-            None => Ok(()),
+            Some(run_id) => Ok(servers.admit(node, run_id).err()),
+            None => Ok(None),
         })
     }
 
     /// Whichever node reaches a server first has its vote, until it reaches another server. The others have none.
     fn admit(&self, node: usize, run_id: String) -> Result<(), StoreError> {
         let mut seen = locked(&self.0);
+        // Its own vote first: two nodes whose names were swapped would else wait for each other for ever.
+        seen.votes.retain(|(voter, _)| *voter != node);
         if let Some((other, _)) = seen.votes.iter().find(|(other, known)| *other != node && *known == run_id) {
             let pair = (node.min(*other), node.max(*other));
             let message = format!("nodes {} and {} are the same server, which has one vote", pair.0, pair.1);
@@ -45,7 +47,6 @@ impl Servers {
             }
             return Err(StoreError::not_sent(ErrorKind::Unavailable, message));
         }
-        seen.votes.retain(|(voter, _)| *voter != node);
         seen.votes.push((node, run_id));
         Ok(())
     }

@@ -205,3 +205,35 @@ fn replicas_have_no_vote() {
     replicas[1].kill();
     assert_eq!(granted(), 0);
 }
+
+#[test]
+fn nodes_whose_names_change_servers_vote_again() {
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
+    let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
+    let lock = client.lock("job");
+    eventually(SOON, || lock.try_lock(SOON).unwrap_or(false));
+    lock.unlock().unwrap();
+    proxies[0].set_upstream(servers[1].port());
+    proxies[1].set_upstream(servers[0].port());
+    proxies[..2].iter().for_each(|proxy| assert!(proxy.cut_all() > 0));
+    eventually(SOON, || lock.try_lock(SOON).unwrap_or(false));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let second = format!("redis://localhost:{}/", servers[0].port());
+    let urls: Vec<_> = servers.iter().map(Server::url).chain([second.clone()]).collect();
+    let quorum = Client::redlock(&urls).unwrap();
+    let plain = Client::open(&second).unwrap();
+    plain.ping().unwrap();
+    for i in 0..30 {
+        // The second name is asked, and refused, again and again.
+        let _ = quorum.lock("q").with(|_| ());
+        let fresh = Client::open(&second).unwrap();
+        assert!(fresh.lock(&format!("job-{i}")).try_lock(SOON).unwrap());
+        fresh.close(SOON).unwrap();
+    }
+}
