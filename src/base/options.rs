@@ -100,7 +100,8 @@ pub enum Queue {
 /// The pause between two attempts, and how many attempts there are.
 ///
 /// Without one, a waiter that is woken by the server asks again about once a second, and one that is not woken every 20 to 80 ms.
-/// A pause is never longer than the rest of the lease that is in the way.
+/// A pause is never longer than the rest of the lease that is in the way. Of the threads of one client that wait for a lock only the first asks, for all of them: a long pause of
+/// its own is theirs, too, and a `try_lock` that ends meanwhile is told what that one heard last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     pub(crate) min: Duration,
@@ -216,7 +217,7 @@ impl LockOptions {
     /// Another thread is refused even though the value is the same, and an attempt that finds the value already there is believed
     /// only after an unanswered attempt of the same call. What one hold of this client has left behind is never withdrawn beside its next hold of the same value; and
     /// after a release without an answer the value is not used again until that release cannot arrive any more: `lock` waits, for about ten seconds after the
-    /// server's next answer, and `try_lock` is `Unavailable`. There is no server queue for such locks. Refused with [`Layout::Timestamp`].
+    /// server's next answer, or fails by `max_outage` if that is shorter, and `try_lock` is `Unavailable`. There is no server queue for such locks. Refused with [`Layout::Timestamp`].
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());
