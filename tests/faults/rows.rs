@@ -7,6 +7,7 @@ mod network;
 pub mod packets;
 mod quorum;
 mod quota;
+mod roles;
 mod server;
 pub mod time;
 pub mod versions;
@@ -88,7 +89,7 @@ fn at_once(load: &Load) -> Duration {
     load.lease / 2
 }
 
-/// Every row that is built, by number. The matrix ends at 62; those above are the faults of conditions.
+/// Every row that is built, by number. The matrix ends at 62; 63 to 66 are the faults of conditions, 67 is a planned failover.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> = [
         network::rows(),
@@ -99,6 +100,7 @@ pub fn all() -> Vec<Row> {
         quorum::rows(),
         time::rows(),
         conditions::rows(),
+        roles::rows(),
         versions::rows(),
     ]
     .into_iter()

@@ -108,7 +108,7 @@ pub struct World {
     pub random: Random,
     pub server: Server,
     pub proxy: Proxy,
-    /// The other nodes of a quorum.
+    /// The other nodes of a quorum, or the server's replica.
     pub more: Vec<(Server, Proxy)>,
     pub resource: Resource,
     pub dir: TempDir,

@@ -1,0 +1,156 @@
+//! Planned failovers: a master and its replica change roles, and no key is lost.
+
+use std::thread;
+use std::time::Duration;
+
+use super::super::check;
+use super::super::clock::{nanos, now};
+use super::super::history;
+use super::super::support::{Proxy, Server, eventually};
+use super::super::world::{World, ms};
+use super::{Row, USUAL, a_lease};
+
+/// How long after a failover a key may have waiters and no holder.
+const AGAIN: Duration = Duration::from_millis(2000);
+/// How long an inbox that is needed may stay at the old server: a process of which all threads wait asks for the role after two seconds of silence,
+/// once a second.
+const LEFT: Duration = Duration::from_millis(3500);
+/// How long the servers themselves may take for each step, a whole copy of their data included.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub fn rows() -> Vec<Row> {
+    vec![Row {
+        number: 67,
+        name: "planned failover, inboxes left at the old server",
+        free_within: Some(a_lease),
+        may_lose: false,
+        may_be_unknown: false,
+        // A hold of three such leases keeps more from being granted than a failover does: this is judged key by key.
+        recovers: false,
+        tune: |tune| {
+            // `FAILOVER` keeps writes from being carried out for up to a second, until the replica next says how far it is: that must cost nobody a
+            // lease, and nobody an answer.
+            (tune.load.lease, tune.load.command) = (ms(3000), ms(2000));
+            // Holds and processes in which most wait: the one that unlocks learns of the failover first, and whom it could hand the lock to has not
+            // heard of it yet. Long holds need renewals.
+            (tune.load.hold, tune.load.long) = (ms(20), 100);
+            (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2, 4, 6);
+            tune.server = std::mem::take(&mut tune.server).arg("repl-diskless-sync-delay", "0");
+        },
+        prepare: replica,
+        run: failovers,
+        ..USUAL
+    }]
+}
+
+/// Gives the server a replica. Clients know neither by its own address, only the proxy's.
+fn replica(world: &mut World) {
+    let builder = Server::builder().arg("maxclients", "4000").arg("repl-diskless-sync-delay", "0");
+    let replica = builder.arg("replicaof", &format!("127.0.0.1 {}", world.server.port())).start();
+    // Until then it is counted as a client.
+    eventually(PATIENCE, || says(&world.server, "state=online"));
+    let proxy = Proxy::start(replica.port());
+    world.more.push((replica, proxy));
+}
+
+/// By turns to the replica and back. New connections go to the new master, and those to the old one stay, as behind a virtual address: the
+/// waiters' inboxes hear what the new master says, because it replicates its messages; only it does not see them.
+fn failovers(world: &mut World) {
+    let (mut home, mut seen) = (true, Seen::default());
+    world.repeat((ms(100), ms(400)), |world| {
+        swap(world, home, &mut seen);
+        home = !home;
+    });
+    // The judge looks at the first one.
+    if !home {
+        swap(world, home, &mut seen);
+    }
+    // While one thread of a process holds a lock for long and the others wait for that, in the process, nobody needs its inbox.
+    let (begun, most) = (now(), nanos(world.tune.load.lease * 3 + LEFT));
+    while now() - begun < most && inboxes(&world.more[0].0) > 0 {
+        thread::sleep(ms(20));
+    }
+    if now() - begun >= most {
+        world.problems.push(format!("an inbox stayed at the old server for {} ms", most / 1_000_000));
+    }
+    thread::sleep(AGAIN);
+    let (holds, calls) = history::read_all(world.dir());
+    seen.swaps.push((now(), now()));
+    let after = |pair: &[(u64, u64)]| check::longest_stuck(&holds, &calls, pair[0].1, pair[1].0);
+    let stuck = seen.swaps.windows(2).map(after).max().unwrap_or(0);
+    world.remarks.push(format!(
+        "roles changed within {} ms; granted again within {} ms; {} times an inbox was left for two seconds",
+        seen.changed_within / 1_000_000,
+        stuck / 1_000_000,
+        seen.left
+    ));
+    if stuck > nanos(AGAIN) {
+        world.problems.push(format!("a key was free, and waited for, for {} ms after a failover", stuck / 1_000_000));
+    }
+}
+
+/// When the roles began to change, and when they had; how long that took at most (ns); and how often an inbox stayed at the old master.
+#[derive(Default)]
+struct Seen {
+    swaps: Vec<(u64, u64)>,
+    changed_within: u64,
+    left: u64,
+}
+
+/// Has the two change roles.
+fn swap(world: &mut World, home: bool, seen: &mut Seen) {
+    let (old, new) = (&world.server, &world.more[0].0);
+    let (old, new) = if home { (old, new) } else { (new, old) };
+    // A replica that is still being given its data is no target.
+    eventually(PATIENCE, || says(new, "master_link_status:up") && says(old, "state=online"));
+    let begun = now();
+    // Each way to the replica, and each way back.
+    if seen.swaps.len() % 4 < 2 {
+        failover(old, new)
+    } else {
+        by_hand(old, new)
+    }
+    world.proxy.set_upstream(new.port());
+    let at = now();
+    seen.changed_within = seen.changed_within.max(at - begun);
+    seen.swaps.push((begun, at));
+    world.faults += 1;
+    while now() - at < nanos(AGAIN) && inboxes(old) > 0 {
+        thread::sleep(ms(5));
+    }
+    seen.left += u64::from(now() - at >= nanos(AGAIN));
+}
+
+/// The server pauses writes and waits for the replica by itself.
+fn failover(old: &Server, new: &Server) {
+    ask(old, &["FAILOVER", "TO", "127.0.0.1", &new.port().to_string()]);
+    eventually(PATIENCE, || says(new, "role:master") && says(old, "role:slave") && says(old, "master_failover_state:no-failover"));
+}
+
+fn by_hand(old: &Server, new: &Server) {
+    ask(old, &["CLIENT", "PAUSE", "60000", "WRITE"]);
+    eventually(PATIENCE, || offset(old) == offset(new));
+    ask(new, &["REPLICAOF", "NO", "ONE"]);
+    ask(old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    ask(old, &["CLIENT", "UNPAUSE"]);
+}
+
+fn ask(server: &Server, words: &[&str]) -> redis::Value {
+    redis::cmd(words[0]).arg(&words[1..]).query(&mut server.connection()).expect("the server does what it is asked")
+}
+
+fn says(server: &Server, what: &str) -> bool {
+    server.info("replication").contains(what)
+}
+
+/// How much of the master's stream there is here.
+fn offset(server: &Server) -> String {
+    let replication = server.info("replication");
+    let line = replication.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
+    line.expect("every server has one").trim().to_owned()
+}
+
+fn inboxes(server: &Server) -> usize {
+    let channels = ask(server, &["PUBSUB", "CHANNELS", "distlock:inbox:*"]);
+    redis::from_redis_value::<Vec<String>>(channels).expect("names").len()
+}
