@@ -59,6 +59,8 @@ pub struct RateLimiter {
     store: Arc<dyn LimitStore>,
     background: Arc<Background>,
     lines: Arc<Lines>,
+    /// Where its threads stand in line: with those that ask for the same.
+    line: Key,
     /// Keeps the client open: dropping the last handle closes it.
     _client: Arc<dyn Send + Sync>,
 }
@@ -72,7 +74,8 @@ impl RateLimiter {
         client: Arc<dyn Send + Sync>,
     ) -> Self {
         let key = Key::new(format!("{prefix}{name}"));
-        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, lines, _client: client }
+        let line = Key::new(format!("{count} {} {prefix}{name}", window.as_nanos()));
+        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, lines, line, _client: client }
     }
 
     /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at once when a window ends.
@@ -152,7 +155,7 @@ impl RateLimiter {
         let deadline = clock.after(timeout);
         let bell = Bell::new();
         let _closing = closing.rings(&bell);
-        let place = (self.form == Form::Fixed).then(|| self.lines.enter(&self.key, &bell, deadline, clock.now()));
+        let place = (self.form == Form::Fixed).then(|| self.lines.enter(&self.line, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
             self.background.check_open().map_err(|error| self.named(error))?;

@@ -118,7 +118,7 @@ impl Acquisition {
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
-                match self.granted(asked_at, self.options.lease, fences, false) {
+                match self.granted(asked_at, self.options.lease, fences) {
                     Some(lease) => Step::Granted(lease),
                     None => Step::Failed(self.too_late()),
                 }
@@ -237,7 +237,7 @@ impl Acquisition {
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
-    pub(super) fn granted(&mut self, asked_at: Instant, length: Duration, fences: Option<Fences>, settles: bool) -> Option<Arc<Lease>> {
+    pub(super) fn granted(&mut self, asked_at: Instant, length: Duration, fences: Option<Fences>) -> Option<Arc<Lease>> {
         // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
         let is_whole = fences.is_some() || !self.options.fenced;
         if !is_whole || self.background.clock.now() >= valid_until(asked_at, length) {
@@ -251,7 +251,9 @@ impl Acquisition {
             fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
-            settles,
+            // Whoever was in a condition may have been notified, and what it was notified of is used up by the first word of this lease: only
+            // then is it certain that the wait has come to something.
+            settles: self.was_in_condition,
             in_use: self.in_use.take(),
         };
         let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
@@ -278,16 +280,16 @@ impl Acquisition {
         if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
             return self.make_whole(grant.fences);
         }
-        self.granted(refusal.asked_at, first, grant.fences, self.was_in_condition)
+        self.granted(refusal.asked_at, first, grant.fences)
     }
 
     /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more, or nobody knows; the next attempt asks, with
     /// the same token.
     fn make_whole(&mut self, fences: Option<Fences>) -> Option<Arc<Lease>> {
         let asked_at = self.background.clock.now();
-        let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: self.was_in_condition };
+        let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: false };
         let answer = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
-        if matches!(answer, Ok(true)) { self.granted(asked_at, self.options.lease, fences, false) } else { None }
+        if matches!(answer, Ok(true)) { self.granted(asked_at, self.options.lease, fences) } else { None }
     }
 
     /// From here on the lease answers for what was left behind.
@@ -333,7 +335,9 @@ impl Place for Waiting<'_> {
     }
 
     fn alive_for(&self) -> Duration {
-        backoff::longest_pause(self.acquisition.options.retry, true).saturating_mul(3)
+        // Three pauses, and not so few milliseconds that a question over a slow line comes after its own end.
+        let pause = backoff::longest_pause(self.acquisition.options.retry, true).max(backoff::longest_pause(None, true));
+        pause.saturating_mul(3)
     }
 
     fn first_lease(&self) -> Duration {

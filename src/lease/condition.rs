@@ -133,7 +133,7 @@ impl Acquisition {
     }
 
     fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Option<Arc<Lease>> {
-        match self.granted(asked_at, self.options().lease, fences, false) {
+        match self.granted(asked_at, self.options().lease, fences) {
             Some(lease) => {
                 self.condition = None;
                 Some(self.hand_out(lease))

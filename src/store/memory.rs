@@ -209,7 +209,6 @@ impl Entry {
     /// Gives the lock, which is free or the asker's own, to the asker.
     fn take(&mut self, ask: &Ask<'_>, shared: &mut Shared<'_>, now: Instant) -> Option<Fences> {
         self.queue.retain(|waiter| waiter.token != *ask.token);
-        self.settle(ask.token);
         self.grant(ask, now);
         shared.fences(ask.fences)
     }
@@ -317,6 +316,10 @@ impl LeaseStore for Memory {
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
                 return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
+            }
+            if entry.owed.contains_key(ask.token) && !entry.queue.iter().any(|queued| queued.token == *ask.token) {
+                // It was handed the lock, and that ran out before it heard of it. It was notified all the same.
+                entry.queue.push_back(Waiter::new(ask, place));
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;

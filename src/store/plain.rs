@@ -239,9 +239,10 @@ impl LeaseStore for Plain {
         let (token, condition, most) = (Part::Text(what.token.as_str()), Part::Text(what.condition), Part::Number(u64::from(what.most)));
         let parts = [lock, fence, queue, waiters, token, condition, most, Part::Number(what.number)];
         // Under the same number it may be sent again.
-        let reply = again_if_stale(|| self.node.script(&self.notify, 4, &parts, deadline))?;
+        let answer = again_if_stale(|| self.node.script(&self.notify, 4, &parts, deadline));
+        let moved = reply::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
         // -1: not ours.
-        Ok(u64::try_from(reply::number(&reply.value)?).ok())
+        Ok(u64::try_from(moved).ok())
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

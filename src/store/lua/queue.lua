@@ -8,7 +8,7 @@
 --             waited there `since` (µs);
 --   'silent'  in a line: it was notified once, and did not ask.
 -- `owed`, a hash, has the notifications that are not used up: the token of the notified waiter, with "given at (µs)|condition". It is
--- used up when the waiter has the lock and the server has heard of it since. The field '' says how things stand, "next review
+-- used up by the first word of the lease that came of it: an extend or a release, or another wait or notification. The field '' says how things stand, "next review
 -- (ms)|number of the last notification|how many it woke|token of the notifier", and is there as long as anything is owed.
 
 local lock, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -102,14 +102,14 @@ end
 -- Writes an entry, at its old place or at the end, or where it was `since`. The keys are gone when nobody waits any more, also when
 -- everybody died.
 local function enter(line, entries, token, entry, since)
+  local text = {whole(entry.alive), entry.rest, entry.inbox, entry.state or '', entry.since or '', entry.condition or ''}
+  local life = math.max(entry.alive - clock() / 1000, 1) * 2
+  redis.call('HSET', entries, token, table.concat(text, '|'))
+  outlast(entries, life)
   if since or not redis.call('ZSCORE', line, token) then
     redis.call('ZADD', line, whole(since or arrival(line)), token)
   end
-  local text = {whole(entry.alive), entry.rest, entry.inbox, entry.state or '', entry.since or '', entry.condition or ''}
-  redis.call('HSET', entries, token, table.concat(text, '|'))
-  local life = math.max(entry.alive - clock() / 1000, 1) * 2
   outlast(line, life)
-  outlast(entries, life)
 end
 
 local function leave(line, entries, token)
@@ -154,7 +154,8 @@ local function conditions()
           else
             -- A server that is out of memory refuses the first of these, and then nothing has been done.
             redis.call('HSET', owed, token, given .. '|' .. condition)
-            outlast(owed, (entry.alive - now) * 2)
+            -- As long as somebody of this line may come to look after it.
+            outlast(owed, math.max((entry.alive - now) * 2, redis.call('PTTL', line), 1))
             entry.state, entry.since, entry.condition = whole(now + TIME_TO_ASK), whole(tokens[at + 1]), condition
             enter(queue, waiters, token, entry)
             leave(line, entries, token)
@@ -185,10 +186,23 @@ local function conditions()
     return moved > 0
   end
 
+  -- Whether somebody of the condition is notified and has not asked yet: it may go back there.
+  local function may_come_back(condition)
+    for _, token in ipairs(redis.call('HKEYS', owed)) do
+      local entry = token ~= '' and look(waiters, token)
+      if entry and entry.unasked and entry.condition == condition then
+        return true
+      end
+    end
+    return false
+  end
+
   -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.
   local function drop(token)
     leave(queue, waiters, token)
-    if pass_on(token) ~= nil then
+    local passed = pass_on(token)
+    local condition = passed == false and (redis.call('HGET', owed, token) or ''):match('^%d+|(.*)$')
+    if passed or (passed == false and not (condition and may_come_back(condition))) then
       settle(token)
     end
   end
@@ -299,6 +313,6 @@ local function take(token, lease, wanted, mine)
   -- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
   redis.call('SET', lock, token, 'PX', mine and math.max(redis.call('PTTL', lock), lease) or lease)
   leave(queue, waiters, token)
-  settle(token)
+  -- What it was notified of is not used up yet: this answer may be lost, or come too late to count.
   return {1, fence, count}
 end

@@ -27,7 +27,8 @@ if redis.call('EXISTS', owed) == 1 then
   outlast(owed, life * 2)
   conditions().review(token)
 end
-if redis.call('ZSCORE', queue, token) then
+-- Also one whose hand-over ran out before it heard of it: it was notified all the same.
+if redis.call('ZSCORE', queue, token) or redis.call('HGET', owed, token) then
   enter(queue, waiters, token, entry)
   if not holder and serve(token) ~= 'served' then
     return take(token, ARGV[2], ARGV[3], false)
