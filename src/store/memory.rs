@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::limit::{Decision, LimitStore, Take};
 use super::memory_limit::Limits;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::clock::Clock;
@@ -23,8 +22,8 @@ static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 /// Leases of this process.
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
-    limits: Arc<Mutex<Limits>>,
-    clock: Clock,
+    pub(super) limits: Arc<Mutex<Limits>>,
+    pub(super) clock: Clock,
 }
 
 /// What clients of the same name share.
@@ -381,12 +380,6 @@ impl LeaseStore for Memory {
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {
         Ok(())
-    }
-}
-
-impl LimitStore for Memory {
-    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
-        locked(&self.limits).take(take, self.clock.now())
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::limit::{Decision, Form, Take, foreign};
+use super::limit::{Decision, Form, LimitStore, Take, foreign};
+use super::memory::Memory;
+use crate::base::locked;
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
 
@@ -16,6 +18,12 @@ pub(super) struct Limits {
     by_key: HashMap<Key, Limit>,
     /// How many there may be before those that have ended are removed. There may be one for each address on the net, and nobody says which is done.
     sweep_at: usize,
+}
+
+impl LimitStore for Memory {
+    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
+        locked(&self.limits).take(take, self.clock.now())
+    }
 }
 
 struct Limit {

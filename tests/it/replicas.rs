@@ -192,7 +192,9 @@ fn a_failover_disturbs_nobody() {
     let waiting = Underway::start(move || lock.with(|_| ()));
     eventually(SOON, || inboxes(&pair.old) == 1);
     let mut failover = redis::cmd("FAILOVER");
-    failover.arg("TO").arg("127.0.0.1").arg(pair.new.port()).exec(&mut pair.old.connection()).unwrap();
+    failover.arg("TO").arg("127.0.0.1").arg(pair.new.port());
+    // The master refuses until it has seen the replica acknowledge something.
+    eventually(SOON, || failover.exec(&mut pair.old.connection()).is_ok());
     eventually(SOON, || pair.new.info("replication").contains("role:master"));
     pair.proxy.set_upstream(pair.new.port());
     within(..RECOVERED, || {
