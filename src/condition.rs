@@ -117,7 +117,8 @@ impl Condition {
     /// One round trip, and one more over a fresh connection if an idle one turned out to be closed.
     ///
     /// # Errors
-    /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options): nobody was woken. `Unknown`: no answer; one may have been woken. The lock is held as before.
+    /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options): nobody was woken. `Unknown`: no answer; one may have been woken. `Unavailable`, `Denied`, `Server`: nobody
+    /// was woken. The lock is held as before.
     pub fn notify_one(&self) -> Result<()> {
         self.lock.notify(&self.name, 1)
     }

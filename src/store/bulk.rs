@@ -29,6 +29,10 @@ impl<'a> Bulk<'a> {
         let Self { script, keys, calls, values } = self;
         values.clear();
         buffer.clear();
+        if calls.is_empty() {
+            // An empty packet is an error, and that would cost the connection.
+            return Ok(());
+        }
         let pack = |part: &[Vec<Part<'a>>]| {
             part.iter().for_each(|parts| script.by_hash(*keys, parts, buffer));
             wire::push_tag(buffer)

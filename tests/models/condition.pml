@@ -24,7 +24,8 @@
  *
  * Left out: the order of line and queue (any waiter may be next, so every order is in), and with it who is marked
  * silent; how death is seen (a dead waiter may be taken for living, a living one for dead); who listens; late copies of
- * attempts (they can only leave an entry without a thread: R5, in queue.pml); fences; the server restarted empty
+ * attempts (they can only leave an entry without a thread: R5, in queue.pml); fences; that the code uses a notification up
+ * only with the first word of the lease that came of the wait, so that a holder that dies before it wakes another, too; the server restarted empty
  * (all waiters then stand nowhere, as one here may).
  *
  * Properties, with debt = the notifications given and neither taken nor without anybody left to take them:

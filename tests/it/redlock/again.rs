@@ -85,7 +85,8 @@ fn a_lease_that_is_being_given_up_does_not_come_back() {
     let lock = client.lock_with("a", LockOptions::new().lease(lease)).unwrap();
     lock.lock().unwrap();
     // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others confirm the extend, and then carry out the unlock.
-    nodes.set(0..4, Mood::Late(Duration::from_millis(800)));
+    // So late that the unlock comes in between, and not so late that the extend's round is over.
+    nodes.set(0..4, Mood::Late(Duration::from_millis(150)));
     nodes.set([4], Mood::Fine);
     eventually(SOON, || !nodes.nodes[4].asked("extend").is_empty());
     lock.unlock().unwrap();

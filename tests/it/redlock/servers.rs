@@ -237,3 +237,26 @@ fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
         fresh.close(SOON).unwrap();
     }
 }
+
+#[test]
+fn contenders_keep_their_connections() {
+    let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let connections = || servers.iter().map(|server| connections_of(server)).sum::<u64>();
+    let clients: Vec<_> = (0..4).map(|_| Client::redlock(servers.iter().map(Server::url)).unwrap()).collect();
+    let contend = || {
+        thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(move || (0..10).for_each(|_| client.lock("job").with(|_| ()).unwrap()));
+            }
+        });
+    };
+    contend();
+    let before = connections();
+    contend();
+    assert_eq!(connections() - before, 0, "connections were opened again");
+}
+
+/// How often somebody has logged in to it.
+fn connections_of(server: &Server) -> u64 {
+    server.command_count("role")
+}

@@ -77,11 +77,13 @@ impl Link {
     fn wait_until(&self, due: Instant, slot: Option<&Slot>) -> bool {
         let mut plan = self.shared.plan();
         loop {
+            // Looked at first: what is not held any more has been released or lost by now.
+            let is_held = slot.is_some_and(Slot::is_held);
             if self.dead.load(Ordering::SeqCst) || slot.is_some_and(Slot::is_lost) {
                 return false;
             }
             let left = due.saturating_duration_since(Instant::now());
-            if plan.frozen || slot.is_some_and(Slot::is_held) {
+            if plan.frozen || is_held {
                 plan = self.shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
             } else if left > Duration::ZERO {
                 plan = self.shared.changed.wait_timeout(plan, left).unwrap_or_else(PoisonError::into_inner).0;
