@@ -241,7 +241,7 @@ fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
 #[test]
 fn contenders_keep_their_connections() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
-    let connections = || servers.iter().map(|server| connections_of(server)).sum::<u64>();
+    let connections = || servers.iter().map(connections_of).sum::<u64>();
     let clients: Vec<_> = (0..4).map(|_| Client::redlock(servers.iter().map(Server::url)).unwrap()).collect();
     let contend = || {
         thread::scope(|scope| {
