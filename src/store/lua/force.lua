@@ -5,7 +5,5 @@
 if not redis.call('GET', lock) then
   return 0
 end
-if serve('') ~= 'served' then
-  redis.call('DEL', lock)
-end
+hand_over_or_delete()
 return 1

@@ -303,6 +303,13 @@ local function serve(asking)
   end
 end
 
+-- Ends a hold: the lock goes to the first waiter that is alive and listens, or else to nobody.
+local function hand_over_or_delete()
+  if serve('') ~= 'served' then
+    redis.call('DEL', lock)
+  end
+end
+
 -- Gives the asker the lock, which is free, or its own already. The result of the script.
 local function take(token, lease, wanted, mine)
   local fence, count = reserve(tonumber(wanted))

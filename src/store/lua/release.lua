@@ -9,7 +9,5 @@ end
 if ARGV[2] then
   settle(ARGV[1])
 end
-if serve('') ~= 'served' then
-  redis.call('DEL', lock)
-end
+hand_over_or_delete()
 return 1

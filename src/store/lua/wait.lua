@@ -49,7 +49,5 @@ if not leaves then
 end
 -- This lease may itself be one that was handed over after a notification.
 settle(holder)
-if serve('') ~= 'served' then
-  redis.call('DEL', lock)
-end
+hand_over_or_delete()
 return leaves and {3} or {0, heard(ARGV[4])}

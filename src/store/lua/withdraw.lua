@@ -13,7 +13,5 @@ conditions().drop(token)
 if redis.call('GET', lock) ~= token then
   return 0
 end
-if serve('') ~= 'served' then
-  redis.call('DEL', lock)
-end
+hand_over_or_delete()
 return 1
