@@ -17,6 +17,8 @@ pub enum Mood {
     Down,
     /// Does not answer before its mood changes or the deadline has passed, and does nothing.
     Silent,
+    /// Does nothing before its mood changes, and then what it is asked, in its new mood.
+    Paused,
     /// Does what it is asked; its answer is lost.
     Mute,
     /// Does the next thing that it is asked, and its answer is lost with a connection that turns out to be closed; then it is fine.
@@ -75,9 +77,11 @@ impl Node {
     ) -> Result<T, StoreError> {
         self.asked.lock().unwrap().push((kind, token.to_owned()));
         let failed = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
-        let mood = *self.mood.lock().unwrap();
+        let paused = self.changed.wait_while(self.mood.lock().unwrap(), |mood| *mood == Mood::Paused);
+        let mood = *paused.unwrap();
         match mood {
             Mood::Fine => run(),
+            Mood::Paused => unreachable!("waited for"),
             Mood::Down => Err(failed("refused")),
             Mood::Silent => {
                 let mut now = self.mood.lock().unwrap();
