@@ -123,20 +123,97 @@ pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> 
     for call in calls {
         keys.entry(call.key).or_default().1.push((call.called, call.ended.max(call.called)));
     }
-    let mut longest = 0;
-    for (mut held, mut waited) in keys.into_values() {
-        held.sort_unstable();
+    let gaps = |(mut held, mut waited): (Spans, Spans)| {
         let waited = joined(&mut waited);
-        let mut free_from = from;
-        held.push((to, to));
-        for (start, end) in held {
-            if start > free_from {
-                longest = longest.max(covered(&waited, free_from, start.min(to)));
+        apart_from(&mut held, from, to).into_iter().map(|(start, end)| covered(&waited, start, end)).max()
+    };
+    keys.into_values().filter_map(gaps).max().unwrap_or(0)
+}
+
+/// What lies between `from` and `to` and in none of these.
+fn apart_from(intervals: &mut Spans, from: u64, to: u64) -> Spans {
+    let mut free_from = from;
+    let mut gaps = Spans::new();
+    for (start, end) in joined(intervals).into_iter().chain([(to, to)]) {
+        if start.min(to) > free_from {
+            gaps.push((free_from, start.min(to)));
+        }
+        free_from = free_from.max(end);
+    }
+    gaps
+}
+
+/// I4: the stretches (ns) in which a key was held at the server and by nobody that was alive, as they lie between `from` and `to`. `spans`: when the server was
+/// seen to have the same token under a key. A grant may be known to its holder so much later, and a release so much earlier: `slack`.
+pub fn orphans(spans: &[(u64, u64, u64)], holds: &[Record], (from, to): (u64, u64), slack: u64) -> Vec<u64> {
+    let mut held: BTreeMap<u64, Spans> = BTreeMap::new();
+    for hold in holds {
+        let end = hold.end().max(hold.ended).max(hold.granted);
+        held.entry(hold.key).or_default().push((hold.granted.saturating_sub(slack), end + slack));
+    }
+    let joined: BTreeMap<u64, Spans> = held.into_iter().map(|(key, mut spans)| (key, joined(&mut spans))).collect();
+    let mut found = Vec::new();
+    for &(key, start, end) in spans {
+        let mut held = joined.get(&key).cloned().unwrap_or_default();
+        found.extend(apart_from(&mut held, start.max(from), end.min(to)).into_iter().map(|(start, end)| end - start));
+    }
+    found
+}
+
+/// Unlocks that said Ok although another hold of the key had been granted since theirs. Only those that asked the server: a lease that was passed on to a thread of the
+/// same process, which its next fence tells, is found out about later; and so are holds without a fence, of which nobody knows that.
+pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
+    let process = |hold: &Record| (hold.key, hold.owner / 10_000);
+    let fences: HashSet<_> = holds.iter().map(|hold| (process(hold), hold.fence)).collect();
+    let asked = |hold: &Record| hold.outcome == Outcome::Ok && hold.fence > 0 && !fences.contains(&(process(hold), hold.fence + 1));
+    let mut found = Vec::new();
+    for holds in by_key(holds).values() {
+        for (i, hold) in holds.iter().enumerate().filter(|(_, hold)| asked(hold)) {
+            let mut since = holds[i + 1..].iter().take_while(|other| other.granted < hold.released);
+            let other = since.find(|other| other.owner != hold.owner && other.granted > hold.granted);
+            found.extend(other.map(|other| ((*hold).clone(), (*other).clone())));
+        }
+    }
+    found
+}
+
+/// The most holds in a row that threads of one process had of a key while another process waited for it all the time (I7). Expects holds of keys with a queue.
+pub fn longest_run(holds: &[Record]) -> usize {
+    let mut longest = 0;
+    for holds in by_key(holds).values() {
+        let mut run: Vec<&Record> = Vec::new();
+        for hold in holds {
+            if run.last().is_some_and(|last| last.owner / 10_000 != hold.owner / 10_000) {
+                // It waited from some moment of the run on.
+                longest = longest.max(run.iter().filter(|before| before.granted > hold.called).count());
+                run.clear();
             }
-            free_from = free_from.max(end);
+            run.push(hold);
         }
     }
     longest
+}
+
+/// How many slices of time saw no grant, and how many there are, between `from` and `to`, without those that reach into one of `but`.
+pub fn idle(holds: &[Record], (from, to): (u64, u64), but: &[(u64, u64)], slice: u64) -> (usize, usize) {
+    let granted: Vec<u64> = holds.iter().map(|hold| hold.granted).collect();
+    let (mut idle, mut all) = (0, 0);
+    let mut at = from;
+    while at + slice <= to {
+        let end = at + slice;
+        if !but.iter().any(|&(from, to)| from < end && at < to) {
+            all += 1;
+            let next = granted.partition_point(|granted| *granted < at);
+            idle += usize::from(granted.get(next).is_none_or(|granted| *granted >= end));
+        }
+        at = end;
+    }
+    (idle, all)
+}
+
+/// What is left between `from` and `to` without these.
+pub fn without(but: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    apart_from(&mut but.to_vec(), from, to)
 }
 
 /// Intervals that touch or overlap, as one: there are thousands of waiters, and as many gaps to look at.
@@ -154,8 +231,6 @@ fn joined(intervals: &mut Spans) -> Spans {
 
 /// The longest stretch between `from` and `to` that is covered by one of these, which are apart from each other and in order.
 fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
-    // What is held after the end has no gap before it.
-    let to = to.max(from);
     let first = intervals.partition_point(|(_, end)| *end <= from);
     let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
     within.map(|(start, end)| end.min(&to) - start.max(&from)).max().unwrap_or(0)
@@ -181,16 +256,17 @@ pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, us
     (late, by, early)
 }
 
-/// How long after `healed` a slice of `slice` ns first saw `share` of the grants per time of the stretch from `start` to `faulted`.
+/// How long after `healed` a stretch of `slice` ns first saw `share` of the grants per time of that from `start` to `faulted`. Holds in the order of their grants.
 pub fn recovery(holds: &[Record], (start, faulted): (u64, u64), (healed, end): (u64, u64), share: f64, slice: u64) -> Option<u64> {
-    let count = |from: u64, to: u64| holds.iter().filter(|hold| (from..to).contains(&hold.granted)).count() as f64;
+    let before = |at: u64| holds.partition_point(|hold| hold.granted < at);
+    let count = |from: u64, to: u64| (before(to) - before(from)) as f64;
     let usual = count(start, faulted) / (faulted - start) as f64 * slice as f64;
     let mut at = healed;
     while at + slice <= end {
         if count(at, at + slice) >= usual * share {
             return Some(at + slice - healed);
         }
-        at += slice / 4;
+        at += slice / 8;
     }
     None
 }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-const FIELDS: usize = 14;
+const FIELDS: usize = 15;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,10 +31,12 @@ pub enum Outcome {
     Mismatched = 11,
     /// The thread ended, by plan, while it held.
     Abandoned = 12,
+    /// A call that is none: the thread forked.
+    Forked = 13,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 13] = [
+    const ALL: [Outcome; 14] = [
         Outcome::Open,
         Outcome::Ok,
         Outcome::Lost,
@@ -48,6 +50,7 @@ impl Outcome {
         Outcome::Other,
         Outcome::Mismatched,
         Outcome::Abandoned,
+        Outcome::Forked,
     ];
 }
 
@@ -79,6 +82,8 @@ pub struct Record {
     pub tainted: u64,
     /// The timeout in ns plus one; 0 without.
     pub timeout: u64,
+    /// How often the end of the validity was seen moved.
+    pub renewed: u64,
 }
 
 impl Record {
@@ -99,6 +104,7 @@ impl Record {
             wrote: 0,
             tainted: 0,
             timeout,
+            renewed: 0,
         }
     }
 
@@ -133,6 +139,7 @@ impl Record {
             self.wrote,
             self.tainted,
             self.timeout,
+            self.renewed,
         ];
         fields.iter().flat_map(|field| field.to_le_bytes()).collect()
     }
@@ -155,6 +162,7 @@ impl Record {
             wrote: next(),
             tainted: next(),
             timeout: next(),
+            renewed: next(),
         }
     }
 }

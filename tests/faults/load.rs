@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, ErrorKind, Lock, LockOptions, RedisLock};
+use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Queue, RedisLock};
 
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
@@ -26,6 +26,8 @@ pub enum Habit {
     Panic,
     /// Ends without an unlock.
     Leak,
+    /// Forks; the child tries what it must not be able to do, and ends.
+    Fork,
     /// Other loads: producers and consumers of a bounded buffer (the first process produces, the others consume), the same with a producer that does not wait,
     Buffer,
     PollingBuffer,
@@ -38,10 +40,11 @@ pub enum Habit {
 }
 
 impl Habit {
-    const ALL: [Habit; 9] = [
+    const ALL: [Habit; 10] = [
         Habit::Unlock,
         Habit::Panic,
         Habit::Leak,
+        Habit::Fork,
         Habit::Buffer,
         Habit::PollingBuffer,
         Habit::Produce,
@@ -60,10 +63,14 @@ pub struct Load {
     pub lease: Duration,
     pub command: Duration,
     pub pool: u32,
-    /// Holds last up to this long,
+    /// Holds last up to this long.
     pub hold: Duration,
-    /// and this many in a million last three leases.
-    pub long: u64,
+    /// Threads, besides the others, whose holds last from one lease up to so many; each process has so many of them, and they have keys of their own.
+    pub long_leases: u32,
+    pub long_threads: u64,
+    pub long_keys: u64,
+    /// Keys that nothing is judged by, and whose locks a third party takes away: one thread of each process has long holds of these.
+    pub bait_keys: u64,
     /// Between two holds of a thread.
     pub pause: Duration,
     /// Whether threads also lock with timeouts, and without waiting.
@@ -73,10 +80,52 @@ pub struct Load {
     pub fenced: bool,
 }
 
+/// The options of a key's locks. They are mixed over the keys of a single server; a quorum has `Bare` alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Fenced,
+    /// With a callback for losses, too.
+    Told,
+    /// No queue on the server.
+    Unqueued,
+    /// No fences. Only without them is the first attempt a bare `SET`.
+    Bare,
+    /// No hand-offs between the threads of a process.
+    Alone,
+    /// In Redisson's layout: a hash, and no queue on the server.
+    Redisson,
+}
+
 impl Load {
-    /// One key in four has no fences, also on a single server: only without them is the first attempt a bare `SET`.
+    pub fn kind(&self, key: u64) -> Kind {
+        match key % 8 {
+            _ if !self.fenced => Kind::Bare,
+            2 => Kind::Unqueued,
+            3 | 7 => Kind::Bare,
+            4 => Kind::Alone,
+            5 => Kind::Told,
+            6 => Kind::Redisson,
+            _ => Kind::Fenced,
+        }
+    }
+
     pub fn fences(&self, key: u64) -> bool {
-        self.fenced && key % 4 != 3
+        self.kind(key) != Kind::Bare
+    }
+
+    /// How many keys there are: first those of short holds, then those of long ones.
+    pub fn all_keys(&self) -> u64 {
+        self.keys + self.long_keys
+    }
+
+    /// The keys whose locks are taken away.
+    pub fn bait(&self) -> Vec<u64> {
+        (self.all_keys()..self.all_keys() + self.bait_keys).collect()
+    }
+
+    /// How many threads a process has.
+    fn all_threads(&self) -> u64 {
+        self.threads + self.long_threads + self.bait_keys.min(1)
     }
 
     /// The arguments that say so.
@@ -93,7 +142,10 @@ impl Load {
             nanos(self.command).to_string(),
             self.pool.to_string(),
             nanos(self.hold).to_string(),
-            self.long.to_string(),
+            self.long_leases.to_string(),
+            self.long_threads.to_string(),
+            self.long_keys.to_string(),
+            self.bait_keys.to_string(),
             nanos(self.pause).to_string(),
             self.timed.to_string(),
             format!("{:?}", self.habit),
@@ -114,12 +166,54 @@ pub struct Process {
     pub client: Client,
     cells: witness::Cells,
     pub stop: AtomicBool,
+    /// How many losses each key's callback was told of, where it has one.
+    told: Vec<Arc<AtomicU64>>,
+}
+
+impl Process {
+    /// The client's lock of this key, with the options of its kind.
+    fn lock(&self, key: u64) -> RedisLock {
+        let options = LockOptions::new().lease(self.load.lease);
+        let options = match self.load.kind(key) {
+            Kind::Fenced | Kind::Told => options.fenced(),
+            Kind::Unqueued => options.fenced().queue(Queue::None),
+            Kind::Bare => options,
+            Kind::Alone => options.fenced().local_hand_offs(0),
+            Kind::Redisson => options.fenced().layout(Layout::Redisson),
+        };
+        self.client.lock_with(&key_name(key), options).expect("the options can work")
+    }
+
+    /// Losses of this key that its callback has been told of; `None`: it has none.
+    fn told(&self, key: u64) -> Option<u64> {
+        (self.load.kind(key) == Kind::Told).then(|| self.told[key as usize].load(Ordering::SeqCst))
+    }
 }
 
 /// The life of a client process: ends when the file `exit` appears.
 pub fn run(arguments: &[String]) {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info")).format_timestamp_micros().init();
-    let [dir, process, seed, url, threads, keys, lease, command, pool, hold, long, pause, timed, habit, fenced] = arguments else {
+    let [
+        dir,
+        process,
+        seed,
+        url,
+        threads,
+        keys,
+        lease,
+        command,
+        pool,
+        hold,
+        long_leases,
+        long_threads,
+        long_keys,
+        bait_keys,
+        pause,
+        timed,
+        habit,
+        fenced,
+    ] = arguments
+    else {
         panic!("a client process is started by the driver");
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
@@ -132,7 +226,10 @@ pub fn run(arguments: &[String]) {
         command: length(command),
         pool: u32::try_from(number(pool)).expect("a small number"),
         hold: length(hold),
-        long: number(long),
+        long_leases: u32::try_from(number(long_leases)).expect("a small number"),
+        long_threads: number(long_threads),
+        long_keys: number(long_keys),
+        bait_keys: number(bait_keys),
         pause: length(pause),
         timed: timed == "true",
         habit: Habit::ALL.into_iter().find(|known| format!("{known:?}") == *habit).expect("a habit"),
@@ -155,8 +252,20 @@ pub fn run(arguments: &[String]) {
     let built = builder.pool_size(load.pool).command_timeout(load.command).connect_timeout(load.command).build();
     let client = built.expect("the client can be made");
     let cells = witness::Cells::open(&dir);
-    let shared = Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false) });
-    let threads: Vec<_> = (0..shared.load.threads)
+    let told = (0..load.all_keys() + load.bait_keys).map(|_| Arc::default()).collect();
+    let shared = Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false), told });
+    // A callback stays as long as a handle of its lock.
+    let with_callbacks: Vec<_> = (0..shared.load.all_keys())
+        .filter(|key| shared.told(*key).is_some())
+        .map(|key| {
+            let (lock, told) = (shared.lock(key), Arc::clone(&shared.told[key as usize]));
+            lock.on_lost(move |_| {
+                told.fetch_add(1, Ordering::SeqCst);
+            });
+            lock
+        })
+        .collect();
+    let threads: Vec<_> = (0..shared.load.all_threads())
         .map(|index| {
             let (shared, owner) = (Arc::clone(&shared), process * 10_000 + index + 1);
             let seed = Random(seed ^ owner.wrapping_mul(0x5851_f42d_4c95_7f2d)).next();
@@ -168,7 +277,7 @@ pub fn run(arguments: &[String]) {
     shared.stop.store(true, Ordering::SeqCst);
     let failed = threads.into_iter().map(thread::JoinHandle::join).filter(Result::is_err).count();
     let closed = shared.client.close(Duration::from_secs(5)).is_ok();
-    drop(shared);
+    drop((shared, with_callbacks));
     // A thread is counted by the kernel until a moment after it was joined.
     thread::sleep(Duration::from_millis(100));
     status(format!("after {} {} {failed} {closed}", thread_count(), fd_count()));
@@ -181,12 +290,15 @@ fn wait_for(path: &Path) {
     }
 }
 
+/// Where the numbers of forks begin, among the calls of a thread.
+const FORKS: u64 = 1 << 60;
+
 const PLANNED: &str = "planned";
 
 /// One thread, or one after another where they end by habit.
 fn live(process: &Arc<Process>, owner: u64, seed: u64) {
     match process.load.habit {
-        Habit::Unlock | Habit::Panic | Habit::Leak => {}
+        Habit::Unlock | Habit::Panic | Habit::Leak | Habit::Fork => {}
         Habit::Limit => return limits::ask(process, owner, &mut Random(seed)),
         _ => return buffer::Worker::new(process, owner).run(&mut Random(seed)),
     }
@@ -198,7 +310,7 @@ fn live(process: &Arc<Process>, owner: u64, seed: u64) {
             let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Worker::new(&shared, owner, life).run(&mut random, &number);
         };
-        if process.load.habit == Habit::Unlock {
+        if matches!(process.load.habit, Habit::Unlock | Habit::Fork) {
             return work();
         }
         if let Err(panic) = thread::spawn(work).join()
@@ -218,6 +330,10 @@ struct Worker<'a> {
     writer: Writer,
     resource: witness::Client,
     locks: HashMap<u64, RedisLock>,
+    /// Whether this thread's holds are the long ones,
+    long: bool,
+    /// and the keys that it locks.
+    keys: std::ops::Range<u64>,
 }
 
 impl<'a> Worker<'a> {
@@ -225,7 +341,13 @@ impl<'a> Worker<'a> {
         // Several processes may have the same number one after another.
         let life = u64::from(std::process::id()) * 1_000_000 + life;
         let writer = Writer::create(&process.dir, owner, life);
-        Worker { process, owner, writer, resource: witness::Client::connect(&process.dir), locks: HashMap::new() }
+        let (load, index) = (&process.load, (owner - 1) % 10_000);
+        let (long, keys) = match index {
+            _ if index < load.threads => (false, 0..load.keys),
+            _ if index < load.threads + load.long_threads => (true, load.keys..load.all_keys()),
+            _ => (true, load.all_keys()..load.all_keys() + load.bait_keys),
+        };
+        Worker { process, owner, writer, resource: witness::Client::connect(&process.dir), locks: HashMap::new(), long, keys }
     }
 
     /// Calls until told to stop. Returns early, or panics, where that is the habit.
@@ -234,19 +356,13 @@ impl<'a> Worker<'a> {
         while !self.process.stop.load(Ordering::SeqCst) {
             // Over all lives of this owner, so that a hold has one name at witness B.
             let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
-            let key = random.below(load.keys);
+            let key = self.keys.start + random.below(self.keys.end - self.keys.start);
             if load.fenced && random.happens(50_000) {
                 self.echo(number, key);
                 continue;
             }
             let lock = self.lock(key);
-            let choice = random.below(10);
-            let timeout = match choice {
-                _ if !load.timed => None,
-                0 | 1 => Some(Duration::from_millis(50)),
-                2 => Some(Duration::ZERO),
-                _ => None,
-            };
+            let timeout = self.timeout(random);
             let mut record = Record::call(number, key, self.owner, now(), timeout.map_or(0, |timeout| nanos(timeout) + 1));
             let answer = match timeout {
                 None => lock.lock().map(|()| true),
@@ -274,13 +390,21 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// One thread in three always has a timeout, so that not everybody ends up waiting for a lock whose holder cannot be reached; the others now and then.
+    fn timeout(&self, random: &mut Random) -> Option<Duration> {
+        let impatient = (self.owner - 1) % 10_000 % 3 == 2;
+        match random.below(10) {
+            _ if !self.process.load.timed || self.long => None,
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(50)),
+            2..5 if impatient => Some(Duration::ZERO),
+            _ if impatient => Some(Duration::from_millis(50)),
+            _ => None,
+        }
+    }
+
     fn lock(&mut self, key: u64) -> RedisLock {
-        let make = || {
-            let options = LockOptions::new().lease(self.process.load.lease);
-            let options = if self.process.load.fences(key) { options.fenced() } else { options };
-            self.process.client.lock_with(&key_name(key), options).expect("the options can work")
-        };
-        self.locks.entry(key).or_insert_with(make).clone()
+        self.locks.entry(key).or_insert_with(|| self.process.lock(key)).clone()
     }
 
     /// Works under the lock, and unlocks. `true`: ended without, by habit.
@@ -292,13 +416,15 @@ impl<'a> Worker<'a> {
         self.writer.write(&record);
         let twice = random.happens(300_000);
         let mut wrong = load.fences(record.key) != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
-        let length = if random.happens(load.long) { load.lease * 3 } else { random.between((Duration::ZERO, load.hold)) };
+        let length = if self.long { (load.lease, load.lease * load.long_leases) } else { (Duration::ZERO, load.hold) };
+        let (length, told) = (random.between(length), self.process.told(record.key));
         let read = self.process.cells.read(record.key);
         let (until, mut written) = (now() + nanos(length), now());
         loop {
             see(lock, &mut record);
             let left = until.saturating_sub(now());
-            if left == 0 {
+            let is_bait = record.key >= load.all_keys();
+            if left == 0 || self.long && self.process.stop.load(Ordering::SeqCst) || is_bait && !lock.is_valid() {
                 break;
             }
             thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
@@ -325,7 +451,10 @@ impl<'a> Worker<'a> {
             let _ = lock.unlock();
             wrong |= lock.hold_count() != 1;
         }
-        if load.habit != Habit::Unlock && random.happens(50_000) {
+        if load.habit == Habit::Fork && random.happens(if self.long { 1_000_000 } else { 10_000 }) {
+            wrong |= !self.fork(lock, &record);
+        }
+        if matches!(load.habit, Habit::Panic | Habit::Leak) && random.happens(50_000) {
             see(lock, &mut record);
             (record.released, record.outcome) = (record.last_valid, Outcome::Abandoned);
             self.writer.write(&record);
@@ -346,8 +475,54 @@ impl<'a> Worker<'a> {
             record.outcome = Outcome::Other;
             log::error!("the hold count is wrong, or there is no fence");
         }
+        if record.outcome == Outcome::Lost && told.is_some() && !self.is_told(record.key, told) {
+            record.outcome = Outcome::Other;
+            log::error!("the callback was not told of a loss");
+        }
         self.writer.write(&record);
         false
+    }
+
+    /// Forks while this thread holds. The child has a copy of everything but the other threads: it must hold nothing, release nothing, ask the server nothing, and
+    /// come to an end. Whether that was so.
+    fn fork(&mut self, lock: &RedisLock, record: &Record) -> bool {
+        let mut call = Record::call(record.number + FORKS, record.key, self.owner, now(), 0);
+        let other = self.process.client.lock("fault:of-a-child");
+        let Ok(forked) = fork::fork() else { return true };
+        let child = match forked {
+            fork::Fork::Parent(child) => child,
+            fork::Fork::Child => {
+                let holds = lock.hold_count();
+                let releases = lock.unlock().is_ok() && holds == 1 || lock.force_unlock().is_ok();
+                let asks = other.try_lock(Duration::ZERO).is_ok();
+                std::process::exit(i32::from(releases) + 2 * i32::from(asks));
+            }
+        };
+        let mut status = None;
+        while status.is_none() && now() - call.called < 5_000_000_000 {
+            status = fork::waitpid_nohang(child).expect("it is our child");
+            thread::sleep(Duration::from_millis(1));
+        }
+        if status.is_none() {
+            let kill = std::process::Command::new("kill").args(["-KILL", &child.to_string()]).status();
+            log::error!("a forked child hung; killed: {}", kill.is_ok_and(|status| status.success()));
+        }
+        (call.ended, call.outcome) = (now(), Outcome::Forked);
+        self.writer.write(&call);
+        let well = status == Some(0);
+        if !well {
+            log::error!("a forked child did what it must not: {status:?}");
+        }
+        well
+    }
+
+    /// Whether the callback of this key is told of one more loss, within a second.
+    fn is_told(&self, key: u64, before: Option<u64>) -> bool {
+        let patience = now() + 1_000_000_000;
+        while self.process.told(key) <= before && now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
+        self.process.told(key) > before
     }
 
     /// Whether replies and requests still belong together.
@@ -378,7 +553,10 @@ impl Drop for Unlocks<'_> {
 pub fn see(lock: &RedisLock, record: &mut Record) {
     let at = now();
     if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
-        record.valid_until = at + nanos(remaining);
+        let until = at + nanos(remaining);
+        // What is measured of one end differs by far less.
+        record.renewed += u64::from(record.valid_until != 0 && until > record.valid_until + 20_000_000);
+        record.valid_until = until;
         record.last_valid = at;
     }
 }

@@ -52,3 +52,13 @@ pub fn memory(pid: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
+
+/// How many threads a process has; none if it has gone.
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
+/// How many descriptors a process has open; none if it has gone.
+pub fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}

@@ -1,6 +1,7 @@
 //! The fault driver: load by real processes, faults by row of the matrix, checkers over what happened. See `tests/faults/run`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod admin;
 mod buffer;
 mod check;
 mod clock;
@@ -12,9 +13,12 @@ mod machine;
 mod model;
 mod report;
 mod rows;
+mod samples;
 #[allow(dead_code)]
 #[path = "../it/support/mod.rs"]
 mod support;
+mod third_party;
+mod verdict;
 mod witness;
 mod world;
 

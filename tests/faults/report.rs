@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::judge::HEAD;
+use super::judge::{HEAD, REMARKS};
 use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
 use super::world::Size;
@@ -64,7 +64,7 @@ fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
 /// Runs a row, on this server or the usual one, and gives its line: a red one if there was none.
 fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> String {
     attempt(size, seed, row, in_namespace, server)
-        .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(15)))
+        .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(REMARKS - 4)))
 }
 
 /// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red row.

@@ -28,8 +28,17 @@ pub struct Row {
     pub faults: (u64, u64),
     /// At least so many holds in the faulted phase.
     pub holds: usize,
+    /// At least so many of them while the fault lasts, and is none that lets nobody be granted anything.
+    pub under_fault: usize,
+    /// At least so many renewals that their holders saw, and so many losses, in a quick run and in a full one: what the row is about.
+    pub renewals: (u64, u64),
+    pub losses: (u64, u64),
+    /// Whether what the server has is judged by the tokens that somebody alive knows of (I4).
+    pub orphans: bool,
     /// For how long no key may have waiters and no holder (I4), where the fault is no outage.
     pub free_within: Option<fn(&Load) -> Duration>,
+    /// Whether the order of those that wait is judged (I7): where nothing keeps them from the server.
+    pub fair: bool,
     /// Whether timed calls must end in time (I6): not where the clients themselves are stopped.
     pub punctual: bool,
     pub may_lose: bool,
@@ -62,7 +71,12 @@ const USUAL: Row = Row {
     name: "",
     faults: (5, 20),
     holds: 1000,
+    under_fault: 100,
+    renewals: (0, 0),
+    losses: (0, 0),
+    orphans: true,
     free_within: None,
+    fair: false,
     punctual: true,
     may_lose: true,
     may_be_unknown: true,
@@ -89,7 +103,7 @@ fn at_once(load: &Load) -> Duration {
     load.lease / 2
 }
 
-/// Every row that is built, by number. The matrix ends at 62; 63 to 66 are the faults of conditions, 67 is a planned failover.
+/// Every row that is built, by number. The matrix ends at 62; what follows came of what reviews found.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> = [
         network::rows(),

@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::admin::Admin;
 use super::clock::{Random, nanos, now};
 use super::load::{Habit, Load, key_name};
 use super::support::process::Guarded;
@@ -29,6 +31,8 @@ pub struct Tune {
     pub load: Load,
     /// Without the proxy in between.
     pub direct: bool,
+    /// Whether the first process has a proxy of its own.
+    pub apart: bool,
     pub server: ServerBuilder,
     /// User and password that the clients come with.
     pub user: Option<(&'static str, &'static str)>,
@@ -60,15 +64,17 @@ impl Tune {
                 command: ms(500),
                 pool: 8,
                 hold: ms(if quick { 2 } else { 5 }),
-                // One in a hundred would have most keys held for long most of the time: 70 holds a second in all, and a quick run, of few keys
-                // and seconds, would see next to nothing else. Rows that are about long holds have more of them.
-                long: if quick { 100 } else { 2_000 },
+                long_leases: 3,
+                long_threads: if quick { 1 } else { 2 },
+                long_keys: if quick { 4 } else { 8 },
+                bait_keys: 2,
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
                 fenced: true,
             },
             direct: false,
+            apart: true,
             server: Server::builder().arg("maxclients", "4000"),
             user: None,
             baseline: ms(if quick { 1200 } else { 5000 }),
@@ -107,12 +113,17 @@ pub struct World {
     pub tune: Tune,
     pub random: Random,
     pub server: Server,
+    /// Before the server, for all client processes but the first.
     pub proxy: Proxy,
+    /// For the first, so that a fault can hit one and spare the others. Not used on a quorum, and where there is no proxy in between.
+    pub apart: Proxy,
     /// The other nodes of a quorum, or the server's replica.
     pub more: Vec<(Server, Proxy)>,
     pub resource: Resource,
     pub dir: TempDir,
     pub clients: Vec<Guarded>,
+    /// Theirs, for whoever looks at them meanwhile.
+    pub pids: Arc<Mutex<Vec<u32>>>,
     /// Over all, also those that were killed.
     pub spawned: u64,
     pub faults: u64,
@@ -127,20 +138,32 @@ pub struct World {
     pub secrets: HashSet<String>,
     /// When the fault was there, from and to.
     pub times: Vec<(u64, u64)>,
+    /// When nobody could be granted anything because of it.
+    pub outages: Vec<(u64, u64)>,
+    /// Whether that is so in the present window.
+    pub is_outage: bool,
+    /// When clients, all or some, could not reach the server.
+    pub cut_offs: Vec<(u64, u64)>,
+    /// Which processes the present fault hits: the first alone, or all.
+    pub only_first: bool,
+    apart_url: Option<String>,
     seed: u64,
-    admin: Option<redis::Connection>,
+    admin: Admin,
 }
 
 impl World {
     /// Starts the server, the proxy and the resource. No clients yet.
     pub fn new(size: Size, mut tune: Tune, seed: u64) -> World {
         let server = std::mem::take(&mut tune.server).start();
-        let proxy = Proxy::start(server.port());
+        let (proxy, apart) = (Proxy::start(server.port()), Proxy::start(server.port()));
         let dir = tempfile::Builder::new().prefix("distlock-faults-").tempdir_in("/dev/shm").expect("a directory in memory");
         let resource = Resource::start(dir.path());
         let port = if tune.direct { server.port() } else { proxy.port() };
         let user = tune.user.map_or(String::new(), |(name, password)| format!("{name}:{password}@"));
-        tune.load.url = format!("redis://{user}127.0.0.1:{port}/");
+        let admin = Admin::of(&server, ms(5000));
+        let url = |port: u16| format!("redis://{user}127.0.0.1:{port}/");
+        tune.load.url = url(port);
+        let apart_url = (tune.apart && !tune.direct).then(|| url(apart.port()));
         let secrets = tune.user.iter().map(|(_, password)| (*password).to_owned()).collect();
         World {
             size,
@@ -148,10 +171,12 @@ impl World {
             random: Random(seed),
             server,
             proxy,
+            apart,
             more: Vec::new(),
             resource,
             dir,
             clients: Vec::new(),
+            pids: Arc::default(),
             spawned: 0,
             faults: 0,
             least_faults: 0,
@@ -160,16 +185,23 @@ impl World {
             remarks: Vec::new(),
             secrets,
             times: Vec::new(),
+            outages: Vec::new(),
+            is_outage: false,
+            cut_offs: Vec::new(),
+            only_first: false,
+            apart_url,
             seed,
-            admin: None,
+            admin,
         }
     }
 
     /// Starts all client processes and waits until they work.
     pub fn start_clients(&mut self) {
-        for _ in 0..self.tune.processes {
-            self.add_client();
+        for place in 0..self.tune.processes {
+            let client = self.spawn_client(place == 0);
+            self.clients.push(client);
         }
+        self.note_pids();
         let started = now();
         while (0..self.spawned).any(|process| !self.status(process).contains("started")) {
             assert!(now() - started < 30_000_000_000, "the clients do not start: {}", self.logs());
@@ -178,26 +210,76 @@ impl World {
         thread::sleep(ms(300));
     }
 
-    fn spawn_client(&mut self) -> Guarded {
+    fn spawn_client(&mut self, first: bool) -> Guarded {
         let process = self.spawned;
         self.spawned += 1;
         let own = self.dir.path().join(format!("client-{process}"));
         fs::create_dir(&own).expect("a directory for the client");
         let program = std::env::current_exe().expect("the driver's own program");
         let seed = self.seed ^ (process + 1).wrapping_mul(0x2545_f491_4f6c_dd1d);
-        Guarded::start(&own, &program.display().to_string(), &self.tune.load.arguments(self.dir.path(), process, seed))
+        let url = self.apart_url.iter().find(|_| first).cloned().unwrap_or_else(|| self.tune.load.url.clone());
+        let load = Load { url, ..self.tune.load.clone() };
+        Guarded::start(&own, &program.display().to_string(), &load.arguments(self.dir.path(), process, seed))
     }
 
     /// Starts one more client process.
     pub fn add_client(&mut self) {
-        let client = self.spawn_client();
+        let client = self.spawn_client(false);
         self.clients.push(client);
+        self.note_pids();
+    }
+
+    fn note_pids(&self) {
+        *self.pids.lock().expect("nobody panics with it") = self.clients.iter().map(Guarded::pid).collect();
+    }
+
+    /// Has only the first process be hit by what follows.
+    pub fn choose_first(&mut self) {
+        (self.only_first, self.is_outage) = (true, false);
+    }
+
+    /// Has every client process talk to these servers, separated by commas.
+    pub fn at(&mut self, urls: String) {
+        (self.tune.load.url, self.apart_url) = (urls, None);
+    }
+
+    /// Says whom the next fault hits: every other time the first process alone. Where it hits all of them, nobody can be granted anything.
+    pub fn choose(&mut self) {
+        self.only_first = self.apart_url.is_some() && self.times.len() % 2 == 1;
+        self.is_outage = !self.only_first;
+    }
+
+    /// Whether the first process may have been cut off alone.
+    pub fn has_apart(&self) -> bool {
+        self.apart_url.is_some()
+    }
+
+    /// What a background thread may draw from.
+    pub fn seed_for(&self, what: u64) -> Random {
+        Random(self.seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The proxies of those that the present fault hits.
+    pub fn links(&self) -> impl Iterator<Item = &Proxy> {
+        [&self.apart, &self.proxy].into_iter().take(if self.only_first { 1 } else { 2 })
+    }
+
+    /// Ends the connections of those that the present fault hits, and says how many there were.
+    pub fn cut_all(&self) -> usize {
+        self.links().map(Proxy::cut_all).sum()
+    }
+
+    /// One of the two, by how many processes are behind it.
+    pub fn some_link(&mut self) -> &Proxy {
+        let apart = self.apart_url.is_some() && self.random.below(self.tune.processes) == 0;
+        if apart { &self.apart } else { &self.proxy }
     }
 
     /// Kills one client process and starts another in its place.
     pub fn replace_client(&mut self, index: usize) {
-        let new = self.spawn_client();
+        let new = self.spawn_client(index == 0);
         std::mem::replace(&mut self.clients[index], new).kill_and_keep_dir();
+        self.note_pids();
     }
 
     pub fn status(&self, process: u64) -> String {
@@ -229,11 +311,18 @@ impl World {
         let end = self.patience(time);
         loop {
             let from = now();
+            (self.is_outage, self.only_first) = (false, false);
             on(self);
             let length = self.draw(self.tune.on);
             thread::sleep(length);
             off(self);
             self.times.push((from, now()));
+            if self.is_outage {
+                self.outages.push((from, now()));
+            }
+            if self.is_outage || self.only_first {
+                self.cut_offs.push((from, now()));
+            }
             let length = self.draw(self.tune.off);
             thread::sleep(length);
             if end.is_over(self) {
@@ -263,31 +352,20 @@ impl World {
         Patience { least: now() + nanos(time), most: now() + nanos(time) * 8, holds: super::history::about(self.dir()) + 2200 }
     }
 
-    /// Runs a command at the server, over a connection that is kept. `None`: the server did not answer, or refused.
+    /// Runs a command at the server. `None`: it did not answer, or refused.
     pub fn command(&mut self, words: &[&str]) -> Option<redis::Value> {
-        if self.admin.is_none() {
-            let client = redis::Client::open(self.server.url()).ok()?;
-            let connection = client.get_connection_with_timeout(ms(2000)).ok()?;
-            connection.set_read_timeout(Some(ms(5000))).ok()?;
-            self.admin = Some(connection);
-        }
-        let (name, arguments) = words.split_first()?;
-        let answer = redis::cmd(name).arg(arguments).query(self.admin.as_mut()?);
-        if answer.as_ref().is_err_and(|error: &redis::RedisError| error.is_io_error() || error.is_unrecoverable_error()) {
-            self.admin = None;
-        }
-        answer.ok()
+        self.admin.command(words)
     }
 
     /// Whether we have a connection of our own to the server.
     pub fn is_looking(&mut self) -> bool {
         self.command(&["PING"]);
-        self.admin.is_some()
+        self.admin.is_connected()
     }
 
     /// Remembers the tokens that the locks hold now.
     pub fn learn_secrets(&mut self) {
-        for key in 0..self.tune.load.keys {
+        for key in 0..self.tune.load.all_keys() {
             if let Some(redis::Value::BulkString(token)) = self.command(&["GET", &key_name(key)]) {
                 let token = String::from_utf8_lossy(&token).into_owned();
                 if token.len() > 8 {

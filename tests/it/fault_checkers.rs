@@ -16,7 +16,10 @@ mod model;
 #[path = "../faults/witness.rs"]
 mod witness;
 
-use check::{fence_regressions, longest_stuck, longest_unnoticed, lost_updates, overlaps, recovery, stale_writes, timing};
+use check::{
+    false_releases, fence_regressions, idle, longest_run, longest_stuck, longest_unnoticed, lost_updates, orphans, overlaps, recovery,
+    stale_writes, timing,
+};
 use history::{Outcome, Record};
 use witness::Offer;
 
@@ -123,6 +126,40 @@ fn a_key_is_stuck_while_somebody_waits_and_nobody_holds() {
     assert_eq!(longest_stuck(&[holds[0].clone(), nobody_asked], &[], 0, 100), 1);
     let refused = Record { ended: 95, ..Record::call(9, 1, 3, 75, 1) };
     assert_eq!(longest_stuck(&[hold(1, 10, 20, 1)], &[refused], 0, 100), 20);
+}
+
+#[test]
+fn a_token_that_nobody_alive_knows_of_is_an_orphan() {
+    let holds = [hold(1, 100, 200, 1), hold(2, 300, 400, 2)];
+    // A hold has ended when its unlock is answered, one later than it was called.
+    assert_eq!(orphans(&[(1, 110, 390)], &holds, (0, 1000), 10), [79]);
+    assert_eq!(orphans(&[(1, 95, 210), (1, 295, 405)], &holds, (0, 1000), 10), [0_u64; 0]);
+    assert_eq!(orphans(&[(2, 100, 200)], &holds, (150, 1000), 10), [50], "another key's holder is none of its own");
+}
+
+#[test]
+fn an_unlock_that_says_ok_after_another_grant_is_found() {
+    let lost = Record { outcome: Outcome::Lost, ..hold(1, 10, 50, 1) };
+    assert_eq!(false_releases(&[lost, hold(2, 20, 30, 2), hold(1, 60, 70, 3)]).len(), 0);
+    assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3)]).len(), 1);
+    let passed_on = hold(2, 55, 60, 2);
+    assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3), passed_on]).len(), 0, "it did not ask the server");
+}
+
+#[test]
+fn time_without_grants_is_idle_unless_nobody_could_be_granted_anything() {
+    let holds = [hold(1, 10, 20, 1), hold(1, 30, 35, 2), hold(1, 190, 195, 3)];
+    assert_eq!(idle(&holds, (0, 200), &[], 50), (2, 4));
+    assert_eq!(idle(&holds, (0, 200), &[(60, 100)], 50), (1, 3));
+}
+
+#[test]
+fn a_process_that_keeps_a_key_from_another_is_found() {
+    let run = |from: u64| (from..from + 5).map(|at| hold(10_001, at * 10, at * 10 + 5, at));
+    let waited = |since: u64| Record { called: since, ..hold(20_001, 500, 510, 50) };
+    assert_eq!(longest_run(&run(10).chain([waited(0)]).collect::<Vec<_>>()), 5);
+    assert_eq!(longest_run(&run(10).chain([waited(125)]).collect::<Vec<_>>()), 2);
+    assert_eq!(longest_run(&run(10).chain(run(20)).collect::<Vec<_>>()), 0, "nobody else wants it");
 }
 
 #[test]

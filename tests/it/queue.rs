@@ -182,9 +182,10 @@ fn a_waiter_that_is_dead_by_its_own_word_is_dropped() {
     let lock = ByHand::new(&server);
     let _ears = (listen(&server, "dead"), listen(&server, "alive"));
     lock.ask("holder", 1, &At::new("none"));
-    lock.is_refused("dead", 1, &At { alive_for: Duration::from_millis(1), ..At::new("dead") });
+    // The queue would end with it, twice as late, if nobody else came: there is time for that.
+    lock.is_refused("dead", 1, &At { alive_for: Duration::from_millis(300), ..At::new("dead") });
     lock.is_refused("alive", 1, &At::new("alive"));
-    thread::sleep(Duration::from_millis(5));
+    thread::sleep(Duration::from_millis(310));
     lock.release("holder");
     assert_eq!(lock.holder().as_deref(), Some("alive"));
     assert_eq!(lock.redis::<u32>("ZCARD {a}:queue"), 0);
@@ -498,7 +499,9 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
     let (say, hear) = mpsc::channel();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     thread::spawn(move || {
-        let lock = waiter.lock("a");
+        // It does not ask by itself before the clock has gone on by more than it does here.
+        let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(20)));
+        let lock = waiter.lock_with("a", patient).unwrap();
         lock.lock().unwrap();
         say.send((lock.remaining(), lock.inspect().unwrap().unwrap().remaining)).unwrap();
         lock.unlock().unwrap();

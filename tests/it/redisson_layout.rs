@@ -124,13 +124,13 @@ fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
 #[test]
 fn a_lease_is_renewed_and_only_ours() {
     let server = Server::start();
-    let lock = client(&server.url()).lock_with("a", options().lease(ms(300))).unwrap();
+    let lock = client(&server.url()).lock_with("a", options().lease(ms(1_000))).unwrap();
     let (tell, told) = mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     lock.lock().unwrap();
     let mut java = Java::new(&server, 7);
     let start = Instant::now();
-    while start.elapsed() < ms(900) {
+    while start.elapsed() < ms(2_500) {
         assert!(lock.is_valid() && java.acquire("a", 5_000).is_some());
         thread::sleep(ms(20));
     }

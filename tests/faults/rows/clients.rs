@@ -14,8 +14,10 @@ pub fn rows() -> Vec<Row> {
             name: "client killed (-9)",
             free_within: Some(a_lease),
             leaves_no_queue: false,
+            // What a dead process held is free after a lease, and until then whoever asks for it waits.
+            tune: |tune| (tune.load.lease, tune.load.keys) = (ms(1000), tune.load.keys * 4),
             run: |world| {
-                let pause = if world.size == super::super::world::Size::Quick { (ms(500), ms(900)) } else { (ms(3000), ms(3000)) };
+                let pause = if world.size == super::super::world::Size::Quick { (ms(900), ms(1300)) } else { (ms(3000), ms(3000)) };
                 world.repeat(pause, |world| {
                     let index = world.random.below(world.tune.processes) as usize;
                     world.replace_client(index);
@@ -45,6 +47,22 @@ pub fn rows() -> Vec<Row> {
             may_be_unknown: false,
             tune: |tune| tune.load.habit = Habit::Leak,
             run: habit,
+            ..USUAL
+        },
+        Row {
+            number: 68,
+            name: "a child is forked while its parent holds",
+            may_fail: false,
+            may_lose: false,
+            may_be_unknown: false,
+            // While a process copies itself it does nothing else, and its child has its descriptors.
+            punctual: false,
+            recovers: false,
+            faults: (30, 300),
+            tune: |tune| {
+                (tune.load.habit, tune.load.lease, tune.faulted) = (Habit::Fork, ms(3000), tune.faulted.max(ms(5000)));
+            },
+            run: forks,
             ..USUAL
         },
         Row {
@@ -79,11 +97,13 @@ pub fn rows() -> Vec<Row> {
             // Long enough, and with leases short enough, that some are lost: those must be told.
             tune: |tune| {
                 tune.load.lease = ms(400);
-                (tune.load.long, tune.load.command) = (tune.load.long.max(5000), ms(250));
+                (tune.load.long_threads, tune.load.command) = (4, ms(250));
+                tune.load.long_keys = 16;
                 tune.on = (ms(1000), ms(1500));
                 tune.faulted = tune.faulted.max(ms(8000));
             },
             run: starve,
+            losses: (3, 30),
             ..USUAL
         },
         Row {
@@ -97,10 +117,11 @@ pub fn rows() -> Vec<Row> {
             // One key, one holder: the rate is that of the hand-offs, and the same in all phases.
             tune: |tune| {
                 (tune.processes, tune.load.threads, tune.load.keys) = (4, 250, 1);
-                (tune.load.hold, tune.load.long, tune.load.timed) = (ms(0), 0, false);
+                (tune.load.hold, tune.load.long_threads, tune.load.timed) = (ms(0), 0, false);
                 (tune.direct, tune.faulted) = (true, tune.faulted.max(ms(6000)));
             },
             run: waiters,
+            fair: true,
             ..USUAL
         },
         Row {
@@ -113,6 +134,7 @@ pub fn rows() -> Vec<Row> {
             may_be_unknown: false,
             tune: |tune| (tune.processes, tune.load.threads, tune.load.pool) = (2, 100, 1),
             run: habit,
+            fair: true,
             ..USUAL
         },
     ]
@@ -123,6 +145,13 @@ fn habit(world: &mut World) {
     world.repeat((ms(500), ms(500)), |world| {
         let (holds, _) = super::super::history::read_all(world.dir());
         world.faults = holds.iter().filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned).count() as u64;
+    });
+}
+
+fn forks(world: &mut World) {
+    world.repeat((ms(500), ms(500)), |world| {
+        let (_, calls) = super::super::history::read_all(world.dir());
+        world.faults = calls.iter().filter(|call| call.outcome == super::super::history::Outcome::Forked).count() as u64;
     });
 }
 

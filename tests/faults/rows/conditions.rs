@@ -26,6 +26,7 @@ pub fn rows() -> Vec<Row> {
     vec![
         Row {
             number: 63,
+            orphans: false,
             name: "conditions: notifier killed, before, in and after notify",
             free_within: Some(|_| NEVER_LOST),
             leaves_no_queue: false,
@@ -41,6 +42,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 64,
+            orphans: false,
             name: "conditions: waiter killed, waiting or just notified",
             // One that dies with the lock, and before it did anything, is found out about once its first lease is over and another gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
@@ -48,6 +50,7 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
                 (tune.processes, tune.load.threads, tune.load.keys, tune.load.timed) = (5, 1, 1, true);
+                (tune.load.long_threads, tune.apart) = (0, false);
             },
             run: waiters,
             after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
@@ -55,6 +58,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 65,
+            orphans: false,
             name: "conditions: cut before send, cut after send, reply swallowed, in wait and in notify",
             free_within: Some(|_| NEVER_LOST),
             tune: |tune| buffers(tune, Habit::Buffer),
@@ -68,6 +72,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 66,
+            orphans: false,
             class: 'T',
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
@@ -95,6 +100,7 @@ pub fn rows() -> Vec<Row> {
 fn buffers(tune: &mut Tune, habit: Habit) {
     (tune.processes, tune.load.threads, tune.load.keys, tune.load.lease) = (2, 8, 8, ms(1000));
     (tune.load.habit, tune.load.timed, tune.load.hold) = (habit, false, Duration::from_micros(300));
+    (tune.load.long_threads, tune.apart) = (0, false);
     // So long that whoever is early finds nothing to do, and waits; else both would meet in the lock's own queue, and nobody in a condition.
     tune.load.pause = ms(8);
 }

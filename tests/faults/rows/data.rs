@@ -1,7 +1,8 @@
 //! The locks' own data: foreign, deleted, overwritten, lost.
 
-use super::super::clock::{nanos, now};
-use super::super::load::key_name;
+use super::super::clock::now;
+use super::super::load::{Kind, key_name};
+use super::super::third_party;
 use super::super::world::{World, ms};
 use super::{Row, USUAL, a_lease};
 
@@ -38,14 +39,15 @@ pub fn rows() -> Vec<Row> {
             number: 45,
             class: 'T',
             name: "keys deleted or overwritten by a third party",
-            // Some holds end before the loss is noticed, and unlock; others go on until it is. Mostly nobody waits for them.
+            // Some holds end before the loss is noticed, and unlock; others go on until it is. Mostly nobody waits for them. So many are renewed that what
+            // a renewal does wrong once in a hundred times is seen.
             tune: |tune| {
-                (tune.load.hold, tune.load.long) = (ms(40), tune.load.long.max(6000));
-                tune.load.keys *= 4;
+                tune.load.hold = ms(40);
+                (tune.load.long_threads, tune.load.long_keys) = (16, 64);
                 // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
-            run: third_party,
+            run: third_parties,
             ..USUAL
         },
         Row {
@@ -61,8 +63,7 @@ pub fn rows() -> Vec<Row> {
                         0 => world.server.restart(),
                         1 => {
                             // The locks, and who waits for them, stay.
-                            let counters: Vec<String> =
-                                (0..world.tune.load.keys).map(|key| format!("{{{}}}:fence", key_name(key))).collect();
+                            let counters: Vec<String> = (0..world.tune.load.all_keys()).flat_map(counters).collect();
                             let words: Vec<&str> = std::iter::once("DEL").chain(counters.iter().map(String::as_str)).collect();
                             let deleted = world.command(&words);
                             world.faults += u64::from(matches!(deleted, Some(redis::Value::Int(1..))));
@@ -73,7 +74,7 @@ pub fn rows() -> Vec<Row> {
                         }
                     }
                     let at = if now() - at > 20_000_000 { now() } else { at };
-                    world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));
+                    world.taken.extend((0..world.tune.load.all_keys()).map(|key| (key, at)));
                     world.faults += 1;
                 });
             },
@@ -85,7 +86,7 @@ pub fn rows() -> Vec<Row> {
             name: "eviction, volatile-lru and allkeys-lru",
             // While there is no room, what is not evicted is refused.
             tune: |tune| {
-                (tune.load.long, tune.healing) = (tune.load.long.max(3000), tune.healing.max(tune.load.lease * 5));
+                tune.healing = tune.healing.max(tune.load.lease * 5);
                 // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
@@ -96,66 +97,24 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// A key that has the same token for a while, so that what its holder does can be seen; if there is none, any. None of `but`.
-fn held_for_long(world: &mut World, but: &[u64]) -> u64 {
-    let mut key = 0;
-    for _ in 0..10 {
-        // Also where none is held: one that is deleted and overwritten at the same time would look as if a client had done it.
-        key = loop {
-            let any = world.random.below(world.tune.load.keys);
-            if !but.contains(&any) {
-                break any;
-            }
-        };
-        let token = world.command(&["GET", &key_name(key)]);
-        std::thread::sleep(ms(10));
-        let is_held = matches!(token, Some(redis::Value::BulkString(_))) && world.command(&["GET", &key_name(key)]) == token;
-        if is_held {
-            break;
-        }
-    }
-    key
+/// The fence counters that a key may have.
+fn counters(key: u64) -> [String; 2] {
+    let name = key_name(key);
+    [format!("{{{name}}}:fence"), format!("redisson_lock_token:{{{name}}}")]
 }
 
-/// A deleted key must not come back, and an overwritten one must stay what it was made: no renewal may create or extend it, no release delete
-/// it. Several at a time, because each has to be looked at for longer than a renewal takes to come.
-fn third_party(world: &mut World) {
-    let (look, foreign) = (world.tune.load.lease * 2 / 5, world.tune.load.lease * 4 / 5);
+/// Many keys at a time: of the long holds, and a few of the short ones.
+fn third_parties(world: &mut World) {
+    let load = world.tune.load.clone();
+    let is_string = |key: &u64| load.kind(*key) != Kind::Redisson;
     world.repeat((ms(20), ms(120)), |world| {
-        let (mut keys, mut deleted, mut overwritten) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..2 {
-            keys.push(held_for_long(world, &keys));
-            let key = keys[keys.len() - 1];
-            let token = world.command(&["GET", &key_name(key)]);
-            if matches!(token, Some(redis::Value::BulkString(_))) && world.command(&["DEL", &key_name(key)]) == Some(redis::Value::Int(1)) {
-                world.taken.push((key, now()));
-                deleted.push((key, token));
-            }
-            keys.push(held_for_long(world, &keys));
-            let (key, before) = (keys[keys.len() - 1], now());
-            world.command(&["SET", &key_name(key), "foreign", "PX", &foreign.as_millis().to_string()]);
-            world.taken.push((key, now()));
-            overwritten.push((key, before, now()));
-        }
-        world.faults += (deleted.len() + overwritten.len()) as u64;
-        std::thread::sleep(look);
-        for (key, token) in deleted {
-            if world.command(&["GET", &key_name(key)]) == token {
-                world.problems.push("a deleted lock was created again under its old token (I12)".into());
-            }
-        }
-        for (key, before, after) in overwritten {
-            // A server under load looks at its clock some time before it answers. A renewal would leave more than is allowed for that.
-            let most = nanos(foreign + look / 4).saturating_sub(now() - after) / 1_000_000;
-            let left = world.command(&["PTTL", &key_name(key)]);
-            let value = world.command(&["GET", &key_name(key)]);
-            let whole = matches!((&value, &left), (Some(redis::Value::BulkString(value)), Some(redis::Value::Int(left)))
-                if value == b"foreign" && u64::try_from(*left).is_ok_and(|left| left <= most));
-            // On a machine under load it may have ended by itself before it was looked at.
-            if !whole && now() - before < nanos(foreign) {
-                world.problems.push(format!("a foreign value was touched (I12): {value:?}, {left:?} ms left"));
-            }
-        }
+        let mut keys = third_party::shuffled(&mut world.random, (0..load.keys).filter(is_string));
+        keys.truncate(6);
+        keys.extend(third_party::shuffled(&mut world.random, (load.keys..load.all_keys()).filter(is_string)));
+        let round = third_party::take(&keys, load.lease, &mut |words| world.command(words));
+        world.faults += round.taken.len() as u64;
+        world.taken.extend(round.taken);
+        world.problems.extend(round.problems);
     });
 }
 
@@ -168,17 +127,18 @@ fn failover(world: &mut World) {
         if !away {
             world.command(&["FLUSHALL"]);
         }
-        world.proxy.set_upstream(if away { other.port() } else { world.server.port() });
-        world.proxy.cut_all();
+        let port = if away { other.port() } else { world.server.port() };
+        world.links().for_each(|link| link.set_upstream(port));
+        world.cut_all();
         let at = now();
         if !away {
             let _: redis::RedisResult<()> = redis::cmd("FLUSHALL").query(&mut other.connection());
         }
-        world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));
+        world.taken.extend((0..world.tune.load.all_keys()).map(|key| (key, at)));
         world.faults += 1;
     });
-    world.proxy.set_upstream(world.server.port());
-    world.proxy.cut_all();
+    world.links().for_each(|link| link.set_upstream(world.server.port()));
+    world.cut_all();
 }
 
 /// The server runs out of memory for a moment, and makes room with what is not for ever: the locks, their queues and their fences.
@@ -197,7 +157,7 @@ fn eviction(world: &mut World) {
         std::thread::sleep(ms(20));
         world.command(&["CONFIG", "SET", "maxmemory", "0"]);
         let at = now();
-        world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));
+        world.taken.extend((0..world.tune.load.all_keys()).map(|key| (key, at)));
         let keys = evicted(world) - before;
         by_policy[which] += keys;
         world.faults += u64::from(keys > 0);

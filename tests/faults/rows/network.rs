@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::clock::{nanos, now};
 use super::super::history;
-use super::super::support::{Fault, Held, Mode, Planned, Rule};
+use super::super::support::{Fault, Held, Mode, Planned, Proxy, Rule};
 use super::super::world::{World, ms};
 use super::packets::{self, Namespace};
 use super::{Row, USUAL, a_lease};
@@ -26,6 +26,7 @@ pub fn rows() -> Vec<Row> {
             // A million holds would take longer than the other rows together: a soak has them.
             tune: |tune| tune.direct = true,
             run: |world| world.repeat((ms(100), ms(100)), |_| ()),
+            fair: true,
             ..USUAL
         },
         Row {
@@ -39,7 +40,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 4,
             name: "cut after send",
-            free_within: Some(a_lease),
+            // One that is withdrawn is gone after a moment; a key may be hit several times in a row.
+            free_within: Some(|_| ms(3000)),
+            // An attempt that nobody withdraws lasts for its whole lease.
+            tune: |tune| tune.load.lease = ms(5000),
             run: |world| shower(world, OFTEN, any, |_| Fault::CutAfter),
             ..USUAL
         },
@@ -49,7 +53,7 @@ pub fn rows() -> Vec<Row> {
             // An orphan that nobody withdraws lasts for its whole lease. One that is withdrawn is gone after a command timeout and a moment;
             // a key may be hit several times in a row.
             free_within: Some(|_| ms(3000)),
-            tune: |tune| (tune.load.lease, tune.load.long) = (ms(5000), 0),
+            tune: |tune| tune.load.lease = ms(5000),
             run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
             ..USUAL
         },
@@ -58,24 +62,27 @@ pub fn rows() -> Vec<Row> {
             name: "renewal reply swallowed, 1 of 2",
             free_within: Some(a_lease),
             may_lose: false,
-            // Renewals come of long holds, and many keys keep those from standing in everybody's way.
-            tune: |tune| {
-                (tune.load.long, tune.load.keys, tune.load.threads) = (tune.load.long.max(1000), tune.load.keys * 4, tune.load.threads * 2)
-            },
+            // Renewals come of long holds.
+            tune: |tune| (tune.load.long_threads, tune.load.long_keys) = (6, 24),
             run: |world| {
                 // One reply that is missing costs all that were asked for together. Until the next one each of them has been asked for again.
-                let (apart, last) = (nanos(world.tune.load.lease / 3 + world.tune.load.command), AtomicU64::new(0));
-                let every_other = move |command: &[Vec<u8>]| {
-                    let is_due = is_extend(command) && now() - last.load(Ordering::SeqCst) > apart;
-                    if is_due {
-                        last.store(now(), Ordering::SeqCst);
+                let apart = nanos(world.tune.load.lease / 3 + world.tune.load.command);
+                let every_other = || {
+                    let last = AtomicU64::new(0);
+                    move |command: &[Vec<u8>]| {
+                        let is_due = is_extend(command) && now() - last.load(Ordering::SeqCst) > apart;
+                        if is_due {
+                            last.store(now(), Ordering::SeqCst);
+                        }
+                        is_due
                     }
-                    is_due
                 };
-                let planned = world.proxy.add(Rule::any(Fault::SwallowReply).when(every_other));
-                world.repeat((ms(100), ms(100)), |world| world.faults = planned.fired() as u64);
-                world.proxy.clear_rules();
+                let swallow = |link: &Proxy| link.add(Rule::any(Fault::SwallowReply).when(every_other()));
+                let planned: Vec<Planned> = world.links().map(swallow).collect();
+                world.repeat((ms(100), ms(100)), |world| world.faults = planned.iter().map(|planned| planned.fired() as u64).sum());
+                clear_rules(world);
             },
+            renewals: (50, 500),
             ..USUAL
         },
         Row {
@@ -123,7 +130,7 @@ pub fn rows() -> Vec<Row> {
             number: 15,
             name: "refused connections, storms of RST",
             // A rate is nothing that a moment shows.
-            tune: |tune| tune.on = tune.on.max((ms(700), ms(1000))),
+            tune: |tune| (tune.on, tune.off) = (tune.on.max((ms(700), ms(1000))), tune.off.max((ms(500), ms(800)))),
             run: refused,
             ..USUAL
         },
@@ -133,16 +140,37 @@ pub fn rows() -> Vec<Row> {
             run: |world| {
                 world.windows(
                     |world| {
-                        world.proxy.set_mode(Mode::Silent);
-                        world.faults += world.proxy.cut_all().max(1) as u64;
+                        world.choose();
+                        cut_off(world, Mode::Silent);
                     },
                     |world| {
-                        world.proxy.set_mode(Mode::Forward);
+                        world.links().for_each(|link| link.set_mode(Mode::Forward));
                         // Those that were accepted meanwhile never say a word.
-                        world.proxy.cut_all();
+                        world.cut_all();
                     },
                 );
             },
+            ..USUAL
+        },
+        Row {
+            number: 69,
+            name: "acquires that arrive when their callers have gone, or unlocked",
+            // An attempt that nobody withdraws lasts for its whole lease.
+            free_within: Some(|_| ms(3000)),
+            tune: |tune| tune.load.lease = ms(5000),
+            run: late_acquires,
+            ..USUAL
+        },
+        Row {
+            number: 71,
+            name: "one process cut off, and the others not",
+            faults: (4, 20),
+            under_fault: 1000,
+            tune: |tune| {
+                (tune.on, tune.off) = ((tune.load.lease / 2, tune.load.lease * 5 / 2), (tune.load.lease / 2, tune.load.lease));
+                tune.faulted = tune.faulted.max(ms(7000));
+            },
+            run: one_apart,
             ..USUAL
         },
         Row { number: 26, name: "MOVED, ASK, CLUSTERDOWN, TRYAGAIN, CROSSSLOT, READONLY, NOREPLICAS", run: odd_replies, ..USUAL },
@@ -154,6 +182,17 @@ const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
 /// For what costs its thread a whole command timeout, and all that wait for its lock.
 const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 
+/// Ends the connections of those that the present fault hits, and treats new ones like this.
+fn cut_off(world: &mut World, mode: Mode) {
+    world.links().for_each(|link| link.set_mode(mode));
+    world.faults += world.cut_all().max(1) as u64;
+}
+
+pub fn clear_rules(world: &World) {
+    world.apart.clear_rules();
+    world.proxy.clear_rules();
+}
+
 /// Hits single commands with a fault, again and again.
 pub fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
     let mut planned: Vec<Planned> = Vec::new();
@@ -164,10 +203,10 @@ pub fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, faul
         // Where little is sent for a while, faults must not pile up until they hit one command after another.
         if planned.len() < 2 {
             let (fault, skip) = (fault(world), world.random.below(30));
-            planned.push(world.proxy.add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)));
+            planned.push(world.some_link().add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)));
         }
     });
-    world.proxy.clear_rules();
+    clear_rules(world);
     world.faults += planned.iter().map(|planned| planned.fired() as u64).sum::<u64>();
 }
 
@@ -210,7 +249,9 @@ fn blackhole(world: &mut World) {
     let by_packets = Cell::new(0);
     world.windows(
         |world| {
-            let caught = world.proxy.add(Rule::any(Fault::HoldRequest).when(is_acquire).next(2));
+            world.choose();
+            let aim = world.links().last().expect("there is one");
+            let caught = aim.add(Rule::any(Fault::HoldRequest).when(is_acquire).next(2));
             thread::sleep(ms(30));
             for _ in 0..caught.fired() {
                 let late = now() + nanos(world.draw((ms(600), ms(3000))));
@@ -223,12 +264,12 @@ fn blackhole(world: &mut World) {
                 packets::drop_packets(world, 100);
                 by_packets.set(by_packets.get() + 1);
             } else {
-                world.proxy.freeze();
+                world.links().for_each(Proxy::freeze);
             }
             world.faults += 1;
         },
         |world| {
-            world.proxy.thaw();
+            world.links().for_each(Proxy::thaw);
             if packets::in_namespace() {
                 packets::drop_packets(world, 0);
             }
@@ -249,20 +290,65 @@ fn blackhole(world: &mut World) {
     });
 }
 
+/// Requests that are held on their way: their callers ask again over another connection, or give up, and may have had the lock and unlocked it when the first request
+/// arrives.
+fn late_acquires(world: &mut World) {
+    let mut held: Vec<(u64, Held)> = Vec::new();
+    let mut planned: Option<Planned> = None;
+    world.repeat((ms(30), ms(120)), |world| {
+        if let Some(caught) = planned.take_if(|caught| caught.fired() > 0) {
+            let late = nanos(world.tune.load.command) + nanos(world.draw((Duration::ZERO, ms(1500))));
+            held.push((now() + late, caught.wait_held(ms(1000))));
+        }
+        if planned.is_none() {
+            let skip = usize::try_from(world.random.below(30)).expect("a few");
+            planned = Some(world.some_link().add(Rule::any(Fault::HoldRequest).when(is_acquire).skip(skip).next(1)));
+        }
+        let (arrives, waits) = std::mem::take(&mut held).into_iter().partition(|(late, _)| *late <= now());
+        held = waits;
+        for (_, request) in arrives {
+            request.release();
+            world.faults += 1;
+        }
+    });
+    clear_rules(world);
+    held.into_iter().for_each(|(_, request)| request.release());
+}
+
+/// Silent, refused or cut, for half a lease to two and a half.
+fn one_apart(world: &mut World) {
+    let mut round = 0_usize;
+    world.windows(
+        |world| {
+            world.choose_first();
+            match round % 3 {
+                0 => world.links().for_each(Proxy::freeze),
+                1 => cut_off(world, Mode::Refuse),
+                _ => cut_off(world, Mode::Silent),
+            }
+            (round, world.faults) = (round + 1, world.faults + 1);
+        },
+        |world| {
+            world.links().for_each(Proxy::thaw);
+            world.links().for_each(|link| link.set_mode(Mode::Forward));
+            world.cut_all();
+        },
+    );
+}
+
 fn latency(world: &mut World) {
     let part = world.tune.faulted / 6;
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
     for (each_way, jitter, parts) in [(ms(5), ms(15), 3), (ms(100), ms(0), 1), (more_than_a_lease, ms(0), 2)] {
         let from = now();
-        world.proxy.set_delay(each_way, each_way);
-        world.proxy.set_jitter(jitter);
+        delay(world, each_way, jitter);
         world.faults += 1;
         thread::sleep(part * parts);
         world.times.push((from, now()));
     }
     let (from, to) = *world.times.last().expect("three parts");
-    world.proxy.set_delay(Duration::ZERO, Duration::ZERO);
-    world.proxy.set_jitter(Duration::ZERO);
+    world.outages.push((from, to));
+    delay(world, Duration::ZERO, Duration::ZERO);
     // What was granted before, or in this process, may pass on until its lease ends.
     let settled = from + nanos(world.tune.load.lease * 2);
     let (holds, _) = history::read_all(world.dir());
@@ -272,33 +358,46 @@ fn latency(world: &mut World) {
     }
 }
 
+fn delay(world: &World, each_way: Duration, jitter: Duration) {
+    for link in world.links() {
+        link.set_delay(each_way, each_way);
+        link.set_jitter(jitter);
+    }
+}
+
 fn refused(world: &mut World) {
-    world.proxy.set_resets(true);
+    world.links().for_each(|link| link.set_resets(true));
     let mut attempts = Vec::new();
     let before = std::cell::Cell::new((0, 0));
     let times = std::sync::Mutex::new(&mut attempts);
     world.windows(
         |world| {
-            before.set((world.proxy.accepted(), now()));
+            world.choose();
+            before.set((accepted(world), now()));
             let mode = if world.random.below(2) == 0 { Mode::Refuse } else { Mode::Close };
-            world.proxy.set_mode(mode);
-            world.faults += world.proxy.cut_all().max(1) as u64;
+            cut_off(world, mode);
         },
         |world| {
-            let (accepted, since) = before.get();
+            let (before, since) = before.get();
             let seconds = (now() - since) as f64 / 1e9;
-            let rate = (world.proxy.accepted() - accepted) as f64 / world.tune.processes as f64 / seconds;
-            world.proxy.set_mode(Mode::Forward);
+            let processes = if world.only_first { 1 } else { world.tune.processes };
+            let rate = (accepted(world) - before) as f64 / processes as f64 / seconds;
+            world.links().for_each(|link| link.set_mode(Mode::Forward));
             times.lock().unwrap().push(rate);
         },
     );
-    world.proxy.set_resets(false);
+    world.only_first = false;
+    world.links().for_each(|link| link.set_resets(false));
     let most = attempts.iter().copied().fold(0.0, f64::max);
     world.remarks.push(format!("at most {most:.0} connection attempts per second and process"));
     let (seconds, all): (f64, f64) = (attempts.len() as f64, attempts.iter().sum());
     if all / seconds > 20.0 {
         world.problems.push(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
     }
+}
+
+fn accepted(world: &World) -> usize {
+    world.links().map(Proxy::accepted).sum()
 }
 
 fn odd_replies(world: &mut World) {

@@ -28,8 +28,8 @@ pub fn rows() -> Vec<Row> {
         tune: |tune| {
             // The kernel sends a lost packet again after 0.2 s, the first of a connection after 1 s.
             (tune.load.lease, tune.load.command) = (ms(4000), ms(2500));
-            // So hands are few and slow, and a long hold, of three such leases, would keep all of them waiting for most of the row.
-            (tune.load.long, tune.load.threads, tune.load.keys) = (0, tune.load.threads * 2, tune.load.keys * 3);
+            // So hands are few and slow.
+            (tune.load.threads, tune.load.keys) = (tune.load.threads * 2, tune.load.keys * 3);
             tune.faulted = tune.faulted.max(ms(6000));
         },
         run: loss,
@@ -64,10 +64,11 @@ pub fn in_namespace() -> bool {
 /// Drops so many packets in a hundred between the clients and their server, in each direction by chance and for itself. 0: none any more.
 pub fn drop_packets(world: &World, percent: u32) {
     let chance = if percent < 100 { format!("numgen random mod 100 < {percent}") } else { String::new() };
-    let port = world.proxy.port();
+    let ports: Vec<String> = world.links().map(|link| link.port().to_string()).collect();
+    let ports = ports.join(", ");
     let rules = format!(
         "table inet faults\ndelete table inet faults\ntable inet faults {{\n chain arriving {{ type filter hook input priority 0;\n  \
-         tcp dport {port} {chance} counter drop\n  tcp sport {port} {chance} counter drop\n }}\n}}\n"
+         tcp dport {{ {ports} }} {chance} counter drop\n  tcp sport {{ {ports} }} {chance} counter drop\n }}\n}}\n"
     );
     let nothing = "table inet faults\ndelete table inet faults\n".to_owned();
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nft was there when the row began");
@@ -87,6 +88,7 @@ pub fn dropped() -> u64 {
 /// Ends all connections. Where the packet that told of a connection's end was dropped, only one side has ended it; a server finds out by its keepalive,
 /// after minutes. What the clients themselves leave open shows in their descriptors.
 pub fn forget_half_open(world: &World) {
+    world.apart.cut_all();
     world.proxy.cut_all();
 }
 

@@ -6,8 +6,8 @@ use std::thread;
 use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history;
-use super::super::judge;
 use super::super::support::{Proxy, Server};
+use super::super::verdict;
 use super::super::world::{Tune, World, ms};
 use super::{Row, USUAL, time};
 
@@ -18,8 +18,6 @@ pub fn rows() -> Vec<Row> {
             name: "Redlock, 5 nodes: 2 killed, stopped or silent",
             tune: |tune| {
                 five(tune);
-                // A long hold that everybody waits for would look like nodes that grant nothing.
-                tune.load.long = 0;
                 tune.on = tune.on.max((ms(700), ms(1100)));
                 tune.faulted = tune.faulted.max(ms(7000));
             },
@@ -40,6 +38,7 @@ pub fn rows() -> Vec<Row> {
             },
             prepare: |world| nodes(world, false),
             run: |world| away(world, 3),
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -72,7 +71,6 @@ pub fn rows() -> Vec<Row> {
             faults: (5, 20),
             tune: |tune| {
                 five(tune);
-                tune.load.long = tune.load.long.max(3000);
                 tune.faulted = tune.faulted.max(ms(8000));
                 tune.healing = tune.healing.max(tune.load.lease * 5);
             },
@@ -86,7 +84,6 @@ pub fn rows() -> Vec<Row> {
             name: "Redlock, 5 nodes: the clock of one jumps, by 60 s",
             tune: |tune| {
                 five(tune);
-                tune.load.long = tune.load.long.max(3000);
                 // What is not noticed by the first renewal is then seen.
                 tune.load.command = tune.load.lease * 3 / 10;
                 tune.healing = tune.healing.max(tune.load.lease * 5);
@@ -107,6 +104,57 @@ pub fn rows() -> Vec<Row> {
             ..USUAL
         },
         Row {
+            number: 72,
+            name: "Redlock, 5 nodes: all silent for a third of a lease, with many threads that try",
+            faults: (2, 8),
+            under_fault: 0,
+            may_lose: false,
+            tune: |tune| {
+                five(tune);
+                (tune.load.lease, tune.load.long_threads, tune.load.long_keys) = (ms(6000), 4, 16);
+                (tune.load.threads, tune.on, tune.off) = (tune.load.threads * 2, (ms(2000), ms(2000)), (ms(1500), ms(2000)));
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
+            prepare: |world| nodes(world, false),
+            run: |world| {
+                world.windows(
+                    |world| {
+                        (0..5).for_each(|index| proxy(world, index).freeze());
+                        (world.is_outage, world.faults) = (true, world.faults + 1);
+                    },
+                    |world| (0..5).for_each(|index| proxy(world, index).thaw()),
+                );
+            },
+            ..USUAL
+        },
+        Row {
+            number: 73,
+            name: "Redlock, 5 nodes: silent one after the other, each for longer than a lease",
+            may_lose: false,
+            tune: |tune| {
+                five(tune);
+                // So that three of them are away, each once, while one holds.
+                (tune.load.long_leases, tune.load.long_threads, tune.load.long_keys) = (8, 2, 8);
+                (tune.on, tune.off) = ((tune.load.lease * 5 / 4, tune.load.lease * 5 / 4), (ms(50), ms(100)));
+                tune.faulted = tune.faulted.max(ms(7000));
+            },
+            prepare: |world| nodes(world, false),
+            run: |world| {
+                let next = std::cell::Cell::new(0);
+                world.windows(
+                    |world| {
+                        proxy(world, next.get()).freeze();
+                        world.faults += 1;
+                    },
+                    |world| {
+                        proxy(world, next.get()).thaw();
+                        next.set((next.get() + 1) % 5);
+                    },
+                );
+            },
+            ..USUAL
+        },
+        Row {
             number: 54,
             name: "Redlock, 5 nodes: 20 clients on one key",
             // No fault but the contention.
@@ -115,7 +163,7 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 five(tune);
                 (tune.processes, tune.load.threads, tune.load.keys, tune.load.pool) = (20, 1, 1, 1);
-                (tune.load.long, tune.load.timed) = (0, false);
+                (tune.load.long_threads, tune.load.timed) = (0, false);
                 tune.faulted = tune.faulted.max(ms(6000));
             },
             prepare: |world| nodes(world, false),
@@ -172,7 +220,7 @@ fn forgetful(world: &mut World) {
     let longest = longest / 1_000_000;
     world.remarks.push(format!("restarted at once: {at_once} overlaps, after a delay of more than a lease: {}", late.len()));
     if let Some(first) = late.first() {
-        let (count, first) = (late.len(), judge::describe(first));
+        let (count, first) = (late.len(), verdict::describe(first));
         world.problems.push(format!("{count} overlaps of up to {longest} ms although restarts were delayed: {first}"));
     }
 }
@@ -198,13 +246,15 @@ fn five(tune: &mut Tune) {
 
 /// Four more nodes beside the one that every row has.
 fn nodes(world: &mut World, append_only: bool) {
+    let mut urls = vec![world.tune.load.url.clone()];
     for _ in 0..4 {
         let builder = Server::builder();
         let server = if append_only { builder.append_only() } else { builder }.start();
         let proxy = Proxy::start(server.port());
-        world.tune.load.url += &format!(",{}", proxy.url());
+        urls.push(proxy.url());
         world.more.push((server, proxy));
     }
+    world.at(urls.join(","));
 }
 
 fn server(world: &World, index: usize) -> &Server {
@@ -232,7 +282,7 @@ fn away(world: &mut World, count: usize) {
                 }
                 gone.borrow_mut().push((index, how));
             }
-            world.faults += 1;
+            (world.is_outage, world.faults) = (count > 2, world.faults + 1);
             picks.push(gone.borrow().clone());
         },
         |world| {

@@ -25,15 +25,14 @@ pub fn rows() -> Vec<Row> {
         free_within: Some(a_lease),
         may_lose: false,
         may_be_unknown: false,
-        // A hold of three such leases keeps more from being granted than a failover does: this is judged key by key.
-        recovers: false,
         tune: |tune| {
             // `FAILOVER` keeps writes from being carried out for up to a second, until the replica next says how far it is: that must cost nobody a
             // lease, and nobody an answer.
             (tune.load.lease, tune.load.command) = (ms(3000), ms(2000));
             // Holds and processes in which most wait: the one that unlocks learns of the failover first, and whom it could hand the lock to has not
-            // heard of it yet. Long holds need renewals.
-            (tune.load.hold, tune.load.long) = (ms(20), 100);
+            // heard of it yet.
+            tune.load.hold = ms(20);
+            tune.load.bait_keys = 0;
             (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2, 4, 6);
             tune.server = std::mem::take(&mut tune.server).arg("repl-diskless-sync-delay", "0");
         },
@@ -110,7 +109,7 @@ fn swap(world: &mut World, home: bool, seen: &mut Seen) {
     } else {
         by_hand(old, new)
     }
-    world.proxy.set_upstream(new.port());
+    world.links().for_each(|link| link.set_upstream(new.port()));
     let at = now();
     seen.changed_within = seen.changed_within.max(at - begun);
     seen.swaps.push((begun, at));

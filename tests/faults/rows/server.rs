@@ -24,6 +24,8 @@ pub fn rows() -> Vec<Row> {
                 tune.load.command = tune.load.lease;
             },
             run: stop,
+            under_fault: 0,
+            renewals: (20, 200),
             ..USUAL
         },
         Row {
@@ -31,11 +33,11 @@ pub fn rows() -> Vec<Row> {
             name: "server stopped for 2 leases",
             faults: (3, 10),
             tune: |tune| {
-                tune.load.long = tune.load.long.max(3000);
                 tune.on = (tune.load.lease * 2, tune.load.lease * 2);
                 tune.faulted = tune.faulted.max(ms(7500));
             },
             run: stop,
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -44,6 +46,7 @@ pub fn rows() -> Vec<Row> {
             tune: debuggable,
             prepare: |world| busy_soon(world),
             run: busy,
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -71,11 +74,12 @@ pub fn rows() -> Vec<Row> {
                 world.windows(
                     |world| {
                         world.server.kill();
-                        world.faults += 1;
+                        (world.is_outage, world.faults) = (true, world.faults + 1);
                     },
                     |world| world.server.restart(),
                 );
             },
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -101,6 +105,7 @@ pub fn rows() -> Vec<Row> {
                         world.command(&["BGREWRITEAOF"]);
                         thread::sleep(ms(300));
                         world.server.restart_without_waiting();
+                        world.is_outage = true;
                     },
                     |world| {
                         let loading = world.server.info("persistence").contains("loading:1");
@@ -109,6 +114,7 @@ pub fn rows() -> Vec<Row> {
                     },
                 );
             },
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -117,6 +123,7 @@ pub fn rows() -> Vec<Row> {
             run: |world| settings(world, ("maxmemory", "1"), ("maxmemory", "0")),
             // An unlock must work all the same.
             may_be_unknown: false,
+            under_fault: 0,
             ..USUAL
         },
         Row {
@@ -132,14 +139,16 @@ pub fn rows() -> Vec<Row> {
                 world.command(&["CONFIG", "SET", "save", "36000 100000000"]);
             },
             run: misconf,
+            under_fault: 0,
             ..USUAL
         },
-        Row { number: 27, name: "max clients reached", run: maxclients, ..USUAL },
+        Row { number: 27, name: "max clients reached", under_fault: 0, run: maxclients, ..USUAL },
         Row {
             number: 28,
             name: "NOPERM, WRONGPASS at run time",
             tune: |tune| (tune.user, tune.faulted) = (Some(("locker", "sesame-opens")), tune.faulted.max(ms(5000))),
             prepare: user,
+            under_fault: 0,
             run: acl,
             ..USUAL
         },
@@ -151,7 +160,6 @@ pub fn rows() -> Vec<Row> {
             may_fail: false,
             // A lost wake-up costs one pause, which is half of a lease at most.
             free_within: Some(|load| load.lease / 2 + ms(100)),
-            tune: |tune| tune.load.long = tune.load.long.max(1000),
             run: |world| {
                 let mut round = 0_u64;
                 world.repeat((ms(100), ms(100)), |world| {
@@ -162,10 +170,12 @@ pub fn rows() -> Vec<Row> {
                         world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
                     } else {
                         // A new subscription would have everybody look again.
-                        let lost = world.proxy.add(Rule::on("message", Fault::SwallowReply).next(1));
+                        let lost: Vec<_> = world.links().map(|link| link.add(Rule::on("message", Fault::SwallowReply).next(1))).collect();
                         thread::sleep(ms(50));
-                        lost.remove();
-                        world.faults += lost.fired() as u64;
+                        for lost in lost {
+                            lost.remove();
+                            world.faults += lost.fired() as u64;
+                        }
                     }
                 });
             },
@@ -180,7 +190,7 @@ fn stop(world: &mut World) {
     world.windows(
         |world| {
             world.server.stop_process();
-            world.faults += 1;
+            (world.is_outage, world.faults) = (true, world.faults + 1);
             before.set((now(), cpu(world)));
         },
         |world| {
@@ -202,7 +212,7 @@ fn stop(world: &mut World) {
 /// Wakes waiters by messages as they come too late: grants that name an attempt of before the last refusal that the waiter has received. The server's
 /// entry may be one attempt ahead of that.
 fn late_wake_ups(world: &mut World) {
-    for key in 0..world.tune.load.keys {
+    for key in 0..world.tune.load.all_keys() {
         let lock = key_name(key);
         let entries = world.command(&["HGETALL", &format!("{{{lock}}}:waiters")]);
         let entries: Vec<(String, String)> = entries.and_then(|entries| redis::from_redis_value(entries).ok()).unwrap_or_default();
@@ -234,7 +244,7 @@ fn busy(world: &mut World) {
     world.windows(
         |world| {
             scripted = !scripted;
-            world.faults += 1;
+            (world.is_outage, world.faults) = (true, world.faults + 1);
             // Closed at once: the server has read the command before it sees the end.
             let mut sleeper = world.server.connection();
             let mut send = |words: &[&str]| {
@@ -260,7 +270,10 @@ fn busy(world: &mut World) {
 /// One setting while the fault lasts, another while it does not.
 fn settings(world: &mut World, on: (&str, &str), off: (&str, &str)) {
     world.windows(
-        |world| world.faults += u64::from(world.command(&["CONFIG", "SET", on.0, on.1]).is_some()),
+        |world| {
+            world.is_outage = true;
+            world.faults += u64::from(world.command(&["CONFIG", "SET", on.0, on.1]).is_some());
+        },
         |world| {
             world.command(&["CONFIG", "SET", off.0, off.1]);
         },
@@ -276,6 +289,7 @@ fn misconf(world: &mut World) {
             let _ = fs::remove_file(&in_the_way);
             fs::create_dir_all(in_the_way.join("in the way")).expect("a directory");
             world.command(&["BGSAVE"]);
+            world.is_outage = true;
             let start = now();
             while !world.server.info("persistence").contains("rdb_last_bgsave_status:err") && now() - start < 2_000_000_000 {
                 thread::sleep(ms(10));
@@ -299,8 +313,8 @@ fn maxclients(world: &mut World) {
     world.windows(
         |world| {
             world.command(&["CONFIG", "SET", "maxclients", "3"]);
-            world.proxy.cut_all();
-            world.faults += 1;
+            world.cut_all();
+            (world.is_outage, world.faults) = (true, world.faults + 1);
         },
         |world| {
             world.command(&["CONFIG", "SET", "maxclients", "4000"]);
@@ -317,7 +331,7 @@ fn acl(world: &mut World) {
     world.windows(
         |world| {
             password = !password;
-            world.faults += 1;
+            (world.is_outage, world.faults) = (true, world.faults + 1);
             if password {
                 world.command(&["ACL", "SETUSER", "locker", "resetpass", ">another"]);
                 world.command(&["CLIENT", "KILL", "USER", "locker"]);

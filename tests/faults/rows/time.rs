@@ -14,10 +14,10 @@ use super::super::world::ms;
 use super::{Row, USUAL};
 
 /// The rows whose servers must be started with the shim.
-pub const SHIMMED: [u32; 3] = [43, 53, 61];
+pub const SHIMMED: [u32; 4] = [43, 53, 61, 70];
 
 pub fn rows() -> Vec<Row> {
-    vec![clock(), rate_limits()]
+    vec![clock(), clock_back(), rate_limits()]
 }
 
 fn clock() -> Row {
@@ -32,7 +32,30 @@ fn clock() -> Row {
                 offset += 60;
                 set_clock(port, offset);
                 let at = now();
-                world.taken.extend((0..world.tune.load.keys).map(|key| (key, at)));
+                world.taken.extend((0..world.tune.load.all_keys()).map(|key| (key, at)));
+                world.faults += u64::from(clock_error(&world.server).abs_diff(offset) <= 1);
+            });
+        },
+        ..USUAL
+    }
+}
+
+/// Leases get longer by that, and never shorter, so that exclusion holds. Nobody dies here: what a dead holder has would last for ten minutes more.
+fn clock_back() -> Row {
+    Row {
+        number: 70,
+        name: "server clock -600 s",
+        // What a third party writes gets longer by that, too.
+        tune: |tune| tune.load.bait_keys = 0,
+        may_lose: false,
+        may_be_unknown: false,
+        may_fail: false,
+        run: |world| {
+            let port = world.server.port();
+            let mut offset = 0_i64;
+            world.repeat((ms(300), ms(700)), |world| {
+                offset -= 600;
+                set_clock(port, offset);
                 world.faults += u64::from(clock_error(&world.server).abs_diff(offset) <= 1);
             });
         },
@@ -48,7 +71,7 @@ fn rate_limits() -> Row {
         // No locks here: the row counts what its limits let through.
         holds: 0,
         recovers: false,
-        tune: |tune| tune.load.habit = Habit::Limit,
+        tune: |tune| (tune.load.habit, tune.load.long_threads) = (Habit::Limit, 0),
         run: |world| {
             let (port, mut offset, begun) = (world.server.port(), 0_i64, now());
             // Each epoch ends before the state of the limits is lost, or the clock goes on by more than time does, and the next begins thereafter. Where the
@@ -94,6 +117,7 @@ fn rate_limits() -> Row {
                 world.problems.push("so few prove nothing".into());
             }
         },
+        under_fault: 0,
         ..USUAL
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::super::judge::REMARKS;
 use super::{Row, USUAL};
 
 pub const NUMBER: u32 = 62;
@@ -23,9 +24,8 @@ pub fn found() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The columns of which the largest counts, and not the sum: longest stuck time and wait, acquire, recovery.
-const LARGEST: std::ops::RangeInclusive<usize> = 11..=14;
-const REMARKS: usize = 19;
+/// The columns of which the largest counts, and not the sum: idle time; longest stuck time, orphan and wait, acquire, recovery.
+const LARGEST: [usize; 6] = [6, 13, 14, 15, 16, 17];
 
 /// One line from several: (which server, which row, its line). Red if one of them is.
 pub fn together(lines: &[(String, u32, String)]) -> String {

@@ -1,0 +1,167 @@
+//! What is looked at again and again while a row runs: whose tokens the server has, and what the clients have open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::admin::Admin;
+use super::clock::{nanos, now};
+use super::load::key_name;
+use super::machine;
+use super::world::ms;
+
+/// For how long something must be there to be a leak: connections and entries on their way in or out are none.
+const LASTING: u64 = 2_000_000_000;
+
+/// One look.
+struct Look {
+    at: u64,
+    connections: u64,
+    /// Entries in the largest queue.
+    queued: u64,
+    /// Of the process with the most.
+    threads: u64,
+    descriptors: u64,
+}
+
+/// What was seen.
+#[derive(Default)]
+pub struct Seen {
+    looks: Vec<Look>,
+    /// (key, from, to): the server had the same token all the time.
+    pub tokens: Vec<(u64, u64, u64)>,
+}
+
+/// What lasted for two seconds, at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peak {
+    pub connections: u64,
+    pub queued: u64,
+    pub threads: u64,
+    pub descriptors: u64,
+}
+
+impl Seen {
+    /// Between `from` and `to`, but not while the clients were cut off: what they close then the server does not see.
+    pub fn peak(&self, from: u64, to: u64, cut_offs: &[(u64, u64)]) -> Peak {
+        let counts = |look: &&Look| (from..to).contains(&look.at) && !cut_offs.iter().any(|(from, to)| (*from..*to).contains(&look.at));
+        let looks: Vec<&Look> = self.looks.iter().filter(counts).collect();
+        let lasting = |count: fn(&Look) -> u64| {
+            let least = |i: usize| {
+                let end = looks.partition_point(|look| look.at < looks[i].at + LASTING);
+                (end < looks.len()).then(|| looks[i..=end].iter().map(|look| count(look)).min()).flatten()
+            };
+            (0..looks.len()).filter_map(least).max().unwrap_or(0)
+        };
+        Peak {
+            connections: lasting(|look| look.connections),
+            queued: lasting(|look| look.queued),
+            threads: lasting(|look| look.threads),
+            descriptors: lasting(|look| look.descriptors),
+        }
+    }
+
+    /// The most of each that was there at any moment of a time.
+    pub fn most(&self, from: u64, to: u64) -> Peak {
+        let looks = || self.looks.iter().filter(|look| (from..to).contains(&look.at));
+        let most = |count: fn(&Look) -> u64| looks().map(count).max().unwrap_or(0);
+        Peak {
+            connections: most(|look| look.connections),
+            queued: most(|look| look.queued),
+            threads: most(|look| look.threads),
+            descriptors: most(|look| look.descriptors),
+        }
+    }
+}
+
+/// A thread that looks, ten times a second.
+pub struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Seen>,
+}
+
+impl Sampler {
+    /// `pids`: the client processes that there are.
+    pub fn start(mut admin: Admin, keys: u64, pids: Arc<Mutex<Vec<u32>>>) -> Sampler {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (mut seen, mut open) = (Seen::default(), HashMap::new());
+            while !told.load(Ordering::SeqCst) {
+                let at = now();
+                look_at_tokens(&mut admin, keys, &mut open, &mut seen.tokens);
+                let pids = pids.lock().expect("nobody panics with it").clone();
+                let most = |count: fn(u32) -> usize| pids.iter().map(|pid| count(*pid) as u64).max().unwrap_or(0);
+                if let Some((connections, queued)) = look_at_server(&mut admin, keys) {
+                    let (threads, descriptors) = (most(machine::threads), most(machine::descriptors));
+                    seen.looks.push(Look { at, connections, queued, threads, descriptors });
+                }
+                thread::sleep(ms(100));
+            }
+            seen.tokens.extend(open.into_iter().map(|(key, (_, from, to))| (key, from, to)));
+            seen
+        });
+        Sampler { stop, thread }
+    }
+
+    pub fn end(self) -> Seen {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("it only looks")
+    }
+}
+
+/// For each key the token that it has now, and since when and until when it was seen.
+type Open = HashMap<u64, (Vec<u8>, u64, u64)>;
+
+fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec<(u64, u64, u64)>) {
+    let names: Vec<String> = (0..keys).map(key_name).collect();
+    let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
+    let before = now();
+    // A key of another type counts as none.
+    let Some(redis::Value::Array(tokens)) = admin.command(&words) else { return };
+    for (key, token) in (0..).zip(tokens) {
+        let token = if let redis::Value::BulkString(token) = token { Some(token) } else { None };
+        match (open.get_mut(&key), token) {
+            (Some((known, _, to)), Some(token)) if *known == token => *to = before,
+            (_, token) => {
+                ended.extend(open.remove(&key).map(|(_, from, to)| (key, from, to)));
+                if let Some(token) = token {
+                    open.insert(key, (token, now(), now()));
+                }
+            }
+        }
+    }
+}
+
+/// The connections of clients, and the length of the longest queue.
+fn look_at_server(admin: &mut Admin, keys: u64) -> Option<(u64, u64)> {
+    let Some(redis::Value::BulkString(info)) = admin.command(&["INFO", "clients"]) else { return None };
+    let info = String::from_utf8_lossy(&info).into_owned();
+    let connected = info.lines().find_map(|line| line.strip_prefix("connected_clients:"))?.trim().parse().ok()?;
+    let mut longest = 0;
+    for key in 0..keys {
+        let name = format!("{{{}}}:waiters", key_name(key));
+        if let Some(redis::Value::Int(length)) = admin.command(&["HLEN", &name]) {
+            longest = longest.max(u64::try_from(length).unwrap_or(0));
+        }
+    }
+    Some((connected, longest))
+}
+
+/// The stretches of these spans that are longer than so much, in milliseconds, by how often they occur.
+pub fn longer_than(stretches: &[u64], length: std::time::Duration) -> usize {
+    stretches.iter().filter(|stretch| **stretch > nanos(length)).count()
+}
+
+/// Messages of the crate's own errors, how often each was logged. Numbers in them are left out, so that the same message is one.
+pub fn errors_logged(logs: &str) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for line in logs.lines() {
+        if let Some((_, message)) = line.split_once(" ERROR ") {
+            let message: String = message.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(120).collect();
+            *found.entry(message).or_insert(0) += 1;
+        }
+    }
+    found
+}

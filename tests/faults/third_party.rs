@@ -1,0 +1,99 @@
+//! A third party that takes locks away: it deletes them, and puts values of its own under their keys. A deleted key must not come back, and an overwritten one must
+//! stay what it was made: no renewal may create or extend it, no release delete it (I12).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::admin::Admin;
+use super::clock::{Random, nanos, now};
+use super::load::key_name;
+
+/// What came of taking keys away once.
+#[derive(Default)]
+pub struct Round {
+    /// Which keys, and when.
+    pub taken: Vec<(u64, u64)>,
+    pub problems: Vec<String>,
+}
+
+/// Takes these keys away where they are held, a third of them by `DEL` and the others by `SET`, and looks at them again when a renewal must have come. No key may be
+/// there twice.
+pub fn take(keys: &[u64], lease: Duration, ask: &mut dyn FnMut(&[&str]) -> Option<redis::Value>) -> Round {
+    let (look, foreign) = (lease * 2 / 5, lease * 4 / 5);
+    let mut round = Round::default();
+    let (mut deleted, mut overwritten) = (Vec::new(), Vec::new());
+    for (i, key) in keys.iter().enumerate() {
+        let name = key_name(*key);
+        let Some(token @ redis::Value::BulkString(_)) = ask(&["GET", &name]) else { continue };
+        let before = now();
+        if i % 3 == 0 {
+            if ask(&["DEL", &name]) == Some(redis::Value::Int(1)) {
+                round.taken.push((*key, now()));
+                deleted.push((name, token));
+            }
+        } else if ask(&["SET", &name, "foreign", "PX", &foreign.as_millis().to_string()]).is_some() {
+            round.taken.push((*key, now()));
+            overwritten.push((name, before, now()));
+        }
+    }
+    thread::sleep(look);
+    for (name, token) in deleted {
+        if ask(&["GET", &name]) == Some(token) {
+            round.problems.push("a deleted lock was created again under its old token (I12)".into());
+        }
+    }
+    for (name, before, after) in overwritten {
+        // A server under load looks at its clock some time before it answers. A renewal would leave more than is allowed for that.
+        let most = nanos(foreign + look / 4).saturating_sub(now() - after) / 1_000_000;
+        let (Some(left), Some(value)) = (ask(&["PTTL", &name]), ask(&["GET", &name])) else { continue };
+        let whole = matches!((&value, &left), (redis::Value::BulkString(value), redis::Value::Int(left))
+            if value == b"foreign" && u64::try_from(*left).is_ok_and(|left| left <= most));
+        // On a machine under load it may have ended by itself before it was looked at.
+        if !whole && now() - before < nanos(foreign) {
+            round.problems.push(format!("a foreign value was touched (I12): {value:?}, {left:?} ms left"));
+        }
+    }
+    round
+}
+
+/// Keys in an order by chance.
+pub fn shuffled(random: &mut Random, keys: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    let mut keys: Vec<u64> = keys.into_iter().collect();
+    for i in (1..keys.len()).rev() {
+        keys.swap(i, usize::try_from(random.below(i as u64 + 1)).expect("an index"));
+    }
+    keys
+}
+
+/// One that goes on beside a row, at keys that nothing else is judged by.
+pub struct Background {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Round>,
+}
+
+impl Background {
+    pub fn start(mut admin: Admin, keys: Vec<u64>, lease: Duration, mut random: Random) -> Background {
+        let stop = Arc::new(AtomicBool::new(keys.is_empty()));
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut all = Round::default();
+            while !told.load(Ordering::SeqCst) {
+                let keys = shuffled(&mut random, keys.iter().copied());
+                let round = take(&keys, lease, &mut |words| admin.command(words));
+                all.taken.extend(round.taken);
+                all.problems.extend(round.problems);
+                // What is overwritten is free again after a while.
+                thread::sleep(lease * 2 / 5 + random.between((Duration::ZERO, lease / 5)));
+            }
+            all
+        });
+        Background { stop, thread }
+    }
+
+    pub fn end(self) -> Round {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("it only asks")
+    }
+}

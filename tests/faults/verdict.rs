@@ -1,0 +1,366 @@
+//! From what is known of a row to its line in the report: the checkers over its history, the counters, the verdict.
+
+use std::time::Duration;
+
+use super::check;
+use super::clock::nanos;
+use super::history::{Outcome, Record};
+use super::judge::Facts;
+use super::load::{Kind, Load};
+use super::model;
+use super::rows::Row;
+use super::samples::{self, Peak};
+use super::world::{Size, World, ms};
+
+/// A slice of time without a grant is idle.
+const SLICE: u64 = 250_000_000;
+/// A Redisson lock without a message is asked for again after so long at most: for those its server has no queue.
+const POLL: u64 = 1_500_000_000;
+/// How long the clients may take to reach a server that is there again.
+const RECONNECT: u64 = 250_000_000;
+/// So many holds in a row a process may have of a key for which another waits: 17 of each lease that passes from thread to thread, and another lease where the
+/// waiter had not reached the server when the first was released.
+const RUN: usize = 40;
+/// How long the server may have a token that nobody alive knows of, once the fault is over.
+const ORPHAN: Duration = Duration::from_millis(1000);
+
+/// What the checkers found in a history.
+struct Findings {
+    overlaps: Vec<(Record, Record)>,
+    /// For how long at most two believed in their holds.
+    overlap: u64,
+    lost_updates: usize,
+    regressions: usize,
+    stale: (usize, usize),
+    /// How many timed calls were late, by how much at most, and how many were early.
+    timing: (usize, u64, usize),
+    /// Without those of keys in Redisson's layout, and with them.
+    stuck: (u64, u64),
+    orphans: Vec<u64>,
+    wait: u64,
+    unnoticed: u64,
+    /// (samples that no order explains, samples)
+    model: (usize, usize),
+    false_releases: Vec<(Record, Record)>,
+    idle: (usize, usize),
+    /// See [`check::longest_run`].
+    run: usize,
+    under_fault: usize,
+    renewed: u64,
+}
+
+impl Findings {
+    fn new(row: &Row, world: &World, facts: &Facts) -> Findings {
+        let (holds, calls, load) = (&facts.holds, &facts.calls, &world.tune.load);
+        let times = facts.times;
+        let (overlaps, overlap) = check::overlaps(holds);
+        // The kernel rounds the timeout of a socket up, by an eighth at most: one of 2.3 s ends up to 256 ms late.
+        let slack = nanos(load.command * 9 / 8 + ms(100)) + facts.delay;
+        let windows = outside(&world.times, &world.outages);
+        let under_fault = holds.iter().filter(|hold| windows.iter().any(|(from, to)| (*from..*to).contains(&hold.granted))).count();
+        Findings {
+            overlap,
+            lost_updates: check::lost_updates(holds),
+            regressions: check::fence_regressions(holds, row.class == 'T'),
+            stale: check::stale_writes(holds, &facts.offers),
+            timing: check::timing(holds, calls, slack),
+            stuck: stuck(world, facts),
+            orphans: orphans(world, facts),
+            wait: check::longest_wait(holds),
+            unnoticed: check::longest_unnoticed(holds, &world.taken),
+            model: if overlaps.is_empty() { model::unexplained(holds, 4) } else { (0, 0) },
+            overlaps,
+            false_releases: check::false_releases(holds),
+            idle: check::idle(holds, (times.faulted, times.healed), &longer(&world.outages), SLICE),
+            run: longest_run(load, holds),
+            under_fault,
+            renewed: holds.iter().map(|hold| hold.renewed).sum(),
+        }
+    }
+
+    fn idle_percent(&self) -> usize {
+        self.idle.0 * 100 / self.idle.1.max(1)
+    }
+}
+
+/// The same, and as long after each as clients may take to connect again.
+fn longer(outages: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    outages.iter().map(|(from, to)| (*from, to + RECONNECT)).collect()
+}
+
+/// Of the keys whose waiters stand in a queue.
+fn longest_run(load: &Load, holds: &[Record]) -> usize {
+    let queued = |hold: &&Record| !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson);
+    check::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
+}
+
+/// The first without the second.
+fn outside(spans: &[(u64, u64)], but: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    spans.iter().flat_map(|(from, to)| check::without(but, *from, *to)).collect()
+}
+
+/// The longest time in which a key had a waiter, no holder, and a server that both could reach.
+fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
+    let load = &world.tune.load;
+    // Whoever is cut off cannot come, whether the lock is free or not.
+    let cut_off = |record: &Record, until: u64| {
+        let first = world.has_apart() && record.owner < 10_000;
+        first && world.times.iter().any(|(from, to)| *from < until && record.called < to + nanos(load.command))
+    };
+    let of = |kinds: fn(Kind) -> bool| {
+        let chosen = |record: &&Record| kinds(load.kind(record.key));
+        let waited = |hold: Record| if cut_off(&hold, hold.granted) { Record { called: hold.granted, ..hold } } else { hold };
+        let holds: Vec<Record> = facts.holds.iter().filter(chosen).cloned().map(waited).collect();
+        let calls: Vec<Record> = facts.calls.iter().filter(chosen).filter(|call| !cut_off(call, call.ended)).cloned().collect();
+        let spans = check::without(&world.outages, facts.times.start, facts.times.end);
+        spans.into_iter().map(|(from, to)| check::longest_stuck(&holds, &calls, from, to)).max().unwrap_or(0)
+    };
+    (of(|kind| kind != Kind::Redisson), of(|kind| kind == Kind::Redisson))
+}
+
+/// How long the server had tokens of which nobody alive knew, outside the outages.
+fn orphans(world: &World, facts: &Facts) -> Vec<u64> {
+    let slack = nanos(ms(50)) + facts.delay;
+    let spans = check::without(&world.outages, facts.times.start, facts.times.end);
+    let within = |(from, to): (u64, u64)| check::orphans(&facts.seen.tokens, &facts.holds, (from, to), slack);
+    spans.into_iter().flat_map(within).collect()
+}
+
+/// What is wrong with a row.
+fn problems(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+    let mut problems = of_exclusion(row, world, facts, found);
+    problems.extend(of_progress(row, world, facts, found));
+    problems.extend(of_answers(row, world, facts, found));
+    problems.extend(of_leaks(row, world, facts));
+    problems
+}
+
+/// Those of the list that are so.
+fn those<const N: usize>(list: [(bool, String); N]) -> Vec<String> {
+    list.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect()
+}
+
+/// I1 to I3, and I5.
+fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+    let (strict, load) = (row.class != 'T', &world.tune.load);
+    let bound = nanos(load.lease / 3 + load.command + ms(100)) + facts.delay;
+    let first = found.overlaps.first().map_or(String::new(), describe);
+    let falsely = found.false_releases.first().map_or(String::new(), describe);
+    those([
+        (strict && !found.overlaps.is_empty(), format!("overlap: {first}")),
+        (row.class == 'N' && found.lost_updates > 0, "lost update".into()),
+        (found.stale.1 > 0, "stale write accepted".into()),
+        (found.regressions > 0, "fence regression".into()),
+        (found.model.0 > 0, format!("model: {} of {} samples have no explanation", found.model.0, found.model.1)),
+        (!found.false_releases.is_empty(), format!("unlock said Ok although another had been granted: {falsely}")),
+        (found.unnoticed > bound, format!("loss noticed after {} ms", found.unnoticed / 1_000_000)),
+        (!strict && found.overlap > bound, format!("overlap of {} ms", found.overlap / 1_000_000)),
+        (row.offers_stale && found.stale.0 == 0, "no late write was offered".into()),
+    ])
+}
+
+/// I4, I6 to I8, and whether the row has shown anything.
+fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+    let (load, quick) = (&world.tune.load, world.size == Size::Quick);
+    let usual = |load: &Load| load.lease + ms(1000);
+    let free_within = row.free_within.or((row.class != 'T').then_some(usual as fn(&Load) -> Duration));
+    let patience = free_within.map_or(u64::MAX - POLL, |most| nanos(most(load)) + facts.delay);
+    let (late, late_by, early) = found.timing;
+    let too_old = nanos(load.lease + ORPHAN) + facts.delay;
+    let oldest = found.orphans.iter().copied().max().unwrap_or(0);
+    let many = samples::longer_than(&found.orphans, ORPHAN + Duration::from_nanos(facts.delay));
+    let in_fault = facts.holds.iter().filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted)).count();
+    let scaled = |(a, b): (u64, u64)| if quick { a } else { b };
+    let judges_orphans = row.class == 'N' && row.orphans;
+    those([
+        (found.stuck.0 > patience, format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000)),
+        (found.stuck.1 > patience + POLL, format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000)),
+        (judges_orphans && oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
+        (judges_orphans && many as u64 > 1 + world.faults / 100, format!("{many} orphans of more than {} ms (I4)", ORPHAN.as_millis())),
+        (row.punctual && late > 0, format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000)),
+        (early > 0, format!("{early} timed calls early (I6)")),
+        (found.wait > nanos(ms(30_000)), "a waiter starved (I7)".into()),
+        (row.fair && found.run > RUN, format!("{} holds in a row by a process while another waited (I7)", found.run)),
+        (row.recovers && facts.recovery.is_none(), "throughput did not recover (I8)".into()),
+        (world.faults < world.least_faults, format!("only {} of {} faults", world.faults, world.least_faults)),
+        (in_fault < row.holds, format!("only {in_fault} holds in the faulted phase")),
+        (found.under_fault < row.under_fault, format!("only {} holds under the fault", found.under_fault)),
+        (row.holds > 0 && found.idle_percent() >= 20, format!("idle for {} % of the time", found.idle_percent())),
+        (found.renewed < scaled(row.renewals), format!("only {} renewals", found.renewed)),
+    ])
+}
+
+/// How calls ended, and what was logged.
+fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+    let of = |outcome| count(facts, outcome);
+    let (lost, unknown, overloaded) = (of(Outcome::Lost), of(Outcome::Unknown), is_overloaded(world, facts));
+    let errors: usize =
+        [Outcome::Unavailable, Outcome::Denied, Outcome::Server, Outcome::WrongType, Outcome::Exhausted].map(of).iter().sum();
+    let least_lost = if world.size == Size::Quick { row.losses.0 } else { row.losses.1 };
+    // What a million calls may cost, and those of a minute are fewer. The histories themselves are written to files.
+    let too_large = row.number == 1 && world.size != Size::Quick && facts.grown > 5 << 10;
+    those([
+        (of(Outcome::Other) > 0, "an outcome that nothing explains".into()),
+        (row.in_step && of(Outcome::Mismatched) > 0, "a reply of another command".into()),
+        (!row.may_lose && lost > 0 && !overloaded, format!("{lost} locks lost")),
+        ((lost as u64) < least_lost, format!("only {lost} locks lost")),
+        (!row.may_be_unknown && unknown > 0 && !overloaded, format!("{unknown} unknown outcomes")),
+        (!row.may_fail && errors > 0 && !overloaded, format!("{errors} calls failed")),
+        (too_large, format!("a process grew by {} KiB (I9)", facts.grown)),
+        (facts.logs.contains("panicked at"), "a panic (I10)".into()),
+        (world.secrets.iter().any(|secret| facts.logs.contains(secret.as_str())), "a secret in a log (I11)".into()),
+        (found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0, "no history to explain".into()),
+    ])
+}
+
+/// I9: after the clients have closed, and while they ran.
+fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
+    let mut problems = those([
+        (facts.connections.1 > facts.connections.0, "connections leaked (I9)".into()),
+        (facts.channels > 0, "a subscription leaked (I9)".into()),
+        (facts.locks > 0, format!("{} orphans (I4)", facts.locks)),
+        (row.leaves_no_queue && facts.queues > 0, format!("{} queue keys left (I9)", facts.queues)),
+    ]);
+    for status in &facts.counts {
+        if let ([threads, descriptors, ..], [threads_after, descriptors_after, failed]) =
+            (&numbers(status, "before")[..], &numbers(status, "after")[..])
+        {
+            problems.extend(those([
+                (threads_after > threads, format!("threads: {threads} before, {threads_after} after (I9)")),
+                // One for the file of the counters, which is made on the way.
+                (*descriptors_after > descriptors + 1, format!("descriptors: {descriptors} before, {descriptors_after} after (I9)")),
+                (*failed > 0, "a thread panicked (I10)".into()),
+            ]));
+        }
+    }
+    let (times, load) = (facts.times, &world.tune.load);
+    let (usual, peak) = (facts.seen.most(times.start, times.faulted), facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)));
+    // What a process may have open besides its pool: renewal's connection, the inbox's, and one of each that is just being replaced.
+    let own = u64::from(load.pool) + 4;
+    // Before the fault the pools need not be full yet.
+    let most = Peak {
+        connections: world.tune.processes * own + 3,
+        queued: world.tune.processes,
+        threads: usual.threads + 6,
+        descriptors: usual.descriptors + own,
+    };
+    problems.extend(those([
+        (world.more.is_empty() && peak.connections > most.connections, format!("{} connections at a time (I9)", peak.connections)),
+        (row.leaves_no_queue && peak.queued > most.queued, format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued)),
+        (peak.threads > most.threads, format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads)),
+        (peak.descriptors > most.descriptors, format!("{} descriptors, and {} before the fault (I9)", peak.descriptors, usual.descriptors)),
+    ]));
+    problems
+}
+
+/// What a process wrote behind a word of its status.
+fn numbers(status: &str, word: &str) -> Vec<u64> {
+    let line = status.lines().find(|line| line.starts_with(word)).unwrap_or_default();
+    line.split(' ').skip(1).take(3).filter_map(|number| number.parse().ok()).collect()
+}
+
+fn count(facts: &Facts, outcome: Outcome) -> usize {
+    facts.holds.iter().chain(&facts.calls).filter(|record| record.outcome == outcome).count()
+}
+
+/// A lease that has been stopped for half of its length leaves little more than that for the machine's own delays.
+fn is_overloaded(world: &World, facts: &Facts) -> bool {
+    facts.delay > nanos(world.tune.load.lease) / 8
+}
+
+/// What the report says besides the columns.
+fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+    let mut remarks = world.remarks.clone();
+    if row.number == 1 {
+        remarks.push(format!("memory grew by up to {} KiB", facts.grown));
+    }
+    let of = |outcome| count(facts, outcome);
+    let counted = [
+        (of(Outcome::Lost), "lost"),
+        (of(Outcome::Unavailable), "unavailable"),
+        (of(Outcome::Exhausted), "attempts exhausted"),
+        (if row.in_step { 0 } else { of(Outcome::Mismatched) }, "of a caller's own commands answered by another's reply"),
+        (of(Outcome::Denied) + of(Outcome::Server) + of(Outcome::WrongType), "refused with a typed error"),
+    ];
+    remarks.extend(counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
+    remarks.extend((row.renewals.0 > 0).then(|| format!("{} renewals seen by their holders", found.renewed)));
+    let (late, late_by, _) = found.timing;
+    remarks.extend((!row.punctual && late > 0).then(|| format!("{late} late by up to {} ms", late_by / 1_000_000)));
+    remarks.extend((!world.taken.is_empty()).then(|| format!("loss noticed within {} ms", found.unnoticed / 1_000_000)));
+    remarks.extend((facts.delay > nanos(ms(20))).then(|| format!("machine: sleepers woke up to {} ms late", facts.delay / 1_000_000)));
+    if is_overloaded(world, facts) && !(row.may_lose && row.may_be_unknown && row.may_fail) {
+        remarks.push("too late for losses and errors to be judged".into());
+    }
+    remarks.extend((found.overlap > 0).then(|| format!("longest overlap {} ms", found.overlap / 1_000_000)));
+    let logged = samples::errors_logged(&facts.logs);
+    remarks.extend(logged.into_iter().map(|(message, count)| format!("logged {count} times: {}", message.replace('|', "/"))));
+    remarks
+}
+
+/// The row's line. Takes the problems that the row itself has found.
+pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
+    let found = Findings::new(row, world, facts);
+    let mut all = std::mem::take(&mut world.problems);
+    all.extend(problems(row, world, facts, &found));
+    all.dedup();
+    let mut remarks = remarks(row, world, facts, &found);
+    let verdict = if all.is_empty() { "green" } else { "red" };
+    remarks.extend(all);
+    let mut sums = [0_u64; 4];
+    for status in &facts.counts {
+        let (before, after) = (numbers(status, "before"), numbers(status, "after"));
+        for (sum, more) in sums.iter_mut().zip([before.first(), after.first(), before.get(1), after.get(1)]) {
+            *sum += more.copied().unwrap_or(0);
+        }
+    }
+    let mut waits: Vec<u64> =
+        facts.holds.iter().filter(|hold| hold.key < world.tune.load.keys).map(|hold| hold.granted - hold.called).collect();
+    waits.sort_unstable();
+    let percentile = |share: usize| waits.get(waits.len() * share / 100).map_or(0.0, |wait| *wait as f64 / 1e6);
+    let millis = |time: u64| (time / 1_000_000).to_string();
+    let cells = [
+        row.number.to_string(),
+        row.class.to_string(),
+        row.name.to_owned(),
+        facts.holds.len().to_string(),
+        found.under_fault.to_string(),
+        found.idle_percent().to_string(),
+        world.faults.to_string(),
+        count(facts, Outcome::Unknown).to_string(),
+        found.overlaps.len().to_string(),
+        found.lost_updates.to_string(),
+        format!("{} / {}", found.stale.0, found.stale.1),
+        found.regressions.to_string(),
+        millis(found.stuck.0.max(found.stuck.1)),
+        millis(found.orphans.iter().copied().max().unwrap_or(0)),
+        millis(found.wait),
+        format!("{:.1} / {:.0}", percentile(50), percentile(99)),
+        facts.recovery.map_or("-".into(), millis),
+        format!("{} / {}", sums[0], sums[1]),
+        format!("{} / {}", sums[2], sums[3]),
+        format!("{} / {}", facts.connections.0, facts.connections.1),
+        format!("0 / {} + {}", facts.locks, facts.queues),
+        remarks.join("; "),
+        verdict.to_owned(),
+    ];
+    format!("| {} |", cells.join(" | "))
+}
+
+/// An overlap in words: enough to find it in the histories.
+pub fn describe((before, after): &(Record, Record)) -> String {
+    let us = |time: u64| time / 1000 % 1_000_000_000;
+    format!(
+        "key {} owner {} fence {} called {} granted {} until {} released {}, then owner {} fence {} called {} granted {} (µs)",
+        before.key,
+        before.owner,
+        before.fence,
+        us(before.called),
+        us(before.granted),
+        us(before.valid_until),
+        us(before.released),
+        after.owner,
+        after.fence,
+        us(after.called),
+        us(after.granted)
+    )
+}
