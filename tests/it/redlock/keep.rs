@@ -122,6 +122,7 @@ fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     let soon = || Instant::now() + Duration::from_millis(500);
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
     let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs), settles: false };
     nodes.set([4], Mood::Mute);
     assert!(store.end_in(&to(5), End::Exactly, soon()).unwrap());

@@ -75,10 +75,11 @@ impl Node {
         deadline: Instant,
         run: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.asked.lock().unwrap().push((kind, token.to_owned()));
         let failed = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
-        let paused = self.changed.wait_while(self.mood.lock().unwrap(), |mood| *mood == Mood::Paused);
-        let mood = *paused.unwrap();
+        let mood = self.mood.lock().unwrap();
+        // Under the lock: whoever sees that it was asked, and changes its mood, changes the next answer.
+        self.asked.lock().unwrap().push((kind, token.to_owned()));
+        let mood = *self.changed.wait_while(mood, |mood| *mood == Mood::Paused).unwrap();
         match mood {
             Mood::Fine => run(),
             Mood::Paused => unreachable!("waited for"),
