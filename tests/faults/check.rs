@@ -170,7 +170,8 @@ pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     for holds in by_key(holds).values() {
         for (i, hold) in holds.iter().enumerate().filter(|(_, hold)| asked(hold)) {
             let mut since = holds[i + 1..].iter().take_while(|other| other.granted < hold.released);
-            let other = since.find(|other| other.owner != hold.owner && other.granted > hold.granted);
+            // One with an older fence has a lease of before, which its process passes on because it has not noticed the loss.
+            let other = since.find(|other| other.owner != hold.owner && other.granted > hold.granted && other.fence > hold.fence);
             found.extend(other.map(|other| ((*hold).clone(), (*other).clone())));
         }
     }

@@ -24,7 +24,7 @@ pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | id
 /// In which of its columns the remarks stand, counted from the first bar.
 pub const REMARKS: usize = 22;
 
-/// How much of its former rate the load must come back to (I8), as the mean of this long.
+/// How much of its former rate the load must come back to (I8), as the mean of this long; less, if the server answers everybody more slowly than it did.
 const SHARE: f64 = 0.8;
 const SLICE: u64 = 1_000_000_000;
 
@@ -84,7 +84,7 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     let (noise, patience) = (Noise::listen(), ms(1000));
     let sampler = Sampler::start(Admin::of(&world.server, patience), world.tune.load.all_keys(), world.pids.clone());
     let bait = Background::start(Admin::of(&world.server, patience), world.tune.load.bait(), world.tune.load.lease, world.seed_for(1));
-    let (times, recovery, grown) = phases(row, world);
+    let (times, recovery, grown) = phases(row, world, &sampler);
     let round = bait.end();
     world.remarks.extend((!round.taken.is_empty()).then(|| format!("{} other locks taken by a third party", round.taken.len())));
     world.problems.extend(round.problems);
@@ -118,7 +118,7 @@ fn facts(row: &Row, world: &mut World) -> Facts {
 
 /// Undisturbed, under the fault, and after it, until the load has come back to its rate or its time for that is over. With the time that took, and by how many KiB a
 /// process has grown.
-fn phases(row: &Row, world: &mut World) -> (Times, Option<u64>, u64) {
+fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64>, u64) {
     let start = now();
     thread::sleep(world.tune.baseline);
     let faulted = now();
@@ -130,7 +130,8 @@ fn phases(row: &Row, world: &mut World) -> (Times, Option<u64>, u64) {
     let recovery_until_now = |world: &World| {
         let (mut holds, _) = history::read_all(world.dir());
         holds.retain(|hold| hold.key < keys);
-        check::recovery(&holds, (start, faulted), (healed, now()), SHARE, SLICE)
+        let share = SHARE / sampler.slower((start, faulted), healed);
+        check::recovery(&holds, (start, faulted), (healed, now()), share, SLICE)
     };
     let mut recovery = row.recovers.then(|| recovery_until_now(world)).flatten();
     while row.recovers && recovery.is_none() && now() - healed < 5_300_000_000 {

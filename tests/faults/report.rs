@@ -21,6 +21,7 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let rows: Vec<_> = rows::all().into_iter().filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number))).collect();
     let started = Instant::now();
     let mut lines = Vec::new();
+    let pieces = (size == Size::Full && wanted.is_empty()).then(|| pieces(seed)).flatten();
     println!("{HEAD}");
     let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
     let missing = rows.iter().any(|row| row.namespace != Namespace::No).then(rows::packets::missing).flatten();
@@ -38,7 +39,13 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
             continue;
         }
         let in_namespace = row.namespace != Namespace::No && missing.is_none();
-        let line = if servers.is_empty() { one(size, seed, row, in_namespace, None) } else { on_each(seed, &servers) };
+        let piece = pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
+        let known = piece.as_ref().and_then(|piece| fs::read_to_string(piece).ok());
+        let run = || if servers.is_empty() { one(size, seed, row, in_namespace, None) } else { on_each(seed, &servers) };
+        let line = known.unwrap_or_else(run);
+        if let Some(piece) = piece {
+            fs::write(piece, &line).expect("a piece can be written");
+        }
         println!("{line}");
         let _ = std::io::stdout().flush();
         lines.push(line);
@@ -50,6 +57,17 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         println!("written: {path}");
     }
     i32::from(red > 0)
+}
+
+/// Where the lines of a full run are kept until it is whole, so that one that was ended can be resumed with its seed; none where the sources are not those of a commit.
+fn pieces(seed: u64) -> Option<PathBuf> {
+    let commit = said("git", &["describe", "--always", "--dirty", "--exclude=*"]);
+    if commit.is_empty() || commit.ends_with("-dirty") {
+        return None;
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{commit}-{seed}"));
+    fs::create_dir_all(&dir).expect("a directory for the pieces");
+    Some(dir)
 }
 
 /// The rows for other servers, on each of them: nine in all, and so each of them quick.
@@ -108,16 +126,43 @@ fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
     Ok(dir)
 }
 
+/// What a program says about itself.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    output.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+const LEGEND: &str = "\
+    Classes: **N**, a fault of the network, a server or a process: exclusion must hold strictly. **P**, a client that is paused: as N, and what it does late must be \
+    refused by its fence. **T**, an assumption about time or data that is broken at the server (its clock jumps, its data is lost or taken away): two may hold \
+    then, so an overlap is no reason for red; that the loss is noticed in time, that no late write is accepted behind a newer fence, and that no unlock says Ok after \
+    another grant, is what is judged.\n\n\
+    | column | what it means |\n|---|---|\n\
+    | holds | grants in the whole row, by all threads of all processes |\n\
+    | holds under the fault | grants while the fault lasted, without the time in which it let nobody be granted anything |\n\
+    | idle | the share of the slices of 250 ms under the fault and between its windows in which nobody was granted anything, again without that time; red from 20 % on |\n\
+    | faults | how often the fault was injected |\n\
+    | unknown | calls that ended with `Unknown` |\n\
+    | overlaps | pairs of holds of different owners that were valid at the same time |\n\
+    | lost updates | updates of a plain counter that were lost between two holds that were valid before and after their write |\n\
+    | stale offered / accepted | writes of holders that had been overtaken: offered to the fenced resource, and accepted by it |\n\
+    | fence regressions | holds with a fence that is not above those of all earlier holds |\n\
+    | longest stuck | the longest time in which a key had a waiter and no holder |\n\
+    | longest orphan | the longest time in which the server had a token that nobody alive knew of |\n\
+    | longest wait | from the call to the grant; long holds, of up to three leases, have keys of their own |\n\
+    | acquire p50 / p99 | the same for the keys of short holds |\n\
+    | recovery | until the rate of grants was back at 80 % of what it was before, as the mean of a second |\n\
+    | threads, descriptors | of all client processes, before their clients were made and after they were closed |\n\
+    | connections | at the server, before and after |\n\
+    | keys | locks before / locks + queue keys after |\n\n\
+    A dash: the row has no such number. Rows 50 and 61 need no holds: in the first there must be none while the nodes are away, and the second counts calls of the rate \
+    limiter.\n";
+
 fn report(size: Size, seed: u64, lines: &[String], not_run: &[(u32, &str)], took: Duration) -> String {
-    let said = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output();
-        output.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = model.lines().find_map(|line| line.strip_prefix("model name")).map_or("", |line| line.trim_start_matches(['\t', ' ', ':']));
-    let mut text =
-        String::from("# Faults\n\nWritten by `tests/faults/run`; what each row means is in the driver, `tests/faults/rows`.\n\n");
+    let mut text = String::from("# Faults\n\nWritten by `tests/faults/run`; what each row does is in the driver, `tests/faults/rows`.\n\n");
     let server = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
     for (what, value) in [
         ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
@@ -131,7 +176,7 @@ fn report(size: Size, seed: u64, lines: &[String], not_run: &[(u32, &str)], took
     ] {
         text += &format!("- {what}: {value}\n");
     }
-    text += &format!("\n{HEAD}\n{}\n\nNot run:\n\n", lines.join("\n"));
+    text += &format!("\n{LEGEND}\n{HEAD}\n{}\n\nNot run:\n\n", lines.join("\n"));
     for (number, why) in not_run {
         text += &format!("- {number}: {why}\n");
     }

@@ -14,6 +14,9 @@ use super::world::ms;
 /// For how long something must be there to be a leak: connections and entries on their way in or out are none.
 const LASTING: u64 = 2_000_000_000;
 
+/// How long each look took: when, and how long (ns).
+type Took = Arc<Mutex<Vec<(u64, u64)>>>;
+
 /// One look.
 struct Look {
     at: u64,
@@ -78,6 +81,7 @@ impl Seen {
 /// A thread that looks, ten times a second.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
+    took: Took,
     thread: thread::JoinHandle<Seen>,
 }
 
@@ -86,6 +90,8 @@ impl Sampler {
     pub fn start(mut admin: Admin, keys: u64, pids: Arc<Mutex<Vec<u32>>>) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
+        let took = Took::default();
+        let shared = Arc::clone(&took);
         let thread = thread::spawn(move || {
             let (mut seen, mut open) = (Seen::default(), HashMap::new());
             while !told.load(Ordering::SeqCst) {
@@ -94,6 +100,7 @@ impl Sampler {
                 let pids = pids.lock().expect("nobody panics with it").clone();
                 let most = |count: fn(u32) -> usize| pids.iter().map(|pid| count(*pid) as u64).max().unwrap_or(0);
                 if let Some((connections, queued)) = look_at_server(&mut admin, keys) {
+                    shared.lock().expect("nobody panics with it").push((at, now() - at));
                     let (threads, descriptors) = (most(machine::threads), most(machine::descriptors));
                     seen.looks.push(Look { at, connections, queued, threads, descriptors });
                 }
@@ -102,7 +109,19 @@ impl Sampler {
             seen.tokens.extend(open.into_iter().map(|(key, (_, from, to))| (key, from, to)));
             seen
         });
-        Sampler { stop, thread }
+        Sampler { stop, took, thread }
+    }
+
+    /// How many times as long a look takes after `healed` as it took between `start` and `faulted`, if it takes longer: by so much the server and this machine are slower
+    /// for everybody.
+    pub fn slower(&self, (start, faulted): (u64, u64), healed: u64) -> f64 {
+        let took = self.took.lock().expect("nobody panics with it");
+        let median = |from: u64, to: u64| {
+            let mut times: Vec<u64> = took.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, took)| *took).collect();
+            times.sort_unstable();
+            times.get(times.len() / 2).map_or(1.0, |time| *time as f64)
+        };
+        (median(healed, u64::MAX) / median(start, faulted)).max(1.0)
     }
 
     pub fn end(self) -> Seen {

@@ -142,6 +142,7 @@ fn an_unlock_that_says_ok_after_another_grant_is_found() {
     let lost = Record { outcome: Outcome::Lost, ..hold(1, 10, 50, 1) };
     assert_eq!(false_releases(&[lost, hold(2, 20, 30, 2), hold(1, 60, 70, 3)]).len(), 0);
     assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3)]).len(), 1);
+    assert_eq!(false_releases(&[hold(1, 10, 50, 9), hold(20_001, 20, 30, 3)]).len(), 0, "that one's lease is older");
     let passed_on = hold(2, 55, 60, 2);
     assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3), passed_on]).len(), 0, "it did not ask the server");
 }

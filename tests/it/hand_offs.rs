@@ -1,6 +1,7 @@
 //! What passes from one waiting thread to the next, and what does not: turns, leases and places.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,22 +14,29 @@ use crate::support::{Mode, Server, eventually};
 
 #[test]
 fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
+    // Now and then the first thread wakes up before its lease runs out, and does not ask.
+    assert!((0..20).any(|_| a_hand_off_runs_out_on_its_way()), "it never ran out on its way");
+}
+
+/// Whether it was so.
+fn a_hand_off_runs_out_on_its_way() -> bool {
     let clock = FakeClock::new();
     let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
     let lock = client.lock("job");
     let (lost, is_lost) = mpsc::channel();
     lock.on_lost(move |_| lost.send(()).unwrap());
     lock.lock().unwrap();
+    let entered = Arc::new(AtomicUsize::new(0));
     let behind = |hold: bool| {
-        let lock = client.lock("job");
+        let (lock, entered) = (client.lock("job"), Arc::clone(&entered));
         Underway::behind(&client, "job", move || {
             lock.lock().unwrap();
+            entered.fetch_add(1, Ordering::SeqCst);
             let valid = lock.is_valid();
             if hold {
                 thread::sleep(ms(20));
             }
-            lock.unlock().unwrap();
-            valid
+            lock.unlock().is_ok() && valid
         })
     };
     let (first, second) = (behind(true), behind(false));
@@ -49,8 +57,11 @@ fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
     is_lost.recv_timeout(SOON).unwrap();
     thread::sleep(ms(100));
     assert_eq!((notes.under_way(), notes.attempts()), (1, before + 1), "the turn is one thread's");
+    let ran_out = entered.load(Ordering::SeqCst) == 0;
     drop(hold);
-    assert!(first.result() && second.result());
+    let both = [first.result(), second.result()];
+    assert!(!ran_out || both == [true, true]);
+    ran_out
 }
 
 #[test]
