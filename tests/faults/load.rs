@@ -356,7 +356,10 @@ impl<'a> Worker<'a> {
         while !self.process.stop.load(Ordering::SeqCst) {
             // Over all lives of this owner, so that a hold has one name at witness B.
             let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
-            let key = self.keys.start + random.below(self.keys.end - self.keys.start);
+            // Whoever does not wait for long may also ask for what is held for long.
+            let asks_long = self.is_impatient() && load.long_keys > 0 && random.below(10) == 0;
+            let keys = if asks_long { load.keys..load.all_keys() } else { self.keys.clone() };
+            let key = keys.start + random.below(keys.end - keys.start);
             if load.fenced && random.happens(50_000) {
                 self.echo(number, key);
                 continue;
@@ -392,15 +395,19 @@ impl<'a> Worker<'a> {
 
     /// One thread in three always has a timeout, so that not everybody ends up waiting for a lock whose holder cannot be reached; the others now and then.
     fn timeout(&self, random: &mut Random) -> Option<Duration> {
-        let impatient = (self.owner - 1) % 10_000 % 3 == 2;
         match random.below(10) {
             _ if !self.process.load.timed || self.long => None,
             0 => Some(Duration::ZERO),
             1 => Some(Duration::from_millis(50)),
-            2..5 if impatient => Some(Duration::ZERO),
-            _ if impatient => Some(Duration::from_millis(50)),
+            2..5 if self.is_impatient() => Some(Duration::ZERO),
+            _ if self.is_impatient() => Some(Duration::from_millis(50)),
             _ => None,
         }
+    }
+
+    /// Whether all its calls have timeouts.
+    fn is_impatient(&self) -> bool {
+        self.process.load.timed && !self.long && (self.owner - 1) % 10_000 % 3 == 2
     }
 
     fn lock(&mut self, key: u64) -> RedisLock {

@@ -12,7 +12,7 @@ use super::machine;
 use super::world::ms;
 
 /// For how long something must be there to be a leak: connections and entries on their way in or out are none.
-const LASTING: u64 = 2_000_000_000;
+const LASTING: u64 = 1_000_000_000;
 
 /// How long each look took: when, and how long (ns).
 type Took = Arc<Mutex<Vec<(u64, u64)>>>;
@@ -36,7 +36,7 @@ pub struct Seen {
     pub tokens: Vec<(u64, u64, u64)>,
 }
 
-/// What lasted for two seconds, at most.
+/// What lasted for a second, at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peak {
     pub connections: u64,

@@ -237,10 +237,10 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     let (usual, peak) = (facts.seen.most(times.start, times.faulted), facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)));
     // What a process may have open besides its pool: renewal's connection, the inbox's, and one of each that is just being replaced.
     let own = u64::from(load.pool) + 4;
-    // Before the fault the pools need not be full yet.
+    // Before the fault the pools need not be full yet. A process has one place in a queue; one that was cut off may have left another there, for three seconds.
     let most = Peak {
         connections: world.tune.processes * own + 3,
-        queued: world.tune.processes,
+        queued: world.tune.processes * 2 + 2,
         threads: usual.threads + 6,
         descriptors: usual.descriptors + own,
     };

@@ -96,8 +96,8 @@ pub fn rows() -> Vec<Row> {
             punctual: false,
             // Long enough, and with leases short enough, that some are lost: those must be told.
             tune: |tune| {
-                tune.load.lease = ms(250);
-                (tune.load.long_threads, tune.load.command) = (4, ms(150));
+                tune.load.lease = ms(120);
+                (tune.load.long_threads, tune.load.command) = (4, ms(100));
                 tune.load.long_keys = 16;
                 tune.on = (ms(1000), ms(1500));
                 tune.faulted = tune.faulted.max(ms(8000));

@@ -162,6 +162,15 @@ pub fn rows() -> Vec<Row> {
             ..USUAL
         },
         Row {
+            number: 74,
+            name: "the way to the server ends behind an acquire, for 0.1 to 0.3 s",
+            // An attempt that nobody withdraws lasts for its whole lease.
+            free_within: Some(|_| ms(3000)),
+            tune: |tune| tune.load.lease = ms(5000),
+            run: ends_behind_an_acquire,
+            ..USUAL
+        },
+        Row {
             number: 71,
             name: "one process cut off, and the others not",
             faults: (4, 20),
@@ -313,6 +322,25 @@ fn late_acquires(world: &mut World) {
     });
     clear_rules(world);
     held.into_iter().for_each(|(_, request)| request.release());
+}
+
+/// The server has granted a lock, or refused it, and nobody can ask it again before callers with short timeouts have given up.
+fn ends_behind_an_acquire(world: &mut World) {
+    world.repeat((ms(200), ms(400)), |world| {
+        let aim = |command: &[Vec<u8>]| is_acquire(command);
+        let ends = world.some_link().add(Rule::any(Fault::CutAfter).when(aim).next(1));
+        let (begun, length) = (now(), world.draw((ms(100), ms(300))));
+        while ends.fired() == 0 && now() - begun < 300_000_000 {
+            thread::sleep(ms(1));
+        }
+        ends.remove();
+        if ends.fired() > 0 {
+            world.links().for_each(|link| link.set_mode(Mode::Refuse));
+            world.faults += world.cut_all().min(1) as u64;
+            thread::sleep(length);
+            world.links().for_each(|link| link.set_mode(Mode::Forward));
+        }
+    });
 }
 
 /// Silent, refused or cut, for half a lease to two and a half.
