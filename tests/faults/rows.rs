@@ -33,8 +33,8 @@ pub struct Row {
     /// At least so many renewals that their holders saw, and so many losses, in a quick run and in a full one: what the row is about.
     pub renewals: (u64, u64),
     pub losses: (u64, u64),
-    /// Whether what the server has is judged by the tokens that somebody alive knows of (I4).
-    pub orphans: bool,
+    /// For how long the server may have a token that nobody alive knows of (I4), where the row is judged by that: one fault in a hundred may cost up to a lease more.
+    pub known_within: Option<fn(&Load) -> Duration>,
     /// For how long no key may have waiters and no holder (I4), where the fault is no outage.
     pub free_within: Option<fn(&Load) -> Duration>,
     /// Whether the order of those that wait is judged (I7): where nothing keeps them from the server.
@@ -74,7 +74,7 @@ const USUAL: Row = Row {
     under_fault: 100,
     renewals: (0, 0),
     losses: (0, 0),
-    orphans: true,
+    known_within: Some(|_| ms(1000)),
     free_within: None,
     fair: false,
     punctual: true,

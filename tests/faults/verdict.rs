@@ -166,16 +166,16 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
     let free_within = row.free_within.or((row.class != 'T').then_some(usual as fn(&Load) -> Duration));
     let patience = free_within.map_or(u64::MAX - POLL, |most| nanos(most(load)) + facts.delay);
     let (late, late_by, early) = found.timing;
-    let too_old = nanos(load.lease + ORPHAN) + facts.delay;
+    let known_within = row.known_within.filter(|_| row.class == 'N').map_or(Duration::MAX, |most| most(load));
+    let too_old = nanos(known_within.saturating_add(load.lease)).saturating_add(facts.delay);
     let oldest = found.orphans.iter().copied().max().unwrap_or(0);
-    let many = samples::longer_than(&found.orphans, ORPHAN + Duration::from_nanos(facts.delay));
+    let many = samples::longer_than(&found.orphans, known_within.saturating_add(Duration::from_nanos(facts.delay)));
     let in_fault = facts.holds.iter().filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted)).count();
     let scaled = |(a, b): (u64, u64)| if quick { a } else { b };
-    let judges_orphans = row.class == 'N' && row.orphans;
     those([
         (found.stuck.0 > patience, format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000)),
         (found.stuck.1 > patience + POLL, format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000)),
-        (judges_orphans && oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
+        (oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
         (judges_orphans && many as u64 > 1 + world.faults / 100, format!("{many} orphans of more than {} ms (I4)", ORPHAN.as_millis())),
         (row.punctual && late > 0, format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000)),
         (early > 0, format!("{early} timed calls early (I6)")),

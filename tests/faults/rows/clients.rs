@@ -86,6 +86,8 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             punctual: false,
             tune: |tune| tune.on = (tune.load.lease / 2, tune.load.lease / 2),
+            // Who is stopped does not know what it was handed.
+            known_within: Some(|load| load.lease / 2 + ms(500)),
             run: stop,
             ..USUAL
         },

@@ -26,7 +26,8 @@ pub fn rows() -> Vec<Row> {
     vec![
         Row {
             number: 63,
-            orphans: false,
+            // A wait is no hold, and its token is known all the same.
+            known_within: None,
             name: "conditions: notifier killed, before, in and after notify",
             free_within: Some(|_| NEVER_LOST),
             leaves_no_queue: false,
@@ -42,7 +43,8 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 64,
-            orphans: false,
+            // A wait is no hold, and its token is known all the same.
+            known_within: None,
             name: "conditions: waiter killed, waiting or just notified",
             // One that dies with the lock, and before it did anything, is found out about once its first lease is over and another gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
@@ -58,7 +60,8 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 65,
-            orphans: false,
+            // A wait is no hold, and its token is known all the same.
+            known_within: None,
             name: "conditions: cut before send, cut after send, reply swallowed, in wait and in notify",
             free_within: Some(|_| NEVER_LOST),
             tune: |tune| buffers(tune, Habit::Buffer),
@@ -72,7 +75,8 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 66,
-            orphans: false,
+            // A wait is no hold, and its token is known all the same.
+            known_within: None,
             class: 'T',
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),

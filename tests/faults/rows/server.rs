@@ -160,6 +160,7 @@ pub fn rows() -> Vec<Row> {
             may_fail: false,
             // A lost wake-up costs one pause, which is half of a lease at most.
             free_within: Some(|load| load.lease / 2 + ms(100)),
+            known_within: Some(|load| load.lease / 2 + ms(500)),
             run: |world| {
                 let mut round = 0_u64;
                 world.repeat((ms(100), ms(100)), |world| {
