@@ -88,10 +88,13 @@ impl Acquisition {
             // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing is missed.
             rings.get_or_insert_with(|| (background.closing.rings(&bell), patience.interrupt.map(|interrupt| interrupt.rings(&bell))));
             patience.check(&background)?;
-            if let Rung::Grant(grant) = bell.wait(&background.clock, until)
-                && let Some(lease) = self.enter(grant)
-            {
-                return Ok(Some(self.hand_out(lease)));
+            if let Rung::Grant(grant) = bell.wait(&background.clock, until) {
+                match self.enter(grant) {
+                    Ok(Some(lease)) => return Ok(Some(self.hand_out(lease))),
+                    Ok(None) => {}
+                    // It was handed to us, and may be ours: at the deadline that is not "held by another".
+                    Err(_) => _ = wait.silent_since.get_or_insert_with(|| background.clock.now()),
+                }
             }
             patience.check(&background)?;
             // At the deadline the last answer decides, and it is known: no further attempt.

@@ -265,31 +265,32 @@ impl Acquisition {
     /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
     /// 2. the grant runs out, B acquires; attempt 2 is refused;
     /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
-    pub(super) fn enter(&mut self, grant: Grant) -> Option<Arc<Lease>> {
-        let refusal = self.refusal?;
-        if grant.attempt != refusal.attempt || grant.fences.is_some() != self.options.fenced {
-            return None;
+    ///
+    /// `Err`: it had to be made whole first, and the server did not say whether it was. The next attempt asks.
+    pub(super) fn enter(&mut self, grant: Grant) -> Result<Option<Arc<Lease>>, StoreError> {
+        let Some(refusal) = self.refusal.filter(|refusal| grant.attempt == refusal.attempt) else { return Ok(None) };
+        if grant.fences.is_some() != self.options.fenced {
+            return Ok(None);
         }
         let first = self.first_lease();
         let left = valid_until(refusal.asked_at, first).saturating_duration_since(self.background.clock.now());
         if left.is_zero() {
-            return None;
+            return Ok(None);
         }
         // Nobody would make this one whole, or it would count as an extend; or it would end before renewal has made it whole.
         let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
         if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
             return self.make_whole(grant.fences);
         }
-        self.granted(refusal.asked_at, first, grant.fences)
+        Ok(self.granted(refusal.asked_at, first, grant.fences))
     }
 
-    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more, or nobody knows; the next attempt asks, with
-    /// the same token.
-    fn make_whole(&mut self, fences: Option<Fences>) -> Option<Arc<Lease>> {
+    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more; the next attempt asks, with the same token.
+    fn make_whole(&mut self, fences: Option<Fences>) -> Result<Option<Arc<Lease>>, StoreError> {
         let asked_at = self.background.clock.now();
         let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: false };
-        let answer = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline());
-        if matches!(answer, Ok(true)) { self.granted(asked_at, self.options.lease, fences) } else { None }
+        let is_ours = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline())?;
+        Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 
     /// From here on the lease answers for what was left behind.

@@ -36,12 +36,13 @@ pub(crate) struct Limits {
 impl Background {
     pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
         let cleaner = cleaner::Cleaner::new(clock.clone(), limits);
+        let acquiring = Count::default();
         Self {
-            renewal: renewal::Renewal::new(clock.clone(), limits, cleaner.clone()),
+            renewal: renewal::Renewal::new(clock.clone(), limits, cleaner.clone(), acquiring.clone()),
             cleaner,
             notifier: notify::Notifier::new(),
             tokens: Tokens::default(),
-            acquiring: Count::default(),
+            acquiring,
             closing: Interrupt::new(),
             process: std::process::id(),
             clock,

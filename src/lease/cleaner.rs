@@ -98,6 +98,8 @@ struct Job {
     release_in_flight: bool,
     /// Whether it is being tried now.
     running: bool,
+    /// How often it was tried.
+    tries: u64,
     /// Whether its store goes on with it by itself: then only closing asks for it again.
     by_store: bool,
 }
@@ -186,7 +188,7 @@ impl Cleaner {
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
         let next = if by_store { now + what.lease } else { now };
         let (since, pause) = (now, FIRST_PAUSE);
-        let job = Job { number, what, since, next, pause, answered_at: None, release_in_flight, running: false, by_store };
+        let job = Job { number, what, since, next, pause, answered_at: None, release_in_flight, running: false, tries: 0, by_store };
         state.jobs.push(job);
         drop(state);
         let _ = self.worker.send(Wake);
@@ -266,11 +268,14 @@ impl Thread {
         let State { jobs, in_use, .. } = &mut *state;
         let is_free = |job: &Job| !in_use.iter().any(|(key, token)| job.is(key, token));
         let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
+        let mut chosen: Vec<&mut Job> = jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
+        // Many that fail again and again keep nothing else waiting.
+        chosen.sort_by_key(|job| job.tries);
         let mut taken: Vec<(u64, Arc<Withdrawal>)> = Vec::new();
-        for job in jobs.iter_mut() {
+        for job in chosen {
             let same_store = taken.first().is_none_or(|(_, first)| Arc::ptr_eq(&first.store, &job.what.store));
-            if taken.len() < BULK && same_store && wanted(job) && is_free(job) {
-                job.running = true;
+            if taken.len() < BULK && same_store {
+                (job.running, job.tries) = (true, job.tries + 1);
                 taken.push((job.number, Arc::clone(&job.what)));
             }
         }

@@ -66,7 +66,8 @@ impl Acquisition {
             self.attempts += 1;
             let place = InIt(self.waiting());
             let old = (!entered).then_some(release);
-            let answer = self.store.wait_in(&self.ask(Some(&place), true), condition, old, entered && (interrupted || timed_out));
+            let leaves = entered && (interrupted || timed_out);
+            let answer = self.store.wait_in(&self.ask(Some(&place), true), condition, old, leaves);
             if answer.is_ok() && !entered && !matches!(answer, Ok(InCondition::NotOurs)) {
                 entered = true;
                 released();
@@ -75,11 +76,13 @@ impl Acquisition {
                 Ok(InCondition::Waiting { asked_at }) => {
                     silent_since = None;
                     self.refused_at(asked_at, true);
-                    if interrupted || timed_out {
+                    match interrupted || timed_out {
+                        // No answer to a question that leaves.
+                        true if leaves => backoff::outage_pause(),
                         // Entered only now: the next question leaves.
-                        continue;
+                        true => continue,
+                        false => backoff::condition_pause(),
                     }
-                    backoff::condition_pause()
                 }
                 Ok(InCondition::Granted { asked_at, fences }) => match self.grant_at(asked_at, fences) {
                     Some(lease) => return Ok(Woken::Granted(lease)),
@@ -124,7 +127,7 @@ impl Acquisition {
             let until = patience.deadline.filter(|_| !timed_out).map_or(until, |deadline| deadline.min(until));
             if let Rung::Grant(grant) = bell.wait(&background.clock, Some(until))
                 && entered
-                && let Some(lease) = self.enter(grant)
+                && let Ok(Some(lease)) = self.enter(grant)
             {
                 self.condition = None;
                 return Ok(Woken::Granted(self.hand_out(lease)));

@@ -16,7 +16,7 @@ pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,6 @@ pub(crate) struct Lease {
     pub(crate) store: Arc<dyn LeaseStore>,
     pub(crate) keeper: Arc<dyn Keeper>,
     pub(crate) length: Duration,
-    pub(crate) renew: Renew,
     clock: Clock,
     /// What `until` counts from.
     origin: Instant,
@@ -85,6 +84,8 @@ pub(crate) struct Lease {
     notifications: AtomicU64,
     /// What has been done to its end.
     moves: Mutex<Moves>,
+    /// How many times renewal may still move the end; `u32::MAX`: as often as it takes. Kept here, because a wait takes the lease out of the book for a while.
+    pub(super) extends_left: AtomicU32,
     /// Its entry in the renewal's book.
     pub(super) entry: AtomicUsize,
 }
@@ -140,7 +141,6 @@ impl Lease {
             store,
             keeper,
             length: terms.length,
-            renew: terms.renew,
             clock,
             origin,
             until: AtomicU64::new(OVER),
@@ -149,14 +149,23 @@ impl Lease {
             unsettled: terms.unsettled,
             reuses_value: terms.in_use.is_some(),
             // The first holder gets the first of the block.
-            next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| (fences.last + 1).saturating_sub(u64::from(fences.count)).max(1))),
+            next_fence: AtomicU64::new(
+                terms.fences.map_or(0, |fences| fences.last.saturating_sub(u64::from(fences.count.saturating_sub(1))).max(1)),
+            ),
             // One fence for each hand-off, and the server may have reserved fewer than were asked for (R16).
-            hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count - 1)))),
+            hand_offs: AtomicU64::new(u64::from(
+                terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count.saturating_sub(1))),
+            )),
             in_use: Mutex::new(terms.in_use),
             listening: OnceLock::new(),
             settles: AtomicBool::new(terms.settles),
             notifications: AtomicU64::new(0),
             moves: Mutex::default(),
+            extends_left: AtomicU32::new(match terms.renew {
+                Renew::UntilUnlock => u32::MAX,
+                Renew::Never => 0,
+                Renew::AtMost(n) => n,
+            }),
             entry: AtomicUsize::new(0),
         };
         lease.until.store(lease.stamp(valid_until(terms.asked_at, terms.granted)), Ordering::SeqCst);

@@ -6,6 +6,7 @@ use std::thread;
 use super::notify::LostReason;
 use super::store::{Gone, StoreError};
 use super::{Background, Ended, Lease, backoff};
+use crate::base::error::ErrorKind;
 
 /// What a release came to.
 pub(crate) enum Released {
@@ -49,6 +50,11 @@ impl Background {
             let error = match lease.store.release(&lease.key, &lease.token, lease.settles(), deadline) {
                 // A release without an answer has run after all: nobody else can have taken it while it was valid.
                 Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
+                // It may have been that, or the end of the lease, or somebody else: nobody knows any more.
+                Ok(Gone::NotOurs) if *unanswered => {
+                    let late = "the lease ran out before it was known whether it had been released";
+                    return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
+                }
                 Ok(gone) => return Ok(gone),
                 // It goes on by itself. A second question would be answered "not ours" by the nodes that the first has reached.
                 Err(error) if lease.store.undoes_attempts() => {

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::cleaner::Cleaner;
+use super::count::Count;
 use super::notify::LostReason;
 use super::store::{Extend, Within};
 use super::worker::{Stopped, Worker};
 use super::{Ended, Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
-use crate::base::options::Renewal as Renew;
 use pace::Pace;
 
 /// At most this many leases in one call: so few that the call ends well before the next short lease is due,
@@ -51,6 +51,8 @@ struct Thread {
     clock: Clock,
     limits: Limits,
     cleaner: Cleaner,
+    /// What closing waits for.
+    under_way: Count,
     /// What the common beat counts from.
     origin: Instant,
 }
@@ -71,7 +73,6 @@ struct Book {
 struct Entry {
     lease: Arc<Lease>,
     due: Instant,
-    extends_left: u32,
 }
 
 /// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does: most leases are short and gone before.
@@ -84,10 +85,10 @@ enum Sleep {
 }
 
 impl Renewal {
-    pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner) -> Self {
+    pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner, under_way: Count) -> Self {
         Self {
             worker: Worker::new("distlock-renewal"),
-            thread: Thread { book: Arc::default(), origin: clock.now(), clock, limits, cleaner },
+            thread: Thread { book: Arc::default(), origin: clock.now(), clock, limits, cleaner, under_way },
         }
     }
 
@@ -99,11 +100,7 @@ impl Renewal {
 
     /// Looks after `lease` from now on. `false`: the client was closed meanwhile.
     pub(crate) fn add(&self, lease: &Arc<Lease>) -> bool {
-        let extends_left = match lease.renew {
-            Renew::UntilUnlock => u32::MAX,
-            Renew::Never => 0,
-            Renew::AtMost(n) => n,
-        };
+        let extends_left = lease.extends_left.load(Ordering::SeqCst);
         let mut book = locked(&self.thread.book);
         if book.closed {
             return false;
@@ -118,7 +115,7 @@ impl Renewal {
         if index == book.entries.len() {
             book.entries.push(None);
         }
-        book.entries[index] = Some(Entry { lease: Arc::clone(lease), due, extends_left });
+        book.entries[index] = Some(Entry { lease: Arc::clone(lease), due });
         book.due.insert((due, index));
         lease.entry.store(index + 1, Ordering::SeqCst);
         book.linger = due.saturating_duration_since(now);
@@ -134,7 +131,9 @@ impl Renewal {
     /// Looks at `lease` again after its end was moved by hand.
     pub(crate) fn reschedule(&self, lease: &Lease) {
         let mut book = locked(&self.thread.book);
-        let due = book.with_entry(lease, |entry| self.thread.next_due(&entry.lease, entry.extends_left, self.thread.clock.now()));
+        let due = book.with_entry(lease, |entry| {
+            self.thread.next_due(&entry.lease, entry.lease.extends_left.load(Ordering::SeqCst), self.thread.clock.now())
+        });
         if let Some(due) = due {
             book.set_due(lease, due);
             self.wake_for(book, due);
@@ -228,7 +227,7 @@ impl Book {
                 if found.len() >= bulk(&entry.lease) {
                     break;
                 }
-                found.push((Arc::clone(&entry.lease), entry.extends_left));
+                found.push((Arc::clone(&entry.lease), entry.lease.extends_left.load(Ordering::SeqCst)));
             }
         }
         if found.is_empty() {
@@ -368,7 +367,7 @@ impl Thread {
 
     fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {
         let mut book = locked(&self.book);
-        book.with_entry(lease, |entry| entry.extends_left = extends_left);
+        lease.extends_left.store(extends_left, Ordering::SeqCst);
         let due = due.unwrap_or_else(|| self.next_due(lease, extends_left, self.clock.now()));
         book.set_due(lease, due);
     }
@@ -376,6 +375,8 @@ impl Thread {
     /// Marks and tells, unless the lease was unlocked meanwhile: its entry is taken out *before* its release is sent, so an entry
     /// that is still there when the answer has come proves that no release of ours made the server say "not ours".
     fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
+        // Until the cleaner has what is left: closing finds the lease neither in the book nor there meanwhile.
+        let _counted = self.under_way.add();
         if !locked(&self.book).remove(lease) {
             return;
         }

@@ -61,9 +61,7 @@ impl Node {
         let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
         if result.is_ok() {
             theirs.failures.store(0, Ordering::Relaxed);
-            // What is left of this command's time is not what the program's own next command shall have.
-            let timeout = Some(self.command_timeout);
-            let _ = connection.set_read_timeout(timeout).and_then(|()| connection.set_write_timeout(timeout));
+            self.give_back(connection);
         }
         result.map_err(|error| {
             discard(connection);
@@ -74,6 +72,12 @@ impl Node {
             }
             self.failed(&error, was_idle)
         })
+    }
+
+    /// What is left of a command's time is not what the program's own next command shall have.
+    fn give_back(&self, connection: &Connection) {
+        let timeout = Some(self.command_timeout);
+        let _ = connection.set_read_timeout(timeout).and_then(|()| connection.set_write_timeout(timeout));
     }
 
     /// Tries the connections that lie idle in the program's own pool, and discards those that the server has
@@ -87,6 +91,7 @@ impl Node {
             let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
             let role = connection.set_read_timeout(Some(left)).and_then(|()| redis::cmd("ROLE").query(&mut connection));
             let silent = role.as_ref().is_err_and(RedisError::is_timeout);
+            self.give_back(&connection);
             // Whoever is not told the role has no use for a connection from before.
             if role.map_or_else(|error| demoted || error.is_io_error(), |role| demotion::is_replicas_role(&role)) {
                 discard(&mut connection);

@@ -357,3 +357,23 @@ fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_
     guard.release().unwrap();
     assert_eq!(woken.map(|woken| woken.recv_timeout(SOON).unwrap().unwrap()), [true, false], "one notification wakes one");
 }
+
+#[test]
+fn a_waiter_whose_leaving_is_answered_with_nonsense_asks_with_pauses() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let lock = Client::open(&proxy.url()).unwrap().lock("job");
+    // "You wait", to a question that leaves.
+    let leaves = |command: &[Vec<u8>]| command.len() == 18 && command[17] == b"1";
+    let told = proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));
+    let waiter = thread::spawn(move || {
+        lock.lock().unwrap();
+        lock.new_condition("c").unwrap().wait_timeout(Duration::from_millis(100))
+    });
+    eventually(SOON, || told.fired() > 0);
+    thread::sleep(Duration::from_secs(1));
+    let asked = told.fired();
+    told.remove();
+    assert!((2..60).contains(&asked), "asked {asked} times in a second");
+    assert!(!waiter.join().unwrap().unwrap(), "it timed out");
+}

@@ -253,3 +253,20 @@ fn a_connection_of_the_programs_own_pool_comes_back_with_the_whole_command_timeo
     let popped = redis::cmd("BLPOP").arg("nothing").arg("0.4").query::<Option<(String, String)>>(&mut *pool.get().unwrap());
     assert_eq!(popped.unwrap(), None);
 }
+
+#[test]
+fn the_programs_idle_connections_keep_their_timeouts_when_one_of_them_was_closed() {
+    let (_server, proxy) = through_proxy();
+    let pool = pool_of(&proxy.url(), 3, false);
+    let lock = Client::builder(&proxy.url()).pool(pool.clone()).build().unwrap().lock("job");
+    lock.lock().unwrap();
+    // The look before an earlier end, which has little time, meets a connection that is closed; then all that are idle are tried.
+    let cut = proxy.add(Rule::on("PING", Fault::CutBefore).next(1));
+    lock.extend(ms(100)).unwrap();
+    cut.wait_fired(SOON);
+    let mut all: Vec<_> = (0..3).map(|_| pool.get().unwrap()).collect();
+    // Far less than the client's command timeout.
+    let mut wait = |i: usize| redis::cmd("BLPOP").arg("nothing").arg("0.5").query::<Option<(String, String)>>(&mut *all[i]);
+    let answers: Vec<_> = (0..3).map(|i| wait(i).map_err(|error| error.to_string())).collect();
+    assert_eq!(answers, [Ok(None), Ok(None), Ok(None)]);
+}

@@ -1,16 +1,17 @@
 //! What passes from one waiting thread to the next, and what does not: turns, leases and places.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockOptions, Retry};
+use distlock::{Client, Lock, LockOptions, Renewal, Retry};
 
-use crate::faults::through_proxy;
+use crate::faults::{impatient, through_proxy};
 use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};
-use crate::support::{Mode, Server, eventually};
+use crate::support::{Fault, Mode, Rule, Server, eventually};
 
 #[test]
 fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
@@ -136,4 +137,45 @@ fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
     };
     lock.unlock().unwrap();
     assert!(next.result() <= ms(2_000), "a dead process frees its lock within one lease");
+}
+
+/// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for that, and the server is silent; 3. its time is over.
+#[test]
+fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_another() {
+    let (server, proxy) = through_proxy();
+    let holder = client(&server).lock("job");
+    holder.lock().unwrap();
+    let options = LockOptions::new().lease(SOON).renewal(Renewal::Never);
+    let lock = impatient(&proxy.url()).build().unwrap().lock_with("job", options).unwrap();
+    let waiter = Underway::start(move || lock.try_lock(ms(1_000)));
+    eventually(SOON, || redis::cmd("EXISTS").arg("{job}:queue").query(&mut server.connection()).unwrap());
+    // So late that the waiter's time is over when it has waited for the answer.
+    thread::sleep(ms(800));
+    // What is pushed still comes through.
+    proxy.add(Rule::any(Fault::SwallowReply).when(|command| !command[0].eq_ignore_ascii_case(b"SUBSCRIBE")));
+    holder.unlock().unwrap();
+    assert!(error(waiter.result()).is_unavailable());
+}
+
+#[test]
+fn a_message_with_a_fence_that_no_counter_has_is_survived() {
+    let server = Server::start();
+    put(&server, "job", "somebody", SOON);
+    let lock = client(&server).lock_with("job", LockOptions::new().fenced()).unwrap();
+    let waiter = Underway::start(move || lock.try_lock(ms(1_000)).map(|_| lock.fence()));
+    let mut connection = server.connection();
+    let mut waiters = HashMap::<String, String>::new();
+    eventually(SOON, || {
+        waiters = redis::cmd("HGETALL").arg("{job}:waiters").query(&mut connection).unwrap();
+        !waiters.is_empty()
+    });
+    thread::sleep(ms(100));
+    let (token, entry) = waiters.iter().next().unwrap();
+    let words: Vec<&str> = entry.split('|').collect();
+    let attempt: u64 = words[1].parse().unwrap();
+    for attempt in attempt..=attempt + 1 {
+        redis::cmd("PUBLISH").arg(words[4]).arg(format!("{attempt} {} 1 {token} job", u64::MAX)).exec(&mut connection).unwrap();
+    }
+    // A message is believed; what it does not do is end the thread.
+    assert!(matches!(waiter.result(), Ok(None | Some(u64::MAX))));
 }

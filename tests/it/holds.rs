@@ -567,9 +567,13 @@ fn a_forked_childs_own_client_connects_though_its_parent_was_connecting() {
     in_own_process("holds::a_forked_childs_own_client_connects_though_its_parent_was_connecting", || {
         let server = Server::start();
         let proxy = Proxy::start(server.port());
-        proxy.set_mode(Mode::Silent);
-        let (url, accepted) = (proxy.url(), proxy.accepted());
+        let url = proxy.url();
         let parent = Client::open(&url).unwrap();
+        // The thread of its pool stands still from then on: what that locks while it starts is r2d2's, and no client's of ours.
+        parent.ping().unwrap();
+        proxy.set_mode(Mode::Silent);
+        proxy.cut_all();
+        let accepted = proxy.accepted();
         let trying = Underway::start({
             let lock = parent.lock("job");
             move || lock.try_lock(ms(1_500))

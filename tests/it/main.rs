@@ -49,3 +49,4 @@ mod typed_errors;
 mod unanswered;
 mod unlocking;
 mod validity;
+mod withdrawals;

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Result};
+use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Renewal, Result};
 
 use crate::helpers::{SOON, Underway};
 use crate::support::{Server, eventually};
@@ -191,4 +191,22 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
         let () = redis::cmd("SET").arg("ip:2").arg(1).query(&mut server.connection()).unwrap();
         limiter("ip:2").check().map(drop)
     });
+}
+
+#[test]
+fn a_wait_that_is_refused_gives_a_lease_none_of_its_extends_back() {
+    let server = Server::start();
+    // Without the keys of a condition.
+    let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters ~{job}:owed &*";
+    redis::cmd("ACL").arg("SETUSER").arg(rule.split(' ').collect::<Vec<_>>()).exec(&mut server.connection()).unwrap();
+    let client = Client::open(&server.url_with("u", "password")).unwrap();
+    let lock = client.lock_with("job", LockOptions::new().lease(Duration::from_millis(600)).renewal(Renewal::AtMost(1))).unwrap();
+    lock.lock().unwrap();
+    let condition = lock.new_condition("c").unwrap();
+    let since = Instant::now();
+    while lock.is_valid() && since.elapsed() < SOON {
+        assert!(condition.wait().unwrap_err().is_denied());
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(since.elapsed() < Duration::from_millis(2_500), "one extend makes it last for so long: {:?}", since.elapsed());
 }

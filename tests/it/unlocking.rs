@@ -1,10 +1,12 @@
 //! Unlocking has three outcomes, each told apart: released, lost before, unknown (R10, R12).
 
+use std::thread;
+
 use distlock::{Client, Lock, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
-use crate::helpers::{SOON, delete, error, get, keys, ms, put};
-use crate::support::{Fault, Rule, Server, eventually, within};
+use crate::helpers::{SOON, Underway, delete, error, get, keys, ms, put};
+use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 fn is_release(command: &[Vec<u8>]) -> bool {
     // The first script after the lock was acquired that is about it; renewal's comes seconds later.
@@ -154,4 +156,28 @@ fn unlock_without_a_hold_sends_nothing() {
     let client = Client::open(&proxy.url()).unwrap();
     assert!(error(client.lock("x").unlock()).is_not_held());
     assert_eq!((proxy.accepted(), proxy.requests()), (0, 0));
+}
+
+/// 1. The release runs, and its reply is lost; 2. nobody can ask again before the lease has run out; 3. "not ours": by our own release, or by whatever came after.
+#[test]
+fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
+    let (server, proxy) = through_proxy();
+    let lock = Client::open(&proxy.url()).unwrap().lock_with("x", LockOptions::new().lease(ms(500))).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    // Has the server know the script.
+    lock.with(|_| ()).unwrap();
+    lock.lock().unwrap();
+    let cut = proxy.add(Rule::any(Fault::CutAfter).when(is_release).next(1));
+    proxy.set_mode(Mode::Refuse);
+    let back = Underway::start(move || {
+        thread::sleep(ms(800));
+        proxy.set_mode(Mode::Forward);
+        proxy
+    });
+    let unlocked = error(lock.unlock());
+    let _proxy = back.result();
+    cut.wait_fired(SOON);
+    assert!(unlocked.is_unknown() && keys(&server).is_empty(), "{unlocked}");
+    assert_eq!(told.recv_timeout(ms(300)).ok(), None, "nobody lost it");
 }
