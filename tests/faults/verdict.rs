@@ -21,8 +21,6 @@ const RECONNECT: u64 = 250_000_000;
 /// So many holds in a row a process may have of a key for which another waits: 17 of each lease that passes from thread to thread, and another lease where the
 /// waiter had not reached the server when the first was released.
 const RUN: usize = 40;
-/// How long the server may have a token that nobody alive knows of, once the fault is over.
-const ORPHAN: Duration = Duration::from_millis(1000);
 
 /// What the checkers found in a history.
 struct Findings {
@@ -176,7 +174,7 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
         (found.stuck.0 > patience, format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000)),
         (found.stuck.1 > patience + POLL, format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000)),
         (oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
-        (judges_orphans && many as u64 > 1 + world.faults / 100, format!("{many} orphans of more than {} ms (I4)", ORPHAN.as_millis())),
+        (many as u64 > 1 + world.faults / 100, format!("{many} orphans of more than {} ms (I4)", known_within.as_millis())),
         (row.punctual && late > 0, format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000)),
         (early > 0, format!("{early} timed calls early (I6)")),
         (found.wait > nanos(ms(30_000)), "a waiter starved (I7)".into()),
