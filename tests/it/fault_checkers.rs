@@ -97,6 +97,13 @@ fn fences_must_grow_from_hold_to_hold() {
 }
 
 #[test]
+fn a_grant_that_was_noted_when_its_lease_had_run_out_has_no_place_in_the_order() {
+    let late = Record { valid_until: 25, last_valid: 20, ..hold(1, 60, 70, 1) };
+    assert_eq!(fence_regressions(&[hold(2, 30, 40, 2), late.clone()], false), 0);
+    assert_eq!(stale_writes(&[hold(2, 30, 40, 2), late.clone()], &[offer(&hold(2, 30, 40, 2), true), offer(&late, true)]), (0, 0));
+}
+
+#[test]
 fn fences_of_overlapping_holds_have_no_order() {
     assert_eq!(fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)], false), 0);
 }

@@ -188,7 +188,9 @@ fn waiting(world: &World, last: bool) -> usize {
 fn waiters(world: &mut World) {
     world.tune.load.habit = Habit::Consume;
     let just_in_time = Cell::new((0, 0));
-    let pause = often(world);
+    // One that dies with the only lock keeps it for a lease, and that must not be most of the time.
+    let (least, most) = often(world);
+    let pause = (least.max(ms(400)), most.max(ms(800)));
     world.repeat(pause, |world| {
         let (notified, waits) = just_in_time.get();
         let (held, last) = match world.random.below(4) {

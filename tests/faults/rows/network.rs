@@ -326,7 +326,7 @@ fn late_acquires(world: &mut World) {
 
 /// The server has granted a lock, or refused it, and nobody can ask it again before callers with short timeouts have given up.
 fn ends_behind_an_acquire(world: &mut World) {
-    world.repeat((ms(200), ms(400)), |world| {
+    world.repeat((ms(400), ms(700)), |world| {
         let aim = |command: &[Vec<u8>]| is_acquire(command);
         let ends = world.some_link().add(Rule::any(Fault::CutAfter).when(aim).next(1));
         let (begun, length) = (now(), world.draw((ms(100), ms(300))));
