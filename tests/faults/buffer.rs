@@ -15,8 +15,9 @@ use distlock::{Condition, ErrorKind, Lock, LockOptions, RedisLock};
 
 use super::clock::{Random, now};
 use super::history::{Outcome, Record, Writer};
-use super::load::{Habit, Process, key_name, outcome, see};
+use super::load::{Habit, Process, key_name};
 use super::witness;
+use super::worker::{outcome, see};
 
 /// How many items a buffer has room for.
 const ROOM: u64 = 1;

@@ -20,6 +20,7 @@ mod support;
 mod third_party;
 mod verdict;
 mod witness;
+mod worker;
 mod world;
 
 use world::Size;

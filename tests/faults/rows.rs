@@ -1,5 +1,6 @@
 //! The rows of the matrix: which fault, how it is injected, and what the row's own criterion is.
 
+mod acquires;
 mod clients;
 mod conditions;
 mod data;
@@ -106,6 +107,7 @@ fn at_once(load: &Load) -> Duration {
 /// Every row that is built, by number. The matrix ends at 62; what follows came of what reviews found.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> = [
+        acquires::rows(),
         network::rows(),
         packets::rows(),
         server::rows(),

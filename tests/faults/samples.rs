@@ -50,30 +50,31 @@ impl Seen {
     pub fn peak(&self, from: u64, to: u64, cut_offs: &[(u64, u64)]) -> Peak {
         let counts = |look: &&Look| (from..to).contains(&look.at) && !cut_offs.iter().any(|(from, to)| (*from..*to).contains(&look.at));
         let looks: Vec<&Look> = self.looks.iter().filter(counts).collect();
-        let lasting = |count: fn(&Look) -> u64| {
+        Peak::of(|count| {
             let least = |i: usize| {
                 let end = looks.partition_point(|look| look.at < looks[i].at + LASTING);
                 (end < looks.len()).then(|| looks[i..=end].iter().map(|look| count(look)).min()).flatten()
             };
-            (0..looks.len()).filter_map(least).max().unwrap_or(0)
-        };
-        Peak {
-            connections: lasting(|look| look.connections),
-            queued: lasting(|look| look.queued),
-            threads: lasting(|look| look.threads),
-            descriptors: lasting(|look| look.descriptors),
-        }
+            (0..looks.len()).filter_map(least).max()
+        })
     }
 
     /// The most of each that was there at any moment of a time.
     pub fn most(&self, from: u64, to: u64) -> Peak {
         let looks = || self.looks.iter().filter(|look| (from..to).contains(&look.at));
-        let most = |count: fn(&Look) -> u64| looks().map(count).max().unwrap_or(0);
+        Peak::of(|count| looks().map(count).max())
+    }
+}
+
+impl Peak {
+    /// The same of each count; none is 0.
+    fn of(of: impl Fn(fn(&Look) -> u64) -> Option<u64>) -> Peak {
+        let of = |count| of(count).unwrap_or(0);
         Peak {
-            connections: most(|look| look.connections),
-            queued: most(|look| look.queued),
-            threads: most(|look| look.threads),
-            descriptors: most(|look| look.descriptors),
+            connections: of(|look| look.connections),
+            queued: of(|look| look.queued),
+            threads: of(|look| look.threads),
+            descriptors: of(|look| look.descriptors),
         }
     }
 }
@@ -112,8 +113,8 @@ impl Sampler {
         Sampler { stop, took, thread }
     }
 
-    /// How many times as long a look takes after `healed` as it took between `start` and `faulted`, if it takes longer: by so much the server and this machine are slower
-    /// for everybody.
+    /// By what factor a look takes longer after `healed` than between `start` and `faulted`; at least 1. It tells how much slower the server and this machine have become, for
+    /// everybody.
     pub fn slower(&self, (start, faulted): (u64, u64), healed: u64) -> f64 {
         let took = self.took.lock().expect("nobody panics with it");
         let median = |from: u64, to: u64| {
@@ -168,7 +169,7 @@ fn look_at_server(admin: &mut Admin, keys: u64) -> Option<(u64, u64)> {
     Some((connected, longest))
 }
 
-/// The stretches of these spans that are longer than so much, in milliseconds, by how often they occur.
+/// How many of these stretches (ns) are longer than `length`.
 pub fn longer_than(stretches: &[u64], length: std::time::Duration) -> usize {
     stretches.iter().filter(|stretch| **stretch > nanos(length)).count()
 }
