@@ -71,7 +71,7 @@ pub trait Lock: Send + Sync {
     ///
     /// # Errors
     /// `NotHeld`: this thread does not hold it, nothing was changed. `Lost`: it held it, but the lease was lost before; another may hold the
-    /// lock now, and the hold is taken back all the same. `Unknown`: no answer; the lock may still be held on the server, until the background has
+    /// lock now, and the hold is taken back all the same. `Unknown`: no answer, or none before the lease ran out; the lock may still be held on the server, until the background has
     /// removed it or the lease has run out; this thread does not hold it any more.
     fn unlock(&self) -> Result<()>;
 
