@@ -88,7 +88,7 @@ impl Condition {
     /// The lock is held again in both cases, and waiting for that is not part of `timeout`.
     ///
     /// # Errors
-    /// As [`wait`](Condition::wait).
+    /// As [`wait`](Condition::wait). `Unavailable` also if nothing could be sent within `timeout`: the lock is held as before.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         self.wait_for(Some(timeout), None)
     }
@@ -107,7 +107,7 @@ impl Condition {
     /// Waits until notified, or until `interrupt` ends the wait. Java: `await()`.
     ///
     /// # Errors
-    /// `Interrupted`, with the lock **held** again; otherwise as [`wait`](Condition::wait).
+    /// `Interrupted`, with the lock **held**: again, or still, if nothing could be sent before; otherwise as [`wait`](Condition::wait).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.wait_for(None, Some(interrupt)).map(drop)
     }

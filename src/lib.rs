@@ -280,7 +280,7 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::lease::key::Key;
     pub use crate::lease::store::{
-        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
     };
     pub use crate::lease::token::Token;
 }

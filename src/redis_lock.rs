@@ -91,8 +91,8 @@ impl RedisLock {
     /// ```
     ///
     /// # Errors
-    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its end: the value is dropped, and another process may have
-    /// worked at the same time. A release without an answer is no error here: the work was done under a valid lease, and the background removes the rest.
+    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its end, or is found lost by the release: the value is dropped, and
+    /// another process may have worked at the same time. A release without an answer is no error here: the work was done under a valid lease, and the background removes the rest.
     pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
         let guard = self.guard()?;
         let value = work(&guard);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token, Withdraw, Within};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token, Withdraw, Within};
 use distlock::{Error, Holder, LockOptions};
 
 /// What was seen.
@@ -73,8 +73,8 @@ impl LeaseStore for Watch {
         self.inner.end_in(lease, end, deadline)
     }
 
-    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        self.inner.release(key, token, settles, deadline)
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        self.inner.release(what, deadline)
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::acquisition::{Acquisition, Waiting};
 use super::patience::Patience;
-use super::store::{InCondition, Place};
-use super::token::Token;
+use super::store::{InCondition, Place, Release};
 use super::{Lease, backoff};
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
@@ -44,7 +43,7 @@ impl Acquisition {
     pub(crate) fn wait_in(
         &mut self,
         condition: &Arc<str>,
-        release: &Token,
+        release: &Release<'_>,
         patience: &Patience<'_>,
         released: &dyn Fn(),
     ) -> Result<Woken, Failed> {
@@ -117,7 +116,11 @@ impl Acquisition {
                     let error = self.no_answer(error);
                     let since = *silent_since.get_or_insert(background.clock.now());
                     let outage = background.clock.now().saturating_duration_since(since);
-                    if error.permanent || outage >= background.limits.max_outage {
+                    let nothing_sent = !entered && !self.unanswered;
+                    if interrupted && nothing_sent {
+                        return Err(self.failed(entered, Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held")));
+                    }
+                    if error.permanent || outage >= background.limits.max_outage || (timed_out && nothing_sent) {
                         return Err(self.failed(entered, error.into_error()));
                     }
                     if error.stale { Duration::ZERO } else { backoff::outage_pause() }

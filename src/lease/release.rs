@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::notify::LostReason;
-use super::store::{Gone, StoreError};
+use super::store::{Gone, Release, StoreError};
 use super::{Background, Ended, Lease, backoff};
 use crate::base::error::ErrorKind;
 
@@ -25,8 +25,6 @@ impl Background {
         }
         // Nothing else knows of it from here on, until the answer has come: closing waits for that.
         let _counted = self.acquiring.add();
-        // Before the release is sent, so that no extend of ours follows it (R8).
-        self.renewal.remove(lease);
         let mut unanswered = false;
         match self.ask_to_release(lease, &mut unanswered) {
             Ok(Gone::Released) if self.finish(lease, Ended::Released { copy_in_flight: unanswered }) => Released::Yes,
@@ -44,10 +42,13 @@ impl Background {
 
     /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the questions may have arrived, or do so yet, without an answer.
     fn ask_to_release(&self, lease: &Lease, unanswered: &mut bool) -> Result<Gone, StoreError> {
+        // No extend of ours follows it (R8). Not earlier: a lease shall not run out while its release waits for a connection.
+        let before_sent = || self.renewal.remove(lease);
         let mut deadline = self.command_deadline();
         let mut repeated = false;
+        let release = || Release { key: &lease.key, token: &lease.token, settles: lease.settles(), before_sent: &before_sent };
         loop {
-            let error = match lease.store.release(&lease.key, &lease.token, lease.settles(), deadline) {
+            let error = match lease.store.release(&release(), deadline) {
                 // A release without an answer has run after all: nobody else can have taken it while it was valid.
                 Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
                 // It may have been that, or the end of the lease, or somebody else: nobody knows any more.

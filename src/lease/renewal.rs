@@ -98,13 +98,14 @@ impl Renewal {
         self.worker.start(move |wake| thread.run(wake))
     }
 
-    /// Looks after `lease` from now on. `false`: the client was closed meanwhile.
+    /// Looks after `lease` from now on, if it does not do so already. `false`: the client was closed meanwhile.
     pub(crate) fn add(&self, lease: &Arc<Lease>) -> bool {
         let extends_left = lease.extends_left.load(Ordering::SeqCst);
         let mut book = locked(&self.thread.book);
         if book.closed {
             return false;
         }
+        book.remove(lease);
         let now = self.thread.clock.now();
         book.pace.granted_within(now.saturating_duration_since(lease.origin));
         let mut due = self.thread.next_due(lease, extends_left, now);

@@ -160,6 +160,34 @@ impl<'a> Withdraw<'a> {
     }
 }
 
+/// One lease to release.
+#[derive(Clone, Copy)]
+pub struct Release<'a> {
+    /// The lock.
+    pub key: &'a Key,
+    /// Whose lease.
+    pub token: &'a Token,
+    /// As in [`Extend`].
+    pub settles: bool,
+    /// Called when there is a connection, before the first byte is sent, and again for every connection that is tried. As long as it was not called, the
+    /// lease is as before, and may be renewed (R9).
+    pub before_sent: &'a dyn Fn(),
+}
+
+impl<'a> Release<'a> {
+    /// Of a lease that nobody renews.
+    #[must_use]
+    pub fn of(key: &'a Key, token: &'a Token) -> Self {
+        Self { key, token, settles: false, before_sent: &|| () }
+    }
+}
+
+impl fmt::Debug for Release<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Release").field("key", &self.key).field("settles", &self.settles).finish_non_exhaustive()
+    }
+}
+
 /// Which waiters of a condition to notify.
 #[derive(Debug, Clone, Copy)]
 pub struct Notify<'a> {
@@ -239,11 +267,11 @@ pub trait LeaseStore: Send + Sync {
     /// Unknown: the end may have been moved or not.
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError>;
 
-    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue. `settles`: as in [`Extend`].
+    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue.
     ///
     /// # Errors
     /// Unknown: it may have been released or not.
-    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError>;
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError>;
 
     /// Undoes whatever attempts with these tokens may have done: leaves the condition and the queue, and releases. What a waiter was notified of passes on to
     /// another. May be repeated. An error means *unknown*, for that token.
@@ -274,7 +302,7 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// Unknown: it may have been carried out or not. Asking again with the same arguments finds out.
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
         let _ = (ask, condition, release, leave);
         Err(StoreError::without_conditions())
     }

@@ -10,7 +10,7 @@ use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken};
 use crate::lease::notify::LostReason;
 use crate::lease::patience::{Attempts, Patience};
-use crate::lease::store::Notify;
+use crate::lease::store::{Notify, Release};
 use crate::lease::{Ended, Lease};
 use crate::local::holds::{self, Hold};
 
@@ -22,13 +22,14 @@ impl RedisLock {
         self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        // Before its release is sent, so that no extend of ours follows it (R8).
-        background.renewal.remove(&hold.lease);
+        // When it is sent, so that no extend of ours follows it (R8). Not earlier: the lease may be held on if nothing can be sent.
+        let before_sent = || background.renewal.remove(&hold.lease);
+        let release = Release { key: &hold.lease.key, token: &hold.lease.token, settles: false, before_sent: &before_sent };
         let released = |how| {
             background.finish(&hold.lease, how);
             self.shared.turn.leave(hold.ticket);
         };
-        let woken = acquisition.wait_in(condition, &hold.lease.token, patience, &|| released(Ended::Released { copy_in_flight: false }));
+        let woken = acquisition.wait_in(condition, &release, patience, &|| released(Ended::Released { copy_in_flight: false }));
         let woken = match woken {
             Ok(woken) => woken,
             Err(Failed::Lost) => {
@@ -36,7 +37,7 @@ impl RedisLock {
                 return self.keep(hold, self.lost());
             }
             Err(Failed::NotEntered(error)) => {
-                if !background.renewal.add(&hold.lease) {
+                if !hold.lease.has_ended() && !background.renewal.add(&hold.lease) {
                     background.finish(&hold.lease, Ended::Lost(LostReason::Closed));
                 }
                 return self.keep(hold, self.named(error));

@@ -12,7 +12,7 @@ use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 
@@ -270,12 +270,13 @@ impl LeaseStore for Memory {
         Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
     }
 
-    fn release(&self, key: &Key, token: &Token, settles: bool, _deadline: Instant) -> Result<Gone, StoreError> {
-        Ok(self.at(key, |entry, shared, now| {
-            if settles && entry.is_held_by(token) {
-                entry.settle(token);
+    fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {
+        (what.before_sent)();
+        Ok(self.at(what.key, |entry, shared, now| {
+            if what.settles && entry.is_held_by(what.token) {
+                entry.settle(what.token);
             }
-            entry.release(token, shared, now)
+            entry.release(what.token, shared, now)
         }))
     }
 
@@ -306,11 +307,14 @@ impl LeaseStore for Memory {
         true
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
         let asked_at = self.clock.now();
         let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
         };
+        if let Some(release) = release {
+            (release.before_sent)();
+        }
         let mut waiter = Waiter::new(ask, place);
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
@@ -340,7 +344,7 @@ impl LeaseStore for Memory {
                 waiting[at].attempt = ask.attempt;
                 return Ok(InCondition::Waiting { asked_at });
             }
-            let Some(release) = release else { return Ok(InCondition::Gone) };
+            let Some(release) = release.map(|release| release.token) else { return Ok(InCondition::Gone) };
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
             }

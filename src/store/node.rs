@@ -102,8 +102,21 @@ impl Node {
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
     pub(super) fn script(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+        self.script_after(&|| (), script, keys, parts, deadline)
+    }
+
+    /// The same. `before_sent` is called when there is a connection, and nothing has been sent over it.
+    pub(super) fn script_after(
+        &self,
+        before_sent: &dyn Fn(),
+        script: &Script,
+        keys: usize,
+        parts: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
             self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+                before_sent();
                 let value = run(&mut wire, buffer, script, keys, parts)?;
                 Ok(Reply { asked_at, value })
             })

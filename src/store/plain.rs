@@ -15,7 +15,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, StoreError, Withdraw, Within,
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 
@@ -165,10 +165,11 @@ impl LeaseStore for Plain {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let [lock, fence, queue, waiters] = keys(key);
-        let parts = [lock, fence, queue, waiters, Part::Text(token.as_str()), Part::Number(1)];
-        let answer = self.node.script(&self.release, 4, if settles { &parts } else { &parts[..5] }, deadline);
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let [lock, fence, queue, waiters] = keys(what.key);
+        let parts = [lock, fence, queue, waiters, Part::Text(what.token.as_str()), Part::Number(1)];
+        let parts = if what.settles { &parts } else { &parts[..5] };
+        let answer = self.node.script_after(what.before_sent, &self.release, 4, parts, deadline);
         reply::gone(answer.map(|reply| reply.value))
     }
 
@@ -189,7 +190,7 @@ impl LeaseStore for Plain {
         true
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
         let place = ask.place.and_then(|place| Some((place.address()?, place)));
         let Some((address, place)) = place else {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
@@ -197,7 +198,9 @@ impl LeaseStore for Plain {
         let [lock, fence, queue, waiters] = keys(ask.key);
         let stem = format!("{}condition:{condition}:", ask.key.stem());
         let before = Instant::now();
-        let reply = self.node.script(
+        let before_sent = || release.iter().for_each(|release| (release.before_sent)());
+        let reply = self.node.script_after(
+            &before_sent,
             &self.wait,
             6,
             &[
@@ -214,7 +217,7 @@ impl LeaseStore for Plain {
                 Part::Number(ask.attempt),
                 Part::millis(place.alive_for().min(LONGEST_PLACE)),
                 Part::millis(place.first_lease()),
-                Part::Text(release.map_or("", Token::as_str)),
+                Part::Text(release.map_or("", |release| release.token.as_str())),
                 Part::Number(u64::from(leave)),
             ],
             ask.deadline,

@@ -14,7 +14,7 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 
 /// Leases in Redisson's layout on one server.
@@ -104,9 +104,10 @@ impl LeaseStore for Redisson {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let channel = channel(key);
-        let answer = self.node.script(&self.release, 1, &Self::release_parts(key, token, &channel), deadline);
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let channel = channel(what.key);
+        let parts = Self::release_parts(what.key, what.token, &channel);
+        let answer = self.node.script_after(what.before_sent, &self.release, 1, &parts, deadline);
         reply::gone(answer.map(|reply| reply.value))
     }
 

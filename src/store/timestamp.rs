@@ -13,7 +13,7 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 
 /// Leases in the timestamp layout on one server.
@@ -78,16 +78,17 @@ impl LeaseStore for Timestamp {
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
 
-    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let [lock, mark] = keys(key);
-        let answer = self.node.script(&self.release, 2, &[lock, mark, Part::Text(token.as_str())], deadline);
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let [lock, mark] = keys(what.key);
+        let parts = [lock, mark, Part::Text(what.token.as_str())];
+        let answer = self.node.script_after(what.before_sent, &self.release, 2, &parts, deadline);
         let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // There is no queue to leave.
-        what.iter().map(|what| self.release(what.key, what.token, false, deadline)).collect()
+        what.iter().map(|what| self.release(&Release::of(what.key, what.token), deadline)).collect()
     }
 
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {

@@ -154,6 +154,32 @@ fn an_interrupted_wait_holds_the_lock_and_takes_no_notification() {
 }
 
 #[test]
+fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and_renewed_once() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let (lock, condition) = lock_and_condition(&client);
+    lock.lock().unwrap();
+    server.kill();
+    // What goes out over a connection that has died unseen may have arrived.
+    client.ping().unwrap_err();
+    let is_as_before = || lock.is_held() && lock.is_valid() && client.remembered().1 == 1;
+    let ended = within(A_WHILE..SOON, || condition.wait_timeout(A_WHILE));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(is_as_before());
+    let interrupt = Interrupt::new();
+    let interrupted = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(A_WHILE);
+            interrupt.interrupt();
+        });
+        within(A_WHILE..SOON, || condition.wait_interruptibly(&interrupt))
+    });
+    assert_eq!(interrupted.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert!(is_as_before());
+    server.restart();
+}
+
+#[test]
 fn a_notification_that_came_before_the_interrupt_wins() {
     everywhere(|open| {
         let interrupt = Interrupt::new();

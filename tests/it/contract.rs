@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Rung, Token, Withdraw, Within,
+    Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Release, Rung, Token, Withdraw,
+    Within,
 };
 use distlock::{Client, ClientBuilder, Layout, Lock, LockOptions, Renewal};
 
@@ -124,7 +125,7 @@ impl Place {
     }
 
     fn release(&self, key: &Key, token: &Token) -> Gone {
-        self.store.release(key, token, false, deadline()).unwrap()
+        self.store.release(&Release::of(key, token), deadline()).unwrap()
     }
 
     fn withdraw(&self, key: &Key, token: &Token) -> Gone {

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, StoreError, Token, Withdraw, Within,
+    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, Release, StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
 
@@ -161,10 +161,18 @@ pub fn is_free(lock: &RedisLock) -> bool {
 /// What a client asked of its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    Acquire { token: String, attempt: u64 },
-    Extend { keys: Vec<String>, thread: Option<String> },
+    Acquire {
+        token: String,
+        attempt: u64,
+    },
+    Extend {
+        keys: Vec<String>,
+        thread: Option<String>,
+    },
     EndIn,
     Release,
+    /// The store has a connection for a release, and has said so.
+    ReleaseIsSent,
     Withdraw,
 }
 
@@ -262,8 +270,12 @@ impl LeaseStore for Watched {
         self.notes.around(Asked::EndIn, || self.inner.end_in(lease, end, deadline))
     }
 
-    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        self.notes.around(Asked::Release, || self.inner.release(key, token, settles, deadline))
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let before_sent = || {
+            (what.before_sent)();
+            self.notes.around(Asked::ReleaseIsSent, || ());
+        };
+        self.notes.around(Asked::Release, || self.inner.release(&Release { before_sent: &before_sent, ..*what }, deadline))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -282,7 +294,7 @@ impl LeaseStore for Watched {
         self.inner.has_conditions()
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Token>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
         self.inner.wait_in(ask, condition, release, leave)
     }
 

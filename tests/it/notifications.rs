@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Token, Withdraw};
+use distlock::testing::{Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Release, Token, Withdraw};
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
@@ -30,7 +30,8 @@ impl<'a> Scene<'a> {
     }
 
     fn wait(&self, waiter: &str, attempt: u64, release: Option<&str>, place: &At<'_>) -> InCondition {
-        let (token, release) = (Token::new(waiter), release.map(Token::new));
+        let (token, old) = (Token::new(waiter), release.map(Token::new));
+        let release = old.as_ref().map(|old| Release::of(&self.lock.key, old));
         let ask = Ask {
             key: &self.lock.key,
             token: &token,
@@ -150,7 +151,8 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
             assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
         },
         |scene, lease| {
-            let released = scene.lock.store.release(lease.key, lease.token, true, Instant::now() + SOON);
+            let release = Release { settles: true, ..Release::of(lease.key, lease.token) };
+            let released = scene.lock.store.release(&release, Instant::now() + SOON);
             assert_eq!(released.unwrap(), Gone::Released);
         },
         |scene, _| assert!(matches!(scene.wait("1, again", 1, Some("1"), &At::new("1")), InCondition::Waiting { .. })),
@@ -185,7 +187,7 @@ fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
     scene.runs_out();
     let (key, token, until) = (&scene.lock.key, Token::new("1"), Instant::now() + SOON);
     assert!(!scene.lock.store.end_in(&Extend { key, token: &token, lease: SOON, settles: true }, End::NotBefore, until).unwrap());
-    scene.lock.store.release(key, &token, true, until).unwrap();
+    scene.lock.store.release(&Release { settles: true, ..Release::of(key, &token) }, until).unwrap();
     scene.is_granted("2");
 }
 
@@ -442,10 +444,66 @@ fn a_notification_stays_while_one_that_waited_then_may_come_back() {
     thread::sleep(ms(400));
     scene.asks("3");
     scene.lock.release("another notifier");
-    scene.lock.store.release(&scene.lock.key, &Token::new("3"), true, Instant::now() + SOON).unwrap();
+    let third = Token::new("3");
+    let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
+    scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
     // It waited when the first notification was given, and is there again.
     thread::sleep(ms(50));
     scene.asks("3, to look after what is owed");
     let answer = scene.asks("2");
     assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
+}
+
+/// What has become of the notified waiters of a host that was lost, as a change of their entries. They stay deaf.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// They may yet ask.
+    Deaf,
+    /// They did not ask in time.
+    Late,
+    /// They are dead by their own word, and those who were not notified are not.
+    Dead,
+    /// All of them are dead by their own word.
+    AllDead,
+}
+
+/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run that look after
+/// them: one release, and one question.
+fn commands_for(waiters: u32, fate: Fate) -> u64 {
+    const REWRITE: &str = "
+        local entries = redis.call('HGETALL', KEYS[1])
+        for at = 1, #entries, 2 do
+          redis.call('HSET', KEYS[1], entries[at], (entries[at + 1]:gsub(ARGV[1], ARGV[2])))
+        end";
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    for number in 0..waiters {
+        scene.enters(&format!("lost {number}"));
+    }
+    scene.is_notified_by("notifier", waiters / 2, u64::from(waiters / 2));
+    let rewrite = |entries: &str, pattern: &str, text: &str| {
+        let mut rewrite = redis::cmd("EVAL");
+        rewrite.arg(REWRITE).arg(1).arg(entries).arg(pattern).arg(text);
+        rewrite.query::<()>(&mut server.connection()).unwrap();
+    };
+    match fate {
+        Fate::Deaf => {}
+        Fate::Late => rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
+        Fate::Dead | Fate::AllDead => rewrite("{a}:waiters", "^%d+", "1"),
+    }
+    if matches!(fate, Fate::AllDead) {
+        rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
+    }
+    let before = server.commands_processed_by_clients();
+    scene.lock.release("notifier");
+    scene.lock.ask("another", 1, &At::new("none"));
+    server.commands_processed_by_clients() - before
+}
+
+#[test]
+fn a_lost_host_with_many_waiters_costs_its_scripts_a_few_commands_for_each() {
+    for fate in [Fate::Deaf, Fate::Late, Fate::Dead, Fate::AllDead] {
+        let (some, many) = (commands_for(40, fate), commands_for(160, fate));
+        assert!(many < some * 6, "{fate:?}: {some} commands for 40 waiters, and {many} for 160");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Token, Withdraw};
+use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Release, Token, Withdraw};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal, Retry};
 
 use crate::helpers::{Notes, Underway, ms, put};
@@ -77,7 +77,7 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn release(&self, token: &str) -> Gone {
-        self.store.release(&self.key, &Token::new(token), false, Instant::now() + SOON).unwrap()
+        self.store.release(&Release::of(&self.key, &Token::new(token)), Instant::now() + SOON).unwrap()
     }
 
     pub fn withdraw(&self, token: &str) {

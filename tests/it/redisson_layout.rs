@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Gone, Key, Token};
+use distlock::testing::{Answer, Ask, Gone, Key, Release, Token};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
 
 use crate::helpers::{SOON, error, ms};
@@ -175,7 +175,7 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
     // Late, after an extend: the end stays where it is.
     assert!(matches!(attempt(4, lease), Answer::Granted { .. }));
     assert!(ask::<u64>(&server, &["PTTL", "a"]) > 50_000);
-    assert_eq!(store.release(&key, &token, false, Instant::now() + SOON).unwrap(), Gone::Released);
+    assert_eq!(store.release(&Release::of(&key, &token), Instant::now() + SOON).unwrap(), Gone::Released);
     assert!(free(&server, "a"));
 }
 

@@ -11,7 +11,7 @@ use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
-use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
 #[track_caller]
@@ -218,7 +218,7 @@ fn an_extend_is_taken_out_before_the_release_is_sent() {
     let seen = Arc::new(Mutex::new(None));
     let (at_release, probe) = (Arc::clone(&seen), client.clone());
     notes.before(move |asked| {
-        if *asked == Asked::Release {
+        if *asked == Asked::ReleaseIsSent {
             *at_release.lock().unwrap() = Some(probe.remembered().1);
         }
     });
@@ -239,20 +239,51 @@ fn a_lease_is_looked_after_before_lock_returns() {
     }
 }
 
-#[test]
-fn an_exhausted_pool_does_not_delay_renewal() {
+/// A client whose only connection is in use for longer than a lease of its lock, which this thread holds, while `work` is done.
+fn while_the_pool_is_exhausted<T>(work: impl FnOnce(&RedisLock) -> T) -> T {
+    const LEASE: Duration = ms(600);
     let server = Server::start();
-    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(6_000)).build().unwrap();
-    let lock = client.lock_with("job", lease(ms(1200))).unwrap();
+    let client = Client::builder(&server.url()).pool_size(1).command_timeout(SOON).build().unwrap();
+    let lock = client.lock_with("job", lease(LEASE)).unwrap();
     lock.lock().unwrap();
     thread::scope(|scope| {
-        // It has the only connection for longer than a lease.
-        let blocked =
-            scope.spawn(|| client.execute(|conn| redis::cmd("BLPOP").arg("nothing").arg("2").query::<Option<(String, String)>>(conn)));
-        assert_valid_for(&lock, ms(1900));
-        assert_eq!(blocked.join().unwrap().unwrap(), None);
+        let pop = || client.execute(|conn| redis::cmd("BLPOP").arg("nothing").arg("10").query::<Option<(String, u32)>>(conn));
+        let blocked = scope.spawn(pop);
+        eventually(SOON, || server.info("clients").contains("blocked_clients:1"));
+        let ended = scope.spawn(|| {
+            thread::sleep(LEASE * 3);
+            redis::cmd("RPUSH").arg("nothing").arg(1).query::<()>(&mut server.connection()).unwrap();
+        });
+        let worked = work(&lock);
+        ended.join().unwrap();
+        assert_eq!(blocked.join().unwrap().unwrap(), Some(("nothing".to_owned(), 1)));
+        worked
+    })
+}
+
+#[test]
+fn an_exhausted_pool_does_not_delay_renewal() {
+    while_the_pool_is_exhausted(|lock| {
+        assert_valid_for(lock, ms(1500));
+        lock.unlock().unwrap();
     });
-    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_lease_is_renewed_while_its_release_waits_for_a_connection() {
+    let released = while_the_pool_is_exhausted(|lock| within(ms(1200)..SOON, || lock.unlock()));
+    released.unwrap();
+}
+
+#[test]
+fn a_lease_is_renewed_while_a_wait_in_a_condition_waits_for_a_connection() {
+    while_the_pool_is_exhausted(|lock| {
+        let condition = lock.new_condition("c").unwrap();
+        let notified = within(ms(1200)..SOON, || condition.wait_timeout(ms(1)));
+        assert!(!notified.unwrap());
+        assert!(lock.is_valid());
+        lock.unlock().unwrap();
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use distlock::testing::{Answer, Ask, End, Extend, Gone, Key, Token, Within};
+use distlock::testing::{Answer, Ask, End, Extend, Gone, Key, Release, Token, Within};
 use distlock::{Client, Layout, Lock, LockOptions, Renewal, Retry};
 
 use crate::helpers::{SOON, error, ms};
@@ -210,7 +210,7 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     };
     assert!(ask_for(&old));
     let value: String = ask(&server, &["GET", "a"]);
-    assert_eq!(store.release(&key, &old, false, soon()).unwrap(), Gone::Released);
+    assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::Released);
     assert!(ask_for(&new));
     // As if both had been granted in the same millisecond.
     let () = ask(&server, &["SET", "a", &value, "KEEPTTL"]);
@@ -218,9 +218,9 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     let stale = Extend { key: &key, token: &old, lease: lease * 3, settles: false };
     assert!(!store.end_in(&stale, End::Exactly, soon()).unwrap());
     assert!(!store.extend(&[stale], Within::until(soon())).remove(0).unwrap());
-    assert_eq!(store.release(&key, &old, false, soon()).unwrap(), Gone::NotOurs);
+    assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::NotOurs);
     assert_eq!(store.inspect(&key, soon()).unwrap().unwrap().token, "new");
-    assert_eq!(store.release(&key, &new, false, soon()).unwrap(), Gone::Released);
+    assert_eq!(store.release(&Release::of(&key, &new), soon()).unwrap(), Gone::Released);
 }
 
 #[test]

@@ -135,23 +135,30 @@ local function conditions()
     return stem .. 'condition:' .. condition .. ':queue', stem .. 'condition:' .. condition .. ':waiters'
   end
 
+  -- Of each condition, where those begin in its line whom this script has not yet found deaf or silent. A place that is found so stays
+  -- so: who goes back to the line is silent. So one script looks at each waiter of a lost host once, not once for each notification.
+  local unseen = {}
+
+  -- The conditions with a waiter that is notified, lives, and has not asked yet. Looked up once in a script: later this may name one too
+  -- many, and then the next review looks again.
+  local unasked
+
   -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of those that waited there when the notification
   -- was `given`, first who listens and did not fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
   local function move(condition, most, given, sure)
     local line, entries = line_of(condition)
     local now, moved = clock() / 1000, 0
     for _, all in ipairs(sure and {false} or {false, true}) do
-      local from, tokens = 0, nil
+      local from, tokens = not all and unseen[condition] or '-inf', nil
       repeat
-        tokens = redis.call('ZRANGE', line, '-inf', '(' .. given, 'BYSCORE', 'LIMIT', from, 16, 'WITHSCORES')
+        tokens = redis.call('ZRANGE', line, from, '(' .. given, 'BYSCORE', 'LIMIT', 0, 16, 'WITHSCORES')
         for at = 1, #tokens, 2 do
           local token, entry = tokens[at], look(entries, tokens[at])
-          if not entry or entry.alive < now then
+          if moved == most then
+            break
+          elseif not entry or entry.alive < now then
             leave(line, entries, token)
-          elseif moved == most or not (all or (entry.state == '' and listens(entry.inbox))) then
-            -- It keeps its place.
-            from = from + 1
-          else
+          elseif all or (entry.state == '' and listens(entry.inbox)) then
             -- A server that is out of memory refuses the first of these, and then nothing has been done.
             redis.call('HSET', owed, token, given .. '|' .. condition)
             -- As long as somebody of this line may come to look after it.
@@ -164,8 +171,16 @@ local function conditions()
             end
             moved = moved + 1
           end
+          -- It is gone, or keeps its place.
+          from = '(' .. whole(tokens[at + 1])
         end
       until #tokens == 0 or moved == most
+      if not all then
+        unseen[condition] = from
+      end
+    end
+    if unasked and moved > 0 then
+      unasked[condition] = true
     end
     return moved
   end
@@ -188,13 +203,16 @@ local function conditions()
 
   -- Whether somebody of the condition is notified and has not asked yet: it may go back there.
   local function may_come_back(condition)
-    for _, token in ipairs(redis.call('HKEYS', owed)) do
-      local entry = token ~= '' and look(waiters, token)
-      if entry and entry.unasked and entry.condition == condition then
-        return true
+    if not unasked then
+      unasked = {}
+      for _, token in ipairs(redis.call('HKEYS', owed)) do
+        local entry = token ~= '' and look(waiters, token)
+        if entry and entry.unasked and entry.alive >= clock() / 1000 then
+          unasked[entry.condition] = true
+        end
       end
     end
-    return false
+    return unasked[condition]
   end
 
   -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.

@@ -15,7 +15,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, StoreError, Withdraw, Within};
+use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
 use crate::lease::token::Token;
 use crate::lease::valid_until;
 
@@ -276,8 +276,9 @@ impl LeaseStore for Quorum {
 
     /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none. Otherwise nobody knows: those that say nothing may have it or have
     /// lost it (R12).
-    fn release(&self, key: &Key, token: &Token, _settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        let round = self.undo(vec![(key.clone(), token.clone())], false, deadline)?;
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        (what.before_sent)();
+        let round = self.undo(vec![(what.key.clone(), what.token.clone())], false, deadline)?;
         let said = |tally: &Tally<Vec<Undone>>, what| tally.count_of(0, |gone| *gone == Some(what));
         let decide = |tally: &Tally<Vec<Undone>>| yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs));
         let answers = |tally: &Tally<Vec<Undone>>| tally.count_of(0, |_| true) >= tally.majority();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, StoreError, Token, Withdraw, Within};
+use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token, Withdraw, Within};
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
 
 /// What a node does with a question.
@@ -135,8 +135,8 @@ impl LeaseStore for Asked {
         self.0.answer("end_in", lease.token.as_str(), deadline, || self.0.inner.end_in(lease, end, deadline))
     }
 
-    fn release(&self, key: &Key, token: &Token, settles: bool, deadline: Instant) -> Result<Gone, StoreError> {
-        self.0.answer("release", token.as_str(), deadline, || self.0.inner.release(key, token, settles, deadline))
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        self.0.answer("release", what.token.as_str(), deadline, || self.0.inner.release(what, deadline))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {

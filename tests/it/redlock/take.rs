@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Gone, Key, Token, Withdraw};
+use distlock::testing::{Answer, Gone, Key, Release, Token, Withdraw};
 use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Retry};
 
 use super::nodes::{Mood, Nodes, ask};
@@ -219,7 +219,7 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
         eventually(SOON, || nodes.holding(name).len() == 5);
         nodes.nodes[..forgotten].iter().for_each(|node| node.forget(name));
         nodes.set(5 - silent..5, Mood::Silent);
-        let released = store.release(&key, &token, false, Instant::now() + Duration::from_millis(300));
+        let released = store.release(&Release::of(&key, &token), Instant::now() + Duration::from_millis(300));
         nodes.set(0..5, Mood::Fine);
         // Whatever it is called, it is undone.
         eventually(SOON, || nodes.holding(name).is_empty());
