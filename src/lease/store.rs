@@ -1,5 +1,7 @@
 //! `LeaseStore`: what a place that keeps leases must do.
 
+mod request;
+
 use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
@@ -11,39 +13,7 @@ use super::token::Token;
 use crate::base::bell::{Bell, Fences};
 use crate::base::error::{Cause, Error, ErrorKind};
 use crate::base::options::LockOptions;
-
-/// One attempt to acquire.
-pub struct Ask<'a> {
-    /// The lock.
-    pub key: &'a Key,
-    /// Who asks: the same token in every attempt of one acquisition.
-    pub token: &'a Token,
-    /// The number of this attempt within its acquisition, from 1.
-    pub attempt: u64,
-    /// How long the lease shall last.
-    pub lease: Duration,
-    /// How many fences to reserve; 0: the lock is not fenced.
-    pub fences: u32,
-    /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not queue.
-    pub place: Option<&'a dyn Place>,
-    /// Whether the lock was just seen contended: then asking in the simplest way first would be a round trip for nothing.
-    pub contended: bool,
-    /// Whether a key that already holds this token may be taken for a grant of an earlier attempt (R4). Not so for a caller's own value
-    /// (`owner`) while every attempt was answered: then it is somebody else's hold.
-    pub may_be_mine: bool,
-    /// When the answer must be there.
-    pub deadline: Instant,
-}
-
-/// What a waiter leaves in the queue.
-pub trait Place {
-    /// Where a hand-off reaches it; begins to listen when first asked. `None`: the store cannot wake anybody.
-    fn address(&self) -> Option<&str>;
-    /// How long it counts as alive without asking again.
-    fn alive_for(&self) -> Duration;
-    /// The lease that a hand-off grants at first (R20).
-    fn first_lease(&self) -> Duration;
-}
+pub use request::{Ask, End, Extend, Notify, Place, Release, Withdraw, Within};
 
 /// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,113 +73,6 @@ pub enum Gone {
     Released,
     /// The lease was not ours: nothing was changed.
     NotOurs,
-}
-
-/// One lease to extend.
-#[derive(Debug, Clone, Copy)]
-pub struct Extend<'a> {
-    /// The lock.
-    pub key: &'a Key,
-    /// Whose lease.
-    pub token: &'a Token,
-    /// How long it shall last from now.
-    pub lease: Duration,
-    /// Whether this is the first word of a waiter that was notified in a condition, and entered by a hand-off: from then on its notification is used up.
-    pub settles: bool,
-}
-
-/// How long a call may take that has a connection of its own.
-#[derive(Debug, Clone, Copy)]
-pub struct Within {
-    /// How long the reply may take, once there is a connection.
-    pub reply: Duration,
-    /// When a connection must be there. To open one takes several round trips, so it has more time than a reply.
-    pub connect_by: Instant,
-}
-
-impl Within {
-    /// Both by this instant.
-    #[must_use]
-    pub fn until(deadline: Instant) -> Self {
-        Self { reply: deadline.saturating_duration_since(Instant::now()), connect_by: deadline }
-    }
-
-    /// When the call has ended at the latest, if it begins `now`.
-    #[must_use]
-    pub fn end(&self, now: Instant) -> Instant {
-        now.max(self.connect_by) + self.reply
-    }
-}
-
-/// One lease to withdraw.
-#[derive(Debug, Clone, Copy)]
-pub struct Withdraw<'a> {
-    /// The lock.
-    pub key: &'a Key,
-    /// Whose attempts, place and lease.
-    pub token: &'a Token,
-    /// The condition that it may have entered.
-    pub condition: Option<&'a str>,
-}
-
-impl<'a> Withdraw<'a> {
-    /// Of a token that has entered no condition.
-    #[must_use]
-    pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, condition: None }
-    }
-}
-
-/// One lease to release.
-#[derive(Clone, Copy)]
-pub struct Release<'a> {
-    /// The lock.
-    pub key: &'a Key,
-    /// Whose lease.
-    pub token: &'a Token,
-    /// As in [`Extend`].
-    pub settles: bool,
-    /// Called when there is a connection, before the first byte is sent, and again for every connection that is tried. As long as it was not called, the
-    /// lease is as before, and may be renewed (R9).
-    pub before_sent: &'a dyn Fn(),
-}
-
-impl<'a> Release<'a> {
-    /// Of a lease that nobody renews.
-    #[must_use]
-    pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, settles: false, before_sent: &|| () }
-    }
-}
-
-impl fmt::Debug for Release<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Release").field("key", &self.key).field("settles", &self.settles).finish_non_exhaustive()
-    }
-}
-
-/// Which waiters of a condition to notify.
-#[derive(Debug, Clone, Copy)]
-pub struct Notify<'a> {
-    /// The lock.
-    pub key: &'a Key,
-    /// Who holds it.
-    pub token: &'a Token,
-    /// The condition's name.
-    pub condition: &'a str,
-    /// At most so many.
-    pub most: u32,
-    /// The number of this notification under this lease: a repeated one notifies nobody again.
-    pub number: u64,
-}
-
-/// Which way an end may be moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Only to a later one.
-    NotBefore,
-    /// Also to an earlier one.
-    Exactly,
 }
 
 /// Who holds a lock, as the store sees it.
