@@ -502,7 +502,8 @@ fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing(
             let forks = catch_unwind(AssertUnwindSafe(|| {
                 for _ in 0..100 {
                     forked(|| check(1, lock.is_held()));
-                    forked(|| check(1, client.close(SOON).is_ok()));
+                    // With more time than a child is given, so that a child which waits is always found waiting.
+                    forked(|| check(1, client.close(SOON * 3).is_ok()));
                     forked(|| check(1, lock.unlock().is_err_and(|error| error.is_unsupported())));
                 }
             }));
