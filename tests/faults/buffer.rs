@@ -70,6 +70,8 @@ pub struct Worker<'a> {
     number: u64,
     produces: bool,
     polls: bool,
+    /// Whether consumers come back at once, and a producer that was woken pauses first: so all consumers wait when one is notified.
+    eager: bool,
     longest: Duration,
     lock: RedisLock,
     not_full: Condition,
@@ -89,14 +91,20 @@ impl<'a> Worker<'a> {
         let condition = |name| lock.new_condition(name).expect("this layout has conditions");
         let (not_full, not_empty) = (condition("not-full"), condition("not-empty"));
         // Without a role of its own, a process has one by its number.
-        let first = owner / 10_000 == 0;
+        let produces = match load.habit {
+            Habit::Produce | Habit::Poll => true,
+            Habit::Consume => false,
+            Habit::ConsumedFirst => owner / 10_000 == 1,
+            _ => owner / 10_000 == 0,
+        };
         Worker {
             process,
             key,
             owner,
             number: u64::from(std::process::id()) * 10_000_000,
-            produces: matches!(load.habit, Habit::Produce | Habit::Poll) || first && load.habit != Habit::Consume,
+            produces,
             polls: matches!(load.habit, Habit::Poll | Habit::PollingBuffer),
+            eager: load.habit == Habit::ConsumedFirst,
             longest: if load.timed { SHORT } else { LONG },
             lock,
             not_full,
@@ -120,7 +128,9 @@ impl<'a> Worker<'a> {
                     thread::sleep(Duration::from_millis(5));
                 }
             }
-            thread::sleep(random.between((Duration::ZERO, self.process.load.pause)));
+            if self.produces || !self.eager {
+                thread::sleep(random.between((Duration::ZERO, self.process.load.pause)));
+            }
         }
         // Whoever waits for what we would have done has to hear that it is over.
         let told = self.lock.lock().and_then(|()| self.not_full.notify_all()).and_then(|()| self.not_empty.notify_all());
@@ -142,6 +152,7 @@ impl<'a> Worker<'a> {
 
     /// Works under the lock, waits in it where there is nothing to do, and unlocks.
     fn hold(&mut self, mut record: Record, random: &mut Random) {
+        let mut waited = false;
         loop {
             (record.granted, record.fence) = (now(), self.lock.fence().unwrap_or(0));
             see(&self.lock, &mut record);
@@ -150,7 +161,8 @@ impl<'a> Worker<'a> {
             let newest = self.resource.write(self.key, record.fence, self.owner, record.number);
             let (made, taken) = (self.made.len(), self.taken.len());
             let ready = if self.produces { made < taken + ROOM } else { taken < made };
-            if self.is_over() || !newest || self.polls && self.produces && !ready {
+            let goes = self.polls && !ready || self.eager && waited;
+            if self.is_over() || !newest || self.produces && goes {
                 break;
             }
             if ready {
@@ -165,7 +177,7 @@ impl<'a> Worker<'a> {
             (record.released, record.ended, record.outcome) = (self.released(&record), begun, Outcome::Ok);
             self.writer.write(&record);
             match condition.wait_timeout(self.longest) {
-                Ok(_) => record = self.call(begun),
+                Ok(_) => (record, waited) = (self.call(begun), true),
                 Err(error) => {
                     record.outcome = outcome(error.kind());
                     self.writer.write(&record);

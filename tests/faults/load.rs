@@ -11,10 +11,13 @@ use std::time::Duration;
 
 use distlock::{Client, Layout, LockOptions, Queue, RedisLock};
 
-use super::clock::{Random, nanos};
+use super::clock::{Random, nanos, now};
 use super::support::{fd_count, thread_count};
 use super::worker::Worker;
 use super::{buffer, limits, witness};
+
+/// How long closing may take.
+pub const TIME_TO_CLOSE: Duration = Duration::from_secs(5);
 
 /// What a thread does with one in twenty holds instead of unlocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,12 +37,14 @@ pub enum Habit {
     Produce,
     Poll,
     Consume,
+    /// As `Buffer`, but the second process produces, and so a fault that hits the first alone hits a consumer.
+    ConsumedFirst,
     /// Rate limits instead of locks.
     Limit,
 }
 
 impl Habit {
-    const ALL: [Habit; 10] = [
+    const ALL: [Habit; 11] = [
         Habit::Unlock,
         Habit::Panic,
         Habit::Leak,
@@ -49,6 +54,7 @@ impl Habit {
         Habit::Produce,
         Habit::Poll,
         Habit::Consume,
+        Habit::ConsumedFirst,
         Habit::Limit,
     ];
 }
@@ -165,6 +171,8 @@ pub struct Process {
     pub client: Client,
     pub cells: witness::Cells,
     pub stop: AtomicBool,
+    /// Whether the client is being closed, under whoever holds.
+    pub closing: AtomicBool,
     /// How many losses each key's callback was told of, where it has one.
     told: Vec<Arc<AtomicU64>>,
 }
@@ -252,7 +260,8 @@ pub fn run(arguments: &[String]) {
     let client = built.expect("the client can be made");
     let cells = witness::Cells::open(&dir);
     let told = (0..load.all_keys() + load.bait_keys).map(|_| Arc::default()).collect();
-    let shared = Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false), told });
+    let shared =
+        Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false), closing: AtomicBool::new(false), told });
     // A callback stays as long as a handle of its lock.
     let with_callbacks: Vec<_> = (0..shared.load.all_keys())
         .filter(|key| shared.told(*key).is_some())
@@ -272,19 +281,27 @@ pub fn run(arguments: &[String]) {
         })
         .collect();
     status("started".into());
-    wait_for(&dir.join("stop"));
+    let (stop, close) = (dir.join("stop"), dir.join(format!("{process}.close")));
+    wait_for(&[&stop, &close]);
+    if close.exists() {
+        shared.closing.store(true, Ordering::SeqCst);
+        let begun = now();
+        let closed = shared.client.close(TIME_TO_CLOSE);
+        status(format!("closed {} {}", closed.is_ok(), (now() - begun) / 1_000_000));
+    }
     shared.stop.store(true, Ordering::SeqCst);
     let failed = threads.into_iter().map(thread::JoinHandle::join).filter(Result::is_err).count();
-    let closed = shared.client.close(Duration::from_secs(5)).is_ok();
+    let closed = shared.client.close(TIME_TO_CLOSE).is_ok();
     drop((shared, with_callbacks));
     // A thread is counted by the kernel until a moment after it was joined.
     thread::sleep(Duration::from_millis(100));
     status(format!("after {} {} {failed} {closed}", thread_count(), fd_count()));
-    wait_for(&dir.join("exit"));
+    wait_for(&[&dir.join("exit")]);
 }
 
-fn wait_for(path: &Path) {
-    while !path.exists() {
+/// Waits until one of these is there.
+fn wait_for(paths: &[&Path]) {
+    while !paths.iter().any(|path| path.exists()) {
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -2,6 +2,7 @@
 
 mod acquires;
 mod clients;
+mod closing;
 mod conditions;
 mod data;
 mod network;
@@ -112,6 +113,7 @@ pub fn all() -> Vec<Row> {
         packets::rows(),
         server::rows(),
         clients::rows(),
+        closing::rows(),
         data::rows(),
         quorum::rows(),
         time::rows(),

@@ -220,6 +220,10 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
         (row.leaves_no_queue && facts.queues > 0, format!("{} queue keys left (I9)", facts.queues)),
     ]);
     for status in &facts.counts {
+        // The server is there again, and answers.
+        if status.lines().any(|line| line.starts_with("after ") && line.ends_with(" false")) {
+            problems.push("close failed at the end (I10)".into());
+        }
         if let ([threads, descriptors, ..], [threads_after, descriptors_after, failed]) =
             (&numbers(status, "before")[..], &numbers(status, "after")[..])
         {

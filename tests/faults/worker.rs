@@ -123,8 +123,8 @@ impl<'a> Worker<'a> {
         loop {
             see(lock, &mut record);
             let left = until.saturating_sub(now());
-            let is_bait = record.key >= load.all_keys();
-            if left == 0 || self.long && self.process.stop.load(Ordering::SeqCst) || is_bait && !lock.is_valid() {
+            let ends_with_its_lease = record.key >= load.all_keys() || self.process.closing.load(Ordering::SeqCst);
+            if left == 0 || self.long && self.process.stop.load(Ordering::SeqCst) || ends_with_its_lease && !lock.is_valid() {
                 break;
             }
             thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
@@ -165,7 +165,9 @@ impl<'a> Worker<'a> {
             panic::panic_any(PLANNED);
         }
         see(lock, &mut record);
-        record.released = record.last_valid.max(if lock.is_valid() { 0 } else { now() });
+        // What `close` gave back was over when it was seen so, and not when we come to unlock it.
+        let closed = self.process.closing.load(Ordering::SeqCst);
+        record.released = record.last_valid.max(if lock.is_valid() || closed { 0 } else { now() });
         // Written before, too: a process that is killed in between has given it back.
         self.writer.write(&record);
         let answer = lock.unlock();

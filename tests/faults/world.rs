@@ -282,6 +282,12 @@ impl World {
         self.note_pids();
     }
 
+    /// The number of the process that has this place now.
+    pub fn process_of(&self, index: usize) -> Option<u64> {
+        let pid = format!("pid {}", self.clients[index].pid());
+        (0..self.spawned).find(|process| self.status(*process).lines().any(|line| line == pid))
+    }
+
     pub fn status(&self, process: u64) -> String {
         fs::read_to_string(self.dir.path().join(format!("{process}.status"))).unwrap_or_default()
     }

@@ -10,7 +10,7 @@ use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history::{self, Outcome};
 use super::super::load::Habit;
-use super::super::support::{Fault, Held, Rule};
+use super::super::support::{Fault, Held, Mode, Rule};
 use super::super::world::{Size, Tune, World, ms};
 use super::network::{is_script, shower};
 use super::{Row, USUAL};
@@ -55,6 +55,23 @@ pub fn rows() -> Vec<Row> {
                 (tune.load.long_threads, tune.apart) = (0, false);
             },
             run: waiters,
+            after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
+            ..USUAL
+        },
+        Row {
+            number: 76,
+            // A wait is no hold, and its token is known all the same.
+            known_within: None,
+            name: "conditions: waiter cut off when just notified, the others not",
+            free_within: Some(|_| DIED_WITH_ITS_WAITER),
+            under_fault: 0,
+            tune: |tune| {
+                buffers(tune, Habit::ConsumedFirst);
+                (tune.processes, tune.load.threads, tune.load.keys, tune.apart) = (4, 1, 1, true);
+                tune.load.pause = ms(16);
+                tune.faulted = tune.faulted.max(ms(6000));
+            },
+            run: cut_off,
             after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
             ..USUAL
         },
@@ -167,18 +184,13 @@ fn catch(world: &World, fault: Fault, aim: fn(&[Vec<u8>]) -> bool) -> Option<Hel
     (planned.fired() > 0).then(|| planned.wait_held(ms(1000)))
 }
 
-/// Which of the consumers' processes began to wait first, or last. They begin one after another, under the lock.
-fn waiting(world: &World, last: bool) -> usize {
+/// Which of these consumers' processes began to wait first, or last. They begin one after another, under the lock.
+fn waiting(world: &World, consumers: impl Iterator<Item = usize>, last: bool) -> usize {
     let (holds, _) = history::read_all(world.dir());
     let begun = |process: u64| {
         holds.iter().filter(|hold| hold.owner / 10_000 == process && hold.outcome == Outcome::Ok).map(|hold| hold.ended).max()
     };
-    let process_of = |index: &usize| {
-        let pid = format!("pid {}", world.clients[*index].pid());
-        (0..world.spawned).find(|process| world.status(*process).lines().any(|line| line == pid))
-    };
-    let consumers = 1..world.clients.len();
-    let order = |index: &usize| process_of(index).and_then(begun).unwrap_or(if last { 0 } else { u64::MAX });
+    let order = |index: &usize| world.process_of(*index).and_then(begun).unwrap_or(if last { 0 } else { u64::MAX });
     if last { consumers.max_by_key(order) } else { consumers.min_by_key(order) }.expect("there are consumers")
 }
 
@@ -204,24 +216,70 @@ fn waiters(world: &mut World) {
             return world.replace_client(usize::try_from(index).expect("a few processes"));
         };
         just_in_time.set(if last { (notified, waits + 1) } else { (notified + 1, waits) });
-        let victim = waiting(world, last);
+        let victim = waiting(world, 1..world.clients.len(), last);
         world.clients.remove(victim).kill_and_keep_dir();
         // Its connections end, and the server hears of it.
         thread::sleep(ms(20));
         held.release();
-        let (begun, before) = (now(), buffer::count_taken(world.dir(), 0));
-        while buffer::count_taken(world.dir(), 0) < before + 2 {
-            if now() - begun > nanos(ms(2000)) {
-                let what = if last { "asked to wait" } else { "had been notified" };
-                world.problems.push(format!("nobody came after one that {what} was killed"));
-                break;
-            }
-            thread::sleep(ms(2));
+        if !goes_on_within(world, ms(2000)) {
+            let what = if last { "asked to wait" } else { "had been notified" };
+            world.problems.push(format!("nobody came after one that {what} was killed"));
         }
         world.add_client();
     });
     let (notified, waits) = just_in_time.get();
     world.remarks.push(format!("{notified} times when one had just been notified, {waits} times when one had just asked to wait"));
+}
+
+/// Whether two more items are taken.
+fn goes_on_within(world: &World, most: Duration) -> bool {
+    let (begun, before) = (now(), buffer::count_taken(world.dir(), 0));
+    while buffer::count_taken(world.dir(), 0) < before + 2 {
+        if now() - begun > nanos(most) {
+            return false;
+        }
+        thread::sleep(ms(2));
+    }
+    true
+}
+
+/// The consumer of the first process has been notified, its notifier still has the lock, and now its connections end, or nothing goes through them any more.
+/// Where they end the server sees it, and another is notified instead. Where nothing goes through, it is handed the lock: others come when that first lease is
+/// over and one of them gives a sign of life.
+fn cut_off(world: &mut World) {
+    let consumers = [0].into_iter().chain(2..world.clients.len());
+    let counts = Cell::new((0, 0));
+    // One that is frozen with the lock keeps it for a lease, and that must not be most of the time.
+    let (least, most) = often(world);
+    world.repeat((least.max(ms(300)), most.max(ms(600))), |world| {
+        let Some(held) = catch(world, Fault::HoldReply, is_notify_to_a_consumer) else { return };
+        if waiting(world, consumers.clone(), false) != 0 {
+            return held.release();
+        }
+        world.choose_first();
+        let from = now();
+        let ends = world.faults % 4 != 3;
+        if ends {
+            world.apart.set_mode(Mode::Refuse);
+            world.apart.cut_all();
+            // The server hears of it.
+            thread::sleep(ms(20));
+        } else {
+            world.apart.freeze();
+        }
+        world.faults += 1;
+        held.release();
+        let (ended, frozen) = counts.get();
+        counts.set(if ends { (ended + 1, frozen) } else { (ended, frozen + 1) });
+        if !goes_on_within(world, if ends { ms(2000) } else { DIED_WITH_ITS_WAITER }) {
+            world.problems.push(format!("nobody came after one that had been notified was {}", if ends { "cut off" } else { "frozen" }));
+        }
+        world.apart.thaw();
+        world.apart.set_mode(Mode::Forward);
+        world.cut_offs.push((from, now()));
+    });
+    let (ended, frozen) = counts.get();
+    world.remarks.push(format!("{ended} times when its connections ended, {frozen} times when they froze"));
 }
 
 /// No item is lost, none doubled, and nobody waits in vain.
