@@ -240,6 +240,8 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     // What a process may have open besides its pool: renewal's connection, the inbox's, and one of each that is just being replaced.
     let own = u64::from(load.pool) + 4;
     // Before the fault the pools need not be full yet. A process has one place in a queue; one that was cut off may have left another there, for three seconds.
+    // Where the machine was so busy that no sample was taken before the fault, there is nothing to compare with.
+    let known = usual.threads > 0;
     let most = Peak {
         connections: world.tune.processes * own + 3,
         queued: world.tune.processes * 2 + 2,
@@ -249,8 +251,11 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     problems.extend(those([
         (world.more.is_empty() && peak.connections > most.connections, format!("{} connections at a time (I9)", peak.connections)),
         (row.leaves_no_queue && peak.queued > most.queued, format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued)),
-        (peak.threads > most.threads, format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads)),
-        (peak.descriptors > most.descriptors, format!("{} descriptors, and {} before the fault (I9)", peak.descriptors, usual.descriptors)),
+        (known && peak.threads > most.threads, format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads)),
+        (
+            known && peak.descriptors > most.descriptors,
+            format!("{} descriptors, and {} before the fault (I9)", peak.descriptors, usual.descriptors),
+        ),
     ]));
     problems
 }

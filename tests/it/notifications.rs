@@ -10,7 +10,7 @@ use crate::queue::{At, ByHand, Ear, listen};
 use crate::support::{Server, eventually};
 
 const CONDITION: &str = "not|empty";
-/// A hand-off grants so much, and a waiter that is dead by its own word has said that it lives so long.
+/// A hand-off grants so much at first.
 const SHORT: Duration = ms(100);
 /// A notified waiter has a second to ask.
 const TIME_TO_ASK: Duration = ms(1000);
@@ -118,6 +118,23 @@ impl<'a> Scene<'a> {
         assert!(self.lock.store.end_in(&lease, End::NotBefore, Instant::now() + SOON).unwrap());
     }
 
+    /// Changes the entries of those who wait: in the lock's queue, or in the condition.
+    fn rewrite(&self, entries: &str, pattern: &str, text: &str) {
+        const REWRITE: &str = "
+            local entries = redis.call('HGETALL', KEYS[1])
+            for at = 1, #entries, 2 do
+              redis.call('HSET', KEYS[1], entries[at], (entries[at + 1]:gsub(ARGV[1], ARGV[2])))
+            end";
+        let mut rewrite = redis::cmd("EVAL");
+        rewrite.arg(REWRITE).arg(1).arg(entries).arg(pattern).arg(text);
+        rewrite.query::<()>(&mut self.lock.server.connection()).unwrap();
+    }
+
+    /// All that are in the lock's queue now are dead by their own word.
+    fn queued_are_dead(&self) {
+        self.rewrite("{a}:waiters", "^%d+", "1");
+    }
+
     fn runs_out(&self) {
         eventually(SOON, || self.lock.holder().is_none());
     }
@@ -213,10 +230,10 @@ fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ear = scene.ear("1");
-    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.enters("1");
     scene.enters("2");
     scene.is_notified_by("notifier", 1, 1);
-    thread::sleep(SHORT + ms(20));
+    scene.queued_are_dead();
     scene.lock.release("notifier");
     assert_eq!(scene.queued(), ["2"]);
     scene.is_granted("2");
@@ -326,12 +343,14 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
     let scene = Scene::new(&server);
     let first = scene.ear("1");
     let _later = scene.ear("2");
-    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.enters("1");
     scene.is_notified_by("notifier", 1, 1);
     first.cut();
     scene.lock.release("notifier");
     scene.enters("2");
-    thread::sleep(SHORT + ms(20));
+    scene.queued_are_dead();
+    // The next look at what is owed is due.
+    thread::sleep(ms(20));
     scene.waits("2");
     scene.holds("somebody");
     scene.lock.release("somebody");
@@ -470,29 +489,19 @@ enum Fate {
 /// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run that look after
 /// them: one release, and one question.
 fn commands_for(waiters: u32, fate: Fate) -> u64 {
-    const REWRITE: &str = "
-        local entries = redis.call('HGETALL', KEYS[1])
-        for at = 1, #entries, 2 do
-          redis.call('HSET', KEYS[1], entries[at], (entries[at + 1]:gsub(ARGV[1], ARGV[2])))
-        end";
     let server = Server::start();
     let scene = Scene::new(&server);
     for number in 0..waiters {
         scene.enters(&format!("lost {number}"));
     }
     scene.is_notified_by("notifier", waiters / 2, u64::from(waiters / 2));
-    let rewrite = |entries: &str, pattern: &str, text: &str| {
-        let mut rewrite = redis::cmd("EVAL");
-        rewrite.arg(REWRITE).arg(1).arg(entries).arg(pattern).arg(text);
-        rewrite.query::<()>(&mut server.connection()).unwrap();
-    };
     match fate {
         Fate::Deaf => {}
-        Fate::Late => rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
-        Fate::Dead | Fate::AllDead => rewrite("{a}:waiters", "^%d+", "1"),
+        Fate::Late => scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
+        Fate::Dead | Fate::AllDead => scene.queued_are_dead(),
     }
     if matches!(fate, Fate::AllDead) {
-        rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
+        scene.rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
     }
     let before = server.commands_processed_by_clients();
     scene.lock.release("notifier");

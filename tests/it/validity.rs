@@ -18,6 +18,11 @@ const LATE: Duration = ms(1500);
 /// 1 % of the lease and 2 ms.
 const DRIFT: Duration = ms(32);
 
+/// A client that waits for a late answer, also where the machine adds to it.
+fn patient(url: &str) -> Client {
+    Client::builder(url).command_timeout(SOON).build().unwrap()
+}
+
 fn unrenewed() -> LockOptions {
     LockOptions::new().lease(LEASE).renewal(Renewal::Never)
 }
@@ -25,7 +30,7 @@ fn unrenewed() -> LockOptions {
 #[test]
 fn validity_counts_from_before_the_first_byte() {
     let (_server, proxy) = through_proxy();
-    let lock = Client::open(&proxy.url()).unwrap().lock_with("x", unrenewed()).unwrap();
+    let lock = patient(&proxy.url()).lock_with("x", unrenewed()).unwrap();
     let late = proxy.add(Rule::on("SET", Fault::DelayReply(LATE)).next(1));
     lock.lock().unwrap();
     let remaining = lock.remaining().unwrap();
@@ -38,7 +43,7 @@ fn validity_counts_from_before_the_first_byte() {
 #[test]
 fn validity_of_a_scripts_grant_counts_from_before_its_first_byte() {
     let (_server, proxy) = through_proxy();
-    let lock = Client::open(&proxy.url()).unwrap().lock_with("x", unrenewed().fenced()).unwrap();
+    let lock = patient(&proxy.url()).lock_with("x", unrenewed().fenced()).unwrap();
     // The server does not know the script yet: it is sent twice, and the first time counts.
     let unknown = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(LATE / 2)).next(1));
     let known = proxy.add(Rule::on("EVAL", Fault::DelayReply(LATE / 2)).next(1));
@@ -66,7 +71,7 @@ fn time_to_connect_is_not_taken_off_the_validity() {
 #[test]
 fn an_extended_validity_counts_from_before_the_extend_was_sent() {
     let (_server, proxy) = through_proxy();
-    let lock = Client::open(&proxy.url()).unwrap().lock_with("x", unrenewed()).unwrap();
+    let lock = patient(&proxy.url()).lock_with("x", unrenewed()).unwrap();
     lock.lock().unwrap();
     let late = proxy.add(Rule::any(Fault::DelayReply(LATE)).next(1));
     lock.extend(LEASE * 2).unwrap();

@@ -120,8 +120,10 @@ pub fn rows() -> Vec<Row> {
             faults: (3, 3),
             // With many keys most locks have not been seen contended, and are asked for by a bare `SET` first.
             tune: |tune| {
-                (tune.load.command, tune.load.keys, tune.load.threads) = (tune.load.lease * 2, tune.load.keys * 8, tune.load.threads * 2);
-                tune.faulted = tune.faulted.max(ms(12_000));
+                (tune.load.command, tune.load.keys) = (tune.load.lease * 2, tune.load.keys * 16);
+                // Those go over connections of the pool, and each takes its time.
+                (tune.load.threads, tune.load.pool) = (tune.load.threads * 4, tune.load.pool * 3);
+                tune.faulted = tune.faulted.max(ms(14_000));
             },
             run: latency,
             ..USUAL
@@ -303,9 +305,9 @@ fn one_apart(world: &mut World) {
 }
 
 fn latency(world: &mut World) {
-    let part = world.tune.faulted / 6;
+    let part = world.tune.faulted / 8;
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
-    for (each_way, jitter, parts) in [(ms(5), ms(15), 3), (ms(100), ms(0), 1), (more_than_a_lease, ms(0), 2)] {
+    for (each_way, jitter, parts) in [(ms(5), ms(15), 2), (ms(100), ms(0), 1), (more_than_a_lease, ms(0), 5)] {
         let from = now();
         delay(world, each_way, jitter);
         world.faults += 1;

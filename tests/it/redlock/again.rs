@@ -10,7 +10,7 @@ use super::nodes::{Mood, Nodes};
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
-const SHORT: Duration = Duration::from_millis(600);
+const SHORT: Duration = Duration::from_millis(1000);
 
 fn short() -> LockOptions {
     LockOptions::new().lease(SHORT)
