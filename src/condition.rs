@@ -77,7 +77,7 @@ impl Condition {
     /// One round trip to enter; the way back is the hand-off of the lock. Meanwhile a waiter shows a sign of life every 4 to 6 s. It may wake for no reason: wait in a loop.
     ///
     /// # Errors
-    /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held, what may be left behind is withdrawn in the background; if the
+    /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held, what may be left behind is withdrawn in the background; if the
     /// error came before anything was sent, the lock is held as before (ask [`is_held`](RedisLock::is_held)). `Denied`, `Server`: likewise.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)

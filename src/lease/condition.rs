@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::acquisition::{Acquisition, Waiting};
+use super::leaving::Leaving;
 use super::patience::Patience;
-use super::store::{InCondition, Place, Release};
+use super::store::{InCondition, Place, StoreError};
 use super::{Lease, backoff};
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
@@ -43,7 +44,7 @@ impl Acquisition {
     pub(crate) fn wait_in(
         &mut self,
         condition: &Arc<str>,
-        release: &Release<'_>,
+        leaving: &Leaving<'_>,
         patience: &Patience<'_>,
         released: &dyn Fn(),
     ) -> Result<Woken, Failed> {
@@ -53,8 +54,10 @@ impl Acquisition {
         let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
         self.condition = Some(Arc::clone(condition));
         self.was_in_condition = true;
+        let take = || leaving.take();
         let mut entered = false;
         let mut silent_since = None;
+        let mut not_sent: Option<StoreError> = None;
         loop {
             let interrupted = match patience.check(&background) {
                 Err(error) if error.is_interrupted() => true,
@@ -62,9 +65,19 @@ impl Acquisition {
                 Ok(()) => false,
             };
             let timed_out = patience.is_over(background.clock.now());
+            // Nothing has reached the server, and it is not asked again after the end.
+            match not_sent.take() {
+                Some(_) if interrupted => {
+                    let interrupted = "the wait was interrupted; the lock is held";
+                    return Err(self.failed(entered, Error::new(ErrorKind::Interrupted, interrupted)));
+                }
+                Some(error) if timed_out => return Err(self.failed(entered, error.into_error())),
+                _ => {}
+            }
             self.attempts += 1;
             let place = InIt(self.waiting());
-            let old = (!entered).then_some(release);
+            let release = leaving.release(&take);
+            let old = (!entered).then_some(&release);
             let leaves = entered && (interrupted || timed_out);
             let answer = self.store.wait_in(&self.ask(Some(&place), true), condition, old, leaves);
             if answer.is_ok() && !entered && !matches!(answer, Ok(InCondition::NotOurs)) {
@@ -116,14 +129,15 @@ impl Acquisition {
                     let error = self.no_answer(error);
                     let since = *silent_since.get_or_insert(background.clock.now());
                     let outage = background.clock.now().saturating_duration_since(since);
-                    let nothing_sent = !entered && !self.unanswered;
-                    if interrupted && nothing_sent {
-                        return Err(self.failed(entered, Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held")));
-                    }
-                    if error.permanent || outage >= background.limits.max_outage || (timed_out && nothing_sent) {
+                    if error.permanent || outage >= background.limits.max_outage {
                         return Err(self.failed(entered, error.into_error()));
                     }
-                    if error.stale { Duration::ZERO } else { backoff::outage_pause() }
+                    let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };
+                    if !entered && !self.unanswered {
+                        leaving.put_back();
+                        not_sent = Some(error);
+                    }
+                    pause
                 }
             };
             let until = background.clock.now() + pause;

@@ -8,6 +8,7 @@ pub(crate) mod cleaner;
 pub(crate) mod condition;
 pub(crate) mod count;
 pub(crate) mod key;
+pub(crate) mod leaving;
 pub(crate) mod notify;
 pub(crate) mod patience;
 pub(crate) mod release;
@@ -313,9 +314,12 @@ impl Lease {
             }
         }
         drop(locked(&self.in_use).take());
+        if matches!(how, Ended::Lost(_) | Ended::GivenUp { .. }) {
+            self.keeper.over(self);
+        }
         if let Ended::Lost(_) = how {
             let reason = LostReason::from_code(self.reason.load(Ordering::SeqCst));
-            self.keeper.lost(self, &Lost::new(self.keeper.name(), self.held_fence(), reason));
+            self.keeper.lost(&Lost::new(self.keeper.name(), self.held_fence(), reason));
         }
         true
     }

@@ -13,8 +13,11 @@ pub type OnLost = dyn Fn(&Lost) + Send + Sync;
 pub(crate) trait Keeper: Send + Sync {
     /// The lock's name.
     fn name(&self) -> &Arc<str>;
-    /// The lease was lost. Called once, on whatever thread found out: does not block.
-    fn lost(&self, lease: &Arc<Lease>, lost: &Lost);
+    /// The lease was lost or given up: whoever waits behind its holder need not wait for that one.
+    /// Does not block.
+    fn over(&self, lease: &Arc<Lease>);
+    /// A lease was lost. Called once, on whatever thread found out: does not block.
+    fn lost(&self, lost: &Lost);
 }
 
 /// Why a lease was lost.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
+use super::leaving::Leaving;
 use super::notify::LostReason;
-use super::store::{Gone, Release, StoreError};
+use super::store::{Gone, StoreError};
 use super::{Background, Ended, Lease, backoff};
 use crate::base::error::ErrorKind;
 
@@ -23,32 +24,38 @@ impl Background {
         if lease.has_ended() {
             return Released::Lost;
         }
-        // Nothing else knows of it from here on, until the answer has come: closing waits for that.
-        let _counted = self.acquiring.add();
+        let leaving = Leaving::new(self, lease);
         let mut unanswered = false;
-        match self.ask_to_release(lease, &mut unanswered) {
-            Ok(Gone::Released) if self.finish(lease, Ended::Released { copy_in_flight: unanswered }) => Released::Yes,
-            Ok(Gone::Released) => Released::Lost,
+        let answer = self.ask_to_release(&leaving, &mut unanswered);
+        if !leaving.take() {
+            // Whoever ended it tells of the loss, and sees to what is left.
+            leaving.let_go();
+            return Released::Lost;
+        }
+        match answer {
+            Ok(Gone::Released) => {
+                leaving.end(Ended::Released { copy_in_flight: unanswered });
+                Released::Yes
+            }
             Ok(Gone::NotOurs) => {
-                self.finish(lease, Ended::Lost(LostReason::Taken));
+                leaving.end(Ended::Lost(LostReason::Taken));
                 Released::Lost
             }
             Err(error) => {
-                self.finish(lease, Ended::GivenUp { release_sent: unanswered });
+                leaving.end(Ended::GivenUp { release_sent: unanswered });
                 Released::Unknown(error)
             }
         }
     }
 
     /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the questions may have arrived, or do so yet, without an answer.
-    fn ask_to_release(&self, lease: &Lease, unanswered: &mut bool) -> Result<Gone, StoreError> {
-        // No extend of ours follows it (R8). Not earlier: a lease shall not run out while its release waits for a connection.
-        let before_sent = || self.renewal.remove(lease);
+    fn ask_to_release(&self, leaving: &Leaving<'_>, unanswered: &mut bool) -> Result<Gone, StoreError> {
+        let lease = leaving.lease();
+        let take = || leaving.take();
         let mut deadline = self.command_deadline();
         let mut repeated = false;
-        let release = || Release { key: &lease.key, token: &lease.token, settles: lease.settles(), before_sent: &before_sent };
         loop {
-            let error = match lease.store.release(&release(), deadline) {
+            let error = match lease.store.release(&leaving.release(&take), deadline) {
                 // A release without an answer has run after all: nobody else can have taken it while it was valid.
                 Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
                 // It may have been that, or the end of the lease, or somebody else: nobody knows any more.
@@ -65,6 +72,9 @@ impl Background {
                 Err(error) => error,
             };
             *unanswered |= error.may_have_run;
+            if !*unanswered {
+                leaving.put_back();
+            }
             let timed_out = self.clock.now() >= deadline;
             if timed_out && *unanswered && !repeated && lease.is_valid() {
                 // An idle connection may have died without a word, or one reply got lost: the next connection tells.

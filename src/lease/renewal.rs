@@ -124,9 +124,10 @@ impl Renewal {
         true
     }
 
-    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token.
-    pub(crate) fn remove(&self, lease: &Lease) {
-        locked(&self.thread.book).remove(lease);
+    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token. `false`: it was not
+    /// looked after any more.
+    pub(crate) fn remove(&self, lease: &Lease) -> bool {
+        locked(&self.thread.book).remove(lease)
     }
 
     /// Looks at `lease` again after its end was moved by hand.

@@ -229,6 +229,11 @@ impl StoreError {
         Self { may_have_run: false, permanent: false, stale: false, dropped: false, kind, message: message.into(), source: None }
     }
 
+    /// A release that was not sent, because its lease ended first.
+    pub(crate) fn ended() -> Self {
+        Self::not_sent(ErrorKind::Lost, "the lease ended before its release was sent").permanent()
+    }
+
     fn without_conditions() -> Self {
         Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions").permanent()
     }

@@ -58,9 +58,12 @@ impl Keeper for SharedLock {
         &self.name
     }
 
-    fn lost(&self, lease: &Arc<Lease>, lost: &Lost) {
+    fn over(&self, lease: &Arc<Lease>) {
         // The holder goes on until it notices; the other threads of this process need not wait for that, as other processes do not.
         self.turn.leave_after_loss(lease);
+    }
+
+    fn lost(&self, lost: &Lost) {
         for callback in locked(&self.on_lost).iter() {
             self.background.notifier.notify(Arc::clone(callback), lost.clone());
         }

@@ -8,9 +8,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::acquire::Wait;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken};
+use crate::lease::leaving::Leaving;
 use crate::lease::notify::LostReason;
 use crate::lease::patience::{Attempts, Patience};
-use crate::lease::store::{Notify, Release};
+use crate::lease::store::Notify;
 use crate::lease::{Ended, Lease};
 use crate::local::holds::{self, Hold};
 
@@ -22,25 +23,24 @@ impl RedisLock {
         self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        // When it is sent, so that no extend of ours follows it (R8). Not earlier: the lease may be held on if nothing can be sent.
-        let before_sent = || background.renewal.remove(&hold.lease);
-        let release = Release { key: &hold.lease.key, token: &hold.lease.token, settles: false, before_sent: &before_sent };
+        let leaving = Leaving::new(background, &hold.lease);
         let released = |how| {
-            background.finish(&hold.lease, how);
+            leaving.end(how);
             self.shared.turn.leave(hold.ticket);
         };
-        let woken = acquisition.wait_in(condition, &release, patience, &|| released(Ended::Released { copy_in_flight: false }));
+        let woken = acquisition.wait_in(condition, &leaving, patience, &|| released(Ended::Released { copy_in_flight: false }));
         let woken = match woken {
             Ok(woken) => woken,
             Err(Failed::Lost) => {
-                background.finish(&hold.lease, Ended::Lost(LostReason::Taken));
+                leaving.end(Ended::Lost(LostReason::Taken));
+                drop(leaving);
                 return self.keep(hold, self.lost());
             }
             Err(Failed::NotEntered(error)) => {
-                if !hold.lease.has_ended() && !background.renewal.add(&hold.lease) {
-                    background.finish(&hold.lease, Ended::Lost(LostReason::Closed));
-                }
-                return self.keep(hold, self.named(error));
+                leaving.let_go();
+                drop(leaving);
+                let error = if hold.lease.is_valid() { self.named(error) } else { self.lost() };
+                return self.keep(hold, error);
             }
             Err(Failed::Unknown(error)) => {
                 released(Ended::GivenUp { release_sent: true });
@@ -53,6 +53,10 @@ impl RedisLock {
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }
         let ticket = self.shared.turn.adopt(&lease);
+        if lease.has_ended() {
+            // Lost since it was granted, as in `hold`.
+            self.shared.turn.leave_after_loss(&lease);
+        }
         let fence = lease.held_fence();
         let held = holds::enter(Hold { lease, ticket, fence, ..hold });
         debug_assert!(held.is_ok(), "its old hold was there a moment ago");

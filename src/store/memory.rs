@@ -271,7 +271,7 @@ impl LeaseStore for Memory {
     }
 
     fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {
-        (what.before_sent)();
+        what.check()?;
         Ok(self.at(what.key, |entry, shared, now| {
             if what.settles && entry.is_held_by(what.token) {
                 entry.settle(what.token);
@@ -312,9 +312,7 @@ impl LeaseStore for Memory {
         let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
         };
-        if let Some(release) = release {
-            (release.before_sent)();
-        }
+        release.map_or(Ok(()), Release::check)?;
         let mut waiter = Waiter::new(ask, place);
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {

@@ -102,13 +102,14 @@ impl Node {
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
     pub(super) fn script(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
-        self.script_after(&|| (), script, keys, parts, deadline)
+        self.script_if(&|| true, script, keys, parts, deadline)
     }
 
-    /// The same. `before_sent` is called when there is a connection, and nothing has been sent over it.
-    pub(super) fn script_after(
+    /// The same, unless it may not be sent any more: that is asked when there is a connection, and
+    /// nothing has been sent over it.
+    pub(super) fn script_if(
         &self,
-        before_sent: &dyn Fn(),
+        may_be_sent: &dyn Fn() -> bool,
         script: &Script,
         keys: usize,
         parts: &[Part<'_>],
@@ -116,12 +117,14 @@ impl Node {
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
             self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
-                before_sent();
+                if !may_be_sent() {
+                    return Ok(None);
+                }
                 let value = run(&mut wire, buffer, script, keys, parts)?;
-                Ok(Reply { asked_at, value })
+                Ok(Some(Reply { asked_at, value }))
             })
-        })
-        .and_then(understood)
+        })?
+        .map_or_else(|| Err(StoreError::ended()), understood)
     }
 
     /// Runs a script once for each list of parts, over renewal's own connection.

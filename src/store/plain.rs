@@ -169,7 +169,7 @@ impl LeaseStore for Plain {
         let [lock, fence, queue, waiters] = keys(what.key);
         let parts = [lock, fence, queue, waiters, Part::Text(what.token.as_str()), Part::Number(1)];
         let parts = if what.settles { &parts } else { &parts[..5] };
-        let answer = self.node.script_after(what.before_sent, &self.release, 4, parts, deadline);
+        let answer = self.node.script_if(what.may_be_sent, &self.release, 4, parts, deadline);
         reply::gone(answer.map(|reply| reply.value))
     }
 
@@ -198,9 +198,9 @@ impl LeaseStore for Plain {
         let [lock, fence, queue, waiters] = keys(ask.key);
         let stem = format!("{}condition:{condition}:", ask.key.stem());
         let before = Instant::now();
-        let before_sent = || release.iter().for_each(|release| (release.before_sent)());
-        let reply = self.node.script_after(
-            &before_sent,
+        let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
+        let reply = self.node.script_if(
+            &may_be_sent,
             &self.wait,
             6,
             &[

@@ -107,7 +107,7 @@ impl LeaseStore for Redisson {
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let channel = channel(what.key);
         let parts = Self::release_parts(what.key, what.token, &channel);
-        let answer = self.node.script_after(what.before_sent, &self.release, 1, &parts, deadline);
+        let answer = self.node.script_if(what.may_be_sent, &self.release, 1, &parts, deadline);
         reply::gone(answer.map(|reply| reply.value))
     }
 

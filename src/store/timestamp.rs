@@ -81,7 +81,7 @@ impl LeaseStore for Timestamp {
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let [lock, mark] = keys(what.key);
         let parts = [lock, mark, Part::Text(what.token.as_str())];
-        let answer = self.node.script_after(what.before_sent, &self.release, 2, &parts, deadline);
+        let answer = self.node.script_if(what.may_be_sent, &self.release, 2, &parts, deadline);
         let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, Lock, LostReason};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
-use crate::helpers::{Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put};
+use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put};
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
 
 /// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment after it has said its last.
@@ -341,6 +341,29 @@ fn close_waits_for_an_unlock_that_is_under_way() {
     assert!(unlocking.is_done(), "it ended first");
     unlocking.result().unwrap();
     assert_eq!(keys(&server), [""; 0]);
+}
+
+#[test]
+fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(3000)).build().unwrap();
+    let lock = client.lock("job");
+    let (go, told) = mpsc::channel::<()>();
+    let (locked, is_locked) = mpsc::channel();
+    let unlocking = Underway::start(move || {
+        lock.lock().unwrap();
+        locked.send(()).unwrap();
+        let _ = told.recv_timeout(SOON);
+        lock.unlock()
+    });
+    is_locked.recv_timeout(SOON).unwrap();
+    let busy = Busy::connection_of(&client);
+    drop(go);
+    thread::sleep(ms(100));
+    let unconfirmed = client.close(ms(300)).unwrap_err().to_string();
+    assert!(unconfirmed.contains("that 1 of the client's locks"), "{unconfirmed}");
+    drop(busy);
+    assert!(error(unlocking.result()).is_lost(), "close ended the hold first");
 }
 
 #[test]

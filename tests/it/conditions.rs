@@ -4,8 +4,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Result};
+use distlock::{Client, Condition, ErrorKind, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Result};
 
+use crate::helpers::{Busy, lease, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -177,6 +178,68 @@ fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and
     assert_eq!(interrupted.unwrap_err().kind(), ErrorKind::Interrupted);
     assert!(is_as_before());
     server.restart();
+}
+
+/// Waits until a timeout, or an interrupt, while the client has no connection.
+fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKind {
+    let interrupt = Interrupt::new();
+    let wait = || match interrupts {
+        true => condition.wait_interruptibly(&interrupt),
+        false => condition.wait_timeout(A_WHILE).map(drop),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(A_WHILE);
+            interrupt.interrupt();
+        });
+        within(A_WHILE..ms(1800), wait).unwrap_err().kind()
+    })
+}
+
+#[test]
+fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let (lock, condition) = lock_and_condition(&client);
+    lock.lock().unwrap();
+    let _busy = Busy::connection_of(&client);
+    assert_eq!(wait_without_a_connection(&condition, false), ErrorKind::Unavailable);
+    assert_eq!(wait_without_a_connection(&condition, true), ErrorKind::Interrupted);
+    assert!(lock.is_held() && lock.is_valid());
+}
+
+#[test]
+fn a_wait_that_could_not_be_sent_before_its_lease_was_lost_is_lost() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    for interrupts in [false, true] {
+        let lock = client.lock_with("buffer", lease(ms(300)).renewal(Renewal::Never)).unwrap();
+        let condition = lock.new_condition("not-empty").unwrap();
+        lock.lock().unwrap();
+        let _busy = Busy::connection_of(&client);
+        let ended = wait_without_a_connection(&condition, interrupts);
+        assert_eq!(ended, ErrorKind::Lost, "and not: held as before");
+        assert!(lock.is_held() && !lock.is_valid());
+        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_while_its_wait_is_refused() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock_with("buffer", lease(ms(400))).unwrap();
+    let condition = lock.new_condition("not-empty").unwrap();
+    lock.lock().unwrap();
+    // The script that enters a condition has six keys. As where a proxy refuses some scripts for a while.
+    let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
+    let refused = proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
+    let ended = within(ms(1200)..SOON, || condition.wait_timeout(ms(1200)));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(refused.fired() > 1);
+    assert!(lock.is_held() && lock.is_valid());
+    lock.unlock().unwrap();
 }
 
 #[test]

@@ -176,6 +176,45 @@ pub enum Asked {
     Withdraw,
 }
 
+/// A pooled connection of a client that is in use until this is dropped: of a pool of one, the only
+/// one.
+pub struct Busy {
+    free: Option<Sender<()>>,
+    user: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    pub fn connection_of(client: &Client) -> Busy {
+        let ((free, freed), (used, is_used)) = (mpsc::channel(), mpsc::channel());
+        let client = client.clone();
+        let user = thread::spawn(move || {
+            let used = client.execute(|_| {
+                used.send(()).unwrap();
+                let _ = freed.recv_timeout(SOON * 3);
+                Ok(())
+            });
+            used.unwrap();
+        });
+        is_used.recv_timeout(SOON).unwrap();
+        Busy { free: Some(free), user: Some(user) }
+    }
+
+    /// Frees it after this time, in the background.
+    pub fn for_another(self, time: Duration) {
+        thread::spawn(move || {
+            thread::sleep(time);
+            drop(self);
+        });
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        drop(self.free.take());
+        let _ = self.user.take().map(JoinHandle::join);
+    }
+}
+
 /// A store that notes what is asked of it, and does in a call what the test wants.
 pub struct Watched {
     inner: Arc<dyn LeaseStore>,
@@ -271,11 +310,11 @@ impl LeaseStore for Watched {
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        let before_sent = || {
-            (what.before_sent)();
-            self.notes.around(Asked::ReleaseIsSent, || ());
+        let may_be_sent = || {
+            let may = (what.may_be_sent)();
+            self.notes.around(Asked::ReleaseIsSent, || may)
         };
-        self.notes.around(Asked::Release, || self.inner.release(&Release { before_sent: &before_sent, ..*what }, deadline))
+        self.notes.around(Asked::Release, || self.inner.release(&Release { may_be_sent: &may_be_sent, ..*what }, deadline))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {

@@ -1,13 +1,15 @@
 //! A caller's own value, used again and again: what is left of one hold never undoes the next.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
 use distlock::{Client, Lock, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
-use crate::helpers::{SOON, client, error, get, ms, on_another_thread};
-use crate::support::{Fault, Rule, eventually, within};
+use crate::helpers::{Asked, Notes, SOON, Underway, client, error, get, ms, on_another_thread};
+use crate::support::{Fault, Rule, Server, eventually, within};
 
 const VALUE: &str = "worker-7";
 /// A withdrawal is repeated after 50, 100, 200 and 400 ms, and so on.
@@ -152,4 +154,44 @@ fn a_late_shortening_meets_no_other_hold() {
     assert!(error(lock.extend(ms(1_000))).is_unknown());
     lock.unlock().unwrap();
     is_refused_or_lasts(&server, &lock, late.wait_held(SOON), ms(1_300));
+}
+
+/// Which of a client's places a hold of the value is read from: one server, or each node of a quorum.
+fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, servers: &[Server]) {
+    let (client, notes) = Notes::of(builder);
+    let first = client.lock_with("job", options().lease(ms(500)).renewal(Renewal::Never)).unwrap();
+    let next = client.lock_with("job", options()).unwrap();
+    let ((go, goes), is_first) = (mpsc::channel::<()>(), AtomicBool::new(true));
+    let goes = Mutex::new(goes);
+    notes.before(move |asked| {
+        // As one that waits for a connection does.
+        if *asked == Asked::Release && is_first.swap(false, Ordering::SeqCst) {
+            let _ = goes.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let released = Underway::start(move || {
+        first.lock().unwrap();
+        first.unlock()
+    });
+    eventually(SOON, || notes.count(|asked| *asked == Asked::Release) == 1);
+    eventually(SOON, || client.remembered().1 == 0);
+    // 1. the lease is lost, and that was told; 2. its value is used again; 3. now the release could be sent.
+    assert!(next.try_lock(SOON).unwrap());
+    drop(go);
+    let released = released.result();
+    let there: Vec<_> = servers.iter().map(|server| get(server, "job")).collect();
+    assert_eq!(there, vec![Some(VALUE.to_owned()); servers.len()]);
+    assert!(error(released).is_lost());
+    assert!(next.is_valid());
+    next.unlock().unwrap();
+    notes.before(|_| {});
+}
+
+#[test]
+fn a_release_that_waited_until_its_lease_was_lost_is_not_sent() {
+    let server = Server::start();
+    a_release_waits_until_its_lease_is_lost(Client::builder(&server.url()), &[server]);
+    let nodes = [Server::start(), Server::start(), Server::start()];
+    let urls: Vec<_> = nodes.iter().map(Server::url).collect();
+    a_release_waits_until_its_lease_is_lost(Client::redlock_builder(&urls), &nodes);
 }

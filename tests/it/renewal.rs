@@ -10,7 +10,7 @@ use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
 use crate::faults::through_proxy;
-use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
+use crate::helpers::{Asked, Busy, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
@@ -239,51 +239,40 @@ fn a_lease_is_looked_after_before_lock_returns() {
     }
 }
 
-/// A client whose only connection is in use for longer than a lease of its lock, which this thread holds, while `work` is done.
-fn while_the_pool_is_exhausted<T>(work: impl FnOnce(&RedisLock) -> T) -> T {
+/// A lock that is held, of a client whose only connection is in use for three leases more.
+fn held_beside_an_exhausted_pool(server: &Server) -> RedisLock {
     const LEASE: Duration = ms(600);
-    let server = Server::start();
     let client = Client::builder(&server.url()).pool_size(1).command_timeout(SOON).build().unwrap();
     let lock = client.lock_with("job", lease(LEASE)).unwrap();
     lock.lock().unwrap();
-    thread::scope(|scope| {
-        let pop = || client.execute(|conn| redis::cmd("BLPOP").arg("nothing").arg("10").query::<Option<(String, u32)>>(conn));
-        let blocked = scope.spawn(pop);
-        eventually(SOON, || server.info("clients").contains("blocked_clients:1"));
-        let ended = scope.spawn(|| {
-            thread::sleep(LEASE * 3);
-            redis::cmd("RPUSH").arg("nothing").arg(1).query::<()>(&mut server.connection()).unwrap();
-        });
-        let worked = work(&lock);
-        ended.join().unwrap();
-        assert_eq!(blocked.join().unwrap().unwrap(), Some(("nothing".to_owned(), 1)));
-        worked
-    })
+    Busy::connection_of(&client).for_another(LEASE * 3);
+    lock
 }
 
 #[test]
 fn an_exhausted_pool_does_not_delay_renewal() {
-    while_the_pool_is_exhausted(|lock| {
-        assert_valid_for(lock, ms(1500));
-        lock.unlock().unwrap();
-    });
+    let server = Server::start();
+    let lock = held_beside_an_exhausted_pool(&server);
+    assert_valid_for(&lock, ms(1500));
+    lock.unlock().unwrap();
 }
 
 #[test]
 fn a_lease_is_renewed_while_its_release_waits_for_a_connection() {
-    let released = while_the_pool_is_exhausted(|lock| within(ms(1200)..SOON, || lock.unlock()));
-    released.unwrap();
+    let server = Server::start();
+    let lock = held_beside_an_exhausted_pool(&server);
+    within(ms(1200)..SOON, || lock.unlock()).unwrap();
 }
 
 #[test]
 fn a_lease_is_renewed_while_a_wait_in_a_condition_waits_for_a_connection() {
-    while_the_pool_is_exhausted(|lock| {
-        let condition = lock.new_condition("c").unwrap();
-        let notified = within(ms(1200)..SOON, || condition.wait_timeout(ms(1)));
-        assert!(!notified.unwrap());
-        assert!(lock.is_valid());
-        lock.unlock().unwrap();
-    });
+    let server = Server::start();
+    let lock = held_beside_an_exhausted_pool(&server);
+    let condition = lock.new_condition("c").unwrap();
+    let notified = within(ms(1200)..SOON, || condition.wait_timeout(ms(1)));
+    assert!(!notified.unwrap());
+    assert!(lock.is_valid());
+    lock.unlock().unwrap();
 }
 
 #[test]

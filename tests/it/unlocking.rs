@@ -1,11 +1,14 @@
 //! Unlocking has three outcomes, each told apart: released, lost before, unknown (R10, R12).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
-use distlock::{Client, Lock, LockOptions, Renewal};
+use distlock::{Client, Lock, LockOptions, LostReason, RedisLock, Renewal, Result};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
-use crate::helpers::{SOON, Underway, delete, error, get, keys, ms, put};
+use crate::helpers::{Busy, SOON, Underway, delete, error, get, keys, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 fn is_release(command: &[Vec<u8>]) -> bool {
@@ -180,4 +183,51 @@ fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     cut.wait_fired(SOON);
     assert!(unlocked.is_unknown() && keys(&server).is_empty(), "{unlocked}");
     assert_eq!(told.recv_timeout(ms(300)).ok(), None, "nobody lost it");
+}
+
+#[test]
+fn an_unlock_whose_lease_is_lost_while_it_waits_for_a_connection_is_lost() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let lock = client.lock_with("x", LockOptions::new().lease(ms(300))).unwrap();
+    let (lost, is_lost) = mpsc::channel();
+    lock.on_lost(move |told| lost.send(told.reason()).unwrap());
+    lock.lock().unwrap();
+    let busy = Busy::connection_of(&client);
+    delete(&server, "x");
+    assert!(error(lock.unlock()).is_lost());
+    assert_eq!(is_lost.recv_timeout(SOON), Ok(LostReason::Taken));
+    drop(busy);
+}
+
+/// What a program may put into its own pool: it is called where we wait for a connection.
+#[derive(Debug)]
+struct Panics(Arc<AtomicBool>);
+
+impl r2d2::HandleEvent for Panics {
+    fn handle_checkout(&self, _: r2d2::event::CheckoutEvent) {
+        assert!(!self.0.swap(false, Ordering::SeqCst), "planned");
+    }
+}
+
+#[test]
+fn a_panic_before_a_release_is_sent_leaves_no_lease_in_renewal_and_nobody_waiting() {
+    let waits = |lock: &RedisLock| lock.new_condition("c").unwrap().wait_timeout(ms(10)).map(drop);
+    for end in [&(|lock: &RedisLock| lock.unlock()) as &dyn Fn(&RedisLock) -> Result<()>, &waits] {
+        let server = Server::start();
+        let panics = Arc::new(AtomicBool::new(false));
+        let pool = r2d2::Pool::builder().max_size(2).event_handler(Box::new(Panics(Arc::clone(&panics))));
+        let pool = pool.build(redis::Client::open(server.url()).unwrap()).unwrap();
+        let client = Client::builder(&server.url()).pool(pool).build().unwrap();
+        // Not handed to the thread behind, which needs no connection.
+        let lock = client.lock_with("x", LockOptions::new().local_hand_offs(0)).unwrap();
+        lock.lock().unwrap();
+        let behind = lock.clone();
+        let behind = Underway::behind(&client, "x", move || behind.lock().and_then(|()| behind.unlock()));
+        panics.store(true, Ordering::SeqCst);
+        catch_unwind(AssertUnwindSafe(|| end(&lock))).unwrap_err();
+        assert!(!lock.is_held());
+        behind.result().unwrap();
+        eventually(SOON, || client.remembered().1 == 0 && keys(&server).is_empty());
+    }
 }

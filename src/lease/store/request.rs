@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::StoreError;
 use crate::lease::key::Key;
 use crate::lease::token::Token;
 
@@ -103,16 +104,22 @@ pub struct Release<'a> {
     pub token: &'a Token,
     /// As in [`Extend`].
     pub settles: bool,
-    /// Called when there is a connection, before the first byte is sent, and again for every connection that is tried. As long as it was not called, the
-    /// lease is as before, and may be renewed (R9).
-    pub before_sent: &'a dyn Fn(),
+    /// Asked when there is a connection, before the first byte is sent, and again for every
+    /// connection that is tried. `false`: the lease has ended meanwhile, so nothing is sent, and
+    /// the call fails. Until it is asked the lease is as before, and may be renewed (R9).
+    pub may_be_sent: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Release<'a> {
     /// Of a lease that nobody renews.
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, settles: false, before_sent: &|| () }
+        Self { key, token, settles: false, may_be_sent: &|| true }
+    }
+
+    /// An error if it may not be sent any more.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if (self.may_be_sent)() { Ok(()) } else { Err(StoreError::ended()) }
     }
 }
 

@@ -277,7 +277,7 @@ impl LeaseStore for Quorum {
     /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none. Otherwise nobody knows: those that say nothing may have it or have
     /// lost it (R12).
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        (what.before_sent)();
+        what.check()?;
         let round = self.undo(vec![(what.key.clone(), what.token.clone())], false, deadline)?;
         let said = |tally: &Tally<Vec<Undone>>, what| tally.count_of(0, |gone| *gone == Some(what));
         let decide = |tally: &Tally<Vec<Undone>>| yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs));

@@ -251,9 +251,12 @@ fn cut_off(world: &mut World) {
     let counts = Cell::new((0, 0));
     // One that is frozen with the lock keeps it for a lease, and that must not be most of the time.
     let (least, most) = often(world);
-    world.repeat((least.max(ms(300)), most.max(ms(600))), |world| {
+    world.repeat((least.max(ms(200)), most.max(ms(400))), |world| {
         let Some(held) = catch(world, Fault::HoldReply, is_notify_to_a_consumer) else { return };
-        if waiting(world, consumers.clone(), false) != 0 {
+        // Nobody else is about to look by himself: all others wait.
+        let others = world.command(&["ZCARD", "{fault:0}:condition:not-empty:queue"]);
+        let all_wait = others == Some(redis::Value::Int(world.clients.len() as i64 - 2));
+        if !all_wait || waiting(world, consumers.clone(), false) != 0 {
             return held.release();
         }
         world.choose_first();

@@ -1,0 +1,82 @@
+//! A held lease that is about to be released: who ends it, and until when it is renewed.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::count::Counted;
+use super::notify::LostReason;
+use super::store::Release;
+use super::{Background, Ended, Lease};
+
+/// A lease whose release has been asked for.
+///
+/// It stays in renewal until the release is about to be sent, because that may take as long as a
+/// connection is waited for (R9). Whoever takes it out of there ends it, and nobody else does:
+///
+/// 1. a thread unlocks, and waits for a connection;
+/// 2. renewal finds the lease lost, and ends it; a thread may now use its value again;
+/// 3. the first thread has its connection. It must not send: that would release the next hold.
+pub(crate) struct Leaving<'a> {
+    background: &'a Background,
+    lease: &'a Arc<Lease>,
+    /// There while the lease is ours to end: closing waits for us then.
+    ours: RefCell<Option<Counted>>,
+    is_over: Cell<bool>,
+}
+
+impl<'a> Leaving<'a> {
+    pub(crate) fn new(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
+        Self { background, lease, ours: RefCell::default(), is_over: Cell::new(false) }
+    }
+
+    /// Takes the lease out of renewal, so that no extend of ours follows its release (R8).
+    /// `false`: it has ended, or is just being ended, by somebody else.
+    pub(crate) fn take(&self) -> bool {
+        let mut ours = self.ours.borrow_mut();
+        if ours.is_none() {
+            // Counted first: closing always finds the lease either in renewal or here.
+            let counted = self.background.acquiring.add();
+            *ours = self.background.renewal.remove(self.lease).then_some(counted);
+        }
+        ours.is_some()
+    }
+
+    /// What was sent was certainly not carried out: the lease is held, and renewed, as before.
+    pub(crate) fn put_back(&self) {
+        let counted = self.ours.take();
+        if counted.is_some() && !self.background.renewal.add(self.lease) {
+            self.background.finish(self.lease, Ended::Lost(LostReason::Closed));
+        }
+    }
+
+    /// Ends the lease, which is ours.
+    pub(crate) fn end(&self, how: Ended) {
+        self.is_over.set(true);
+        self.background.finish(self.lease, how);
+    }
+
+    /// Leaves the lease as it is: held, or ended by somebody else.
+    pub(crate) fn let_go(&self) {
+        self.put_back();
+        self.is_over.set(true);
+    }
+
+    /// The request that releases it. `may_be_sent` is [`take`](Leaving::take).
+    pub(crate) fn release<'b>(&'b self, may_be_sent: &'b dyn Fn() -> bool) -> Release<'b> {
+        Release { key: &self.lease.key, token: &self.lease.token, settles: self.lease.settles(), may_be_sent }
+    }
+
+    pub(crate) fn lease(&self) -> &'a Arc<Lease> {
+        self.lease
+    }
+}
+
+impl Drop for Leaving<'_> {
+    /// Only a panic comes here before it is over, for example of a program's own pool. Nobody has
+    /// the lease any more, so nobody may renew it.
+    fn drop(&mut self) {
+        if !self.is_over.get() {
+            self.background.finish(self.lease, Ended::GivenUp { release_sent: true });
+        }
+    }
+}
