@@ -21,7 +21,7 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let rows: Vec<_> = rows::all().into_iter().filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number))).collect();
     let started = Instant::now();
     let (mut lines, mut earlier) = (Vec::new(), 0);
-    let pieces = (size == Size::Full && wanted.is_empty()).then(|| pieces(seed)).flatten();
+    let pieces = (size == Size::Full).then(|| pieces(seed)).flatten();
     println!("{HEAD}");
     let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
     let missing = rows.iter().any(|row| row.namespace != Namespace::No).then(rows::packets::missing).flatten();
@@ -40,7 +40,8 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         }
         let in_namespace = row.namespace != Namespace::No && missing.is_none();
         let piece = pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
-        let known = piece.as_ref().and_then(|piece| fs::read_to_string(piece).ok());
+        // A row that is asked for by its number runs again.
+        let known = piece.as_ref().filter(|_| wanted.is_empty()).and_then(|piece| fs::read_to_string(piece).ok());
         let run = || if servers.is_empty() { one(size, seed, row, in_namespace, None) } else { on_each(seed, &servers) };
         earlier += u32::from(known.is_some());
         let line = known.unwrap_or_else(run);
