@@ -238,7 +238,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called |
-//! | warn | a lease was lost; a thread ended while it held; a guard's unlock failed when it was dropped; a client was dropped and could not release everything in time; no thread could be started to hear wake-ups |
+//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to hear wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or another one's second name |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!
 //! # Why it blocks

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where this crate reads the time. Only ever the monotonic clock: a wall clock that is set must not move a lease.
+/// Where leases, waits and limits read the time: a test may advance it. What waits for a socket reads
+/// `Instant` itself. Both are the monotonic clock: a wall clock that is set must not move a lease.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     #[cfg(feature = "testing")]

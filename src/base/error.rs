@@ -24,11 +24,13 @@ pub enum ErrorKind {
     /// somebody else, or the client was closed. Another process may hold the lock now. From this
     /// thread nothing is left behind for longer than the rest of one lease.
     Lost,
-    /// The server did not answer, so nobody knows whether the lock was released. It may still be held on
-    /// the server; the background goes on removing it, and it ends with its lease at the latest.
+    /// The server did not answer, so nobody knows whether it did what was asked. After an unlock: the lock
+    /// may still be held on the server; the background goes on removing it, and it ends with its lease at
+    /// the latest. After an `extend`, a `force_unlock` or a notification: a lock that this thread holds
+    /// is held still.
     Unknown,
     /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held: whatever an
-    /// unanswered attempt left is withdrawn in the background.
+    /// unanswered attempt left is withdrawn in the background. Of a wait in a condition: held.
     Interrupted,
     /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, each refused. Not held.
     Exhausted,

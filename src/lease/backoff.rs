@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_names_the_pauses() {
+        let guide = include_str!("../guide/internals.md");
+        for (after, (min, max)) in [("refused, and nobody wakes it", POLLING), ("not answered", OUTAGE)] {
+            let row = format!("| {after} | {} to {} ms |", min.as_millis(), max.as_millis());
+            assert!(guide.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
     fn extreme_pauses_do_not_overflow() {
         assert_eq!(between(Duration::MAX, Duration::MAX), Duration::MAX);
         assert!(between(Duration::ZERO, Duration::MAX) <= Duration::MAX);

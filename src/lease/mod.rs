@@ -1,4 +1,4 @@
-//! Leases: ownership limited in time. Nothing here names Redis; time is read nowhere else.
+//! Leases: ownership limited in time. Nothing here names Redis.
 
 pub(crate) mod acquire;
 pub(crate) mod acquisition;

@@ -16,7 +16,7 @@ const REMEMBERED: u32 = 16;
 pub(crate) struct Patience<'a> {
     /// One attempt only: `try_lock(ZERO)`.
     pub(crate) once: bool,
-    /// A wait with an end, which is an answer (`Ok(None)`) and not an error. `None` with `timed`: cannot be reached.
+    /// When the wait ends; `None`: never. Whether that is an answer or an error is for `trying` to say.
     pub(crate) deadline: Option<Instant>,
     /// Whether running out of time or attempts is an answer: `try_lock`.
     pub(crate) trying: bool,

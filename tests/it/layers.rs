@@ -222,6 +222,16 @@ fn source_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
+fn the_crate_docs_list_every_warning() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let of_file = |file: PathBuf| fs::read_to_string(file).unwrap().matches("log::warn!(").count();
+    let warnings: usize = source_files(&root).into_iter().map(of_file).sum();
+    let docs = fs::read_to_string(root.join("lib.rs")).unwrap();
+    let row = docs.lines().find_map(|line| line.strip_prefix("//! | warn | ")).expect("a row for warnings");
+    assert_eq!(row.split(';').count(), warnings, "{row}");
+}
+
+#[test]
 fn every_file_keeps_to_its_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let files = source_files(&root);

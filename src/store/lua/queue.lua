@@ -31,7 +31,7 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- A block of new fences: its last one, and how many it has, at most `wanted`. All are greater than the counter, and the last is the
+-- A block of new fences (R16): its last one, and how many it has, at most `wanted`. All are greater than the counter, and the last is the
 -- server's clock in µs: so they grow also after the counter was lost. Only where the clock went back the counter is ahead of it, and
 -- grows by one. The first after a loss is a single one: a block reaches back in time, perhaps to before a fence that was given out.
 -- 1,024 for the same reason: a counter that was set back, not lost, is seen for one that nobody used for a while.

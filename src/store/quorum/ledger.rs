@@ -98,7 +98,8 @@ impl Ledger {
         self.entries.get(name).is_none_or(|entry| entry.debt.is_none() && entry.until <= then)
     }
 
-    /// Whether the node's word that it extended the lease can be believed to last.
+    /// Whether a late shortening may still end the lease there: then an extend that the node confirms
+    /// is not believed to last.
     pub(super) fn may_be_shortened(&self, name: &Name) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.shortened)
     }
