@@ -249,7 +249,10 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
         descriptors: usual.descriptors + own,
     };
     problems.extend(those([
-        (world.more.is_empty() && peak.connections > most.connections, format!("{} connections at a time (I9)", peak.connections)),
+        (
+            world.more.is_empty() && !world.half_open && peak.connections > most.connections,
+            format!("{} connections at a time (I9)", peak.connections),
+        ),
         (row.leaves_no_queue && peak.queued > most.queued, format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued)),
         (known && peak.threads > most.threads, format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads)),
         (

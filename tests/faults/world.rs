@@ -144,6 +144,8 @@ pub struct World {
     pub is_outage: bool,
     /// When clients, all or some, could not reach the server.
     pub cut_offs: Vec<(u64, u64)>,
+    /// Whether the server may have connections that their clients have closed: the packets that told of it were dropped.
+    pub half_open: bool,
     /// Which processes the present fault hits: the first alone, or all.
     pub only_first: bool,
     apart_url: Option<String>,
@@ -188,6 +190,7 @@ impl World {
             outages: Vec::new(),
             is_outage: false,
             cut_offs: Vec::new(),
+            half_open: false,
             only_first: false,
             apart_url,
             seed,

@@ -62,7 +62,8 @@ pub fn in_namespace() -> bool {
 }
 
 /// Drops so many packets in a hundred between the clients and their server, in each direction by chance and for itself. 0: none any more.
-pub fn drop_packets(world: &World, percent: u32) {
+pub fn drop_packets(world: &mut World, percent: u32) {
+    world.half_open |= percent > 0;
     let chance = if percent < 100 { format!("numgen random mod 100 < {percent}") } else { String::new() };
     let ports: Vec<String> = world.links().map(|link| link.port().to_string()).collect();
     let ports = ports.join(", ");
@@ -108,6 +109,10 @@ fn loss(world: &mut World) {
         let packets = dropped();
         drop_packets(world, 0);
         world.times.push((from, now()));
+        if percent == 30 {
+            // Half of all questions or answers are lost, and so are those that repeat them: nobody can count on being let in.
+            world.outages.push((from, now()));
+        }
         world.faults = before + packets;
         world.remarks.push(format!("{packets} packets dropped at {percent} %"));
         if packets < 100 {
