@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::count::Counted;
 use super::notify::LostReason;
@@ -19,14 +20,29 @@ use super::{Background, Ended, Lease};
 pub(crate) struct Leaving<'a> {
     background: &'a Background,
     lease: &'a Arc<Lease>,
-    /// There while the lease is ours to end: closing waits for us then.
-    ours: RefCell<Option<Counted>>,
+    /// Whether closing waits for this thread anyway.
+    is_counted: bool,
+    /// There while the lease is ours to end.
+    ours: RefCell<Option<Ours>>,
     is_over: Cell<bool>,
 }
 
+struct Ours {
+    /// When renewal would have looked at it next.
+    due: Instant,
+    /// Closing waits for us.
+    counted: Option<Counted>,
+}
+
 impl<'a> Leaving<'a> {
+    /// Of a lease that is released.
     pub(crate) fn new(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
-        Self { background, lease, ours: RefCell::default(), is_over: Cell::new(false) }
+        Self { background, lease, is_counted: false, ours: RefCell::default(), is_over: Cell::new(false) }
+    }
+
+    /// Of a lease that is released for a wait in a condition: its acquisition is counted already.
+    pub(crate) fn of_a_wait(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
+        Self { background, lease, is_counted: true, ours: RefCell::default(), is_over: Cell::new(false) }
     }
 
     /// Takes the lease out of renewal, so that no extend of ours follows its release (R8).
@@ -35,18 +51,19 @@ impl<'a> Leaving<'a> {
         let mut ours = self.ours.borrow_mut();
         if ours.is_none() {
             // Counted first: closing always finds the lease either in renewal or here.
-            let counted = self.background.acquiring.add();
-            *ours = self.background.renewal.remove(self.lease).then_some(counted);
+            let counted = (!self.is_counted).then(|| self.background.acquiring.add());
+            *ours = self.background.renewal.remove(self.lease).map(|due| Ours { due, counted });
         }
         ours.is_some()
     }
 
     /// What was sent was certainly not carried out: the lease is held, and renewed, as before.
     pub(crate) fn put_back(&self) {
-        let counted = self.ours.take();
-        if counted.is_some() && !self.background.renewal.add(self.lease) {
+        let Some(Ours { due, counted }) = self.ours.take() else { return };
+        if !self.background.renewal.put_back(self.lease, due) {
             self.background.finish(self.lease, Ended::Lost(LostReason::Closed));
         }
+        drop(counted);
     }
 
     /// Ends the lease, which is ours.
@@ -75,8 +92,12 @@ impl Drop for Leaving<'_> {
     /// Only a panic comes here before it is over, for example of a program's own pool. Nobody has
     /// the lease any more, so nobody may renew it.
     fn drop(&mut self) {
-        if !self.is_over.get() {
-            self.background.finish(self.lease, Ended::GivenUp { release_sent: true });
+        if self.is_over.get() {
+            return;
+        }
+        let release_sent = self.ours.borrow().is_some();
+        if release_sent || self.take() {
+            self.background.finish(self.lease, Ended::GivenUp { release_sent });
         }
     }
 }

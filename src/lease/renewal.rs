@@ -1,8 +1,8 @@
 //! The renewal thread: keeps leases alive, in bulk, and tells when one is lost (R7, R8, R9).
 
+mod book;
 mod pace;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::worker::{Stopped, Worker};
 use super::{Ended, Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
-use pace::Pace;
+use book::{Book, Sleep};
 
 /// At most this many leases in one call: so few that the call ends well before the next short lease is due,
 const BULK: usize = 1024;
@@ -57,33 +57,6 @@ struct Thread {
     origin: Instant,
 }
 
-/// The leases, and when each has to be looked at next.
-#[derive(Default)]
-struct Book {
-    entries: Vec<Option<Entry>>,
-    free: Vec<usize>,
-    due: BTreeSet<(Instant, usize)>,
-    sleep: Sleep,
-    /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
-    linger: Duration,
-    pace: Pace,
-    closed: bool,
-}
-
-struct Entry {
-    lease: Arc<Lease>,
-    due: Instant,
-}
-
-/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does: most leases are short and gone before.
-#[derive(Default, Clone, Copy)]
-enum Sleep {
-    #[default]
-    Awake,
-    Until(Instant),
-    Forever,
-}
-
 impl Renewal {
     pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner, under_way: Count) -> Self {
         Self {
@@ -98,35 +71,39 @@ impl Renewal {
         self.worker.start(move |wake| thread.run(wake))
     }
 
-    /// Looks after `lease` from now on, if it does not do so already. `false`: the client was closed meanwhile.
+    /// Looks after `lease` from now on. `false`: the client was closed meanwhile.
     pub(crate) fn add(&self, lease: &Arc<Lease>) -> bool {
         let extends_left = lease.extends_left.load(Ordering::SeqCst);
         let mut book = locked(&self.thread.book);
         if book.closed {
             return false;
         }
-        book.remove(lease);
         let now = self.thread.clock.now();
         book.pace.granted_within(now.saturating_duration_since(lease.origin));
         let mut due = self.thread.next_due(lease, extends_left, now);
         if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length)) {
             due = due.min(now + FIRST);
         }
-        let index = book.free.pop().unwrap_or(book.entries.len());
-        if index == book.entries.len() {
-            book.entries.push(None);
-        }
-        book.entries[index] = Some(Entry { lease: Arc::clone(lease), due });
-        book.due.insert((due, index));
-        lease.entry.store(index + 1, Ordering::SeqCst);
+        book.insert(lease, due);
         book.linger = due.saturating_duration_since(now);
         self.wake_for(book, due);
         true
     }
 
-    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token. `false`: it was not
-    /// looked after any more.
-    pub(crate) fn remove(&self, lease: &Lease) -> bool {
+    /// Looks after `lease` as before it was removed, also if that is done again and again. `false`: the client was closed meanwhile.
+    pub(crate) fn put_back(&self, lease: &Arc<Lease>, due: Instant) -> bool {
+        let mut book = locked(&self.thread.book);
+        if book.closed {
+            return false;
+        }
+        book.insert(lease, due);
+        self.wake_for(book, due);
+        true
+    }
+
+    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token. Result: when it
+    /// was due; `None`: it was not looked after any more.
+    pub(crate) fn remove(&self, lease: &Lease) -> Option<Instant> {
         locked(&self.thread.book).remove(lease)
     }
 
@@ -188,59 +165,6 @@ impl Due {
     fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
         let patience = (lease.length / 6).min(lease.remaining() / 3);
         Self { lease, extends_left, patience }
-    }
-}
-
-impl Book {
-    fn index_of(&self, lease: &Lease) -> Option<usize> {
-        lease.entry.load(Ordering::SeqCst).checked_sub(1)
-    }
-
-    fn with_entry<R>(&mut self, lease: &Lease, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
-        let index = self.index_of(lease)?;
-        self.entries.get_mut(index)?.as_mut().map(f)
-    }
-
-    fn set_due(&mut self, lease: &Lease, due: Instant) {
-        if let (Some(index), Some(old)) = (self.index_of(lease), self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due))) {
-            self.due.remove(&(old, index));
-            self.due.insert((due, index));
-        }
-    }
-
-    /// `false`: it was not there any more.
-    fn remove(&mut self, lease: &Lease) -> bool {
-        let Some(index) = lease.entry.swap(0, Ordering::SeqCst).checked_sub(1) else { return false };
-        let Some(entry) = self.entries.get_mut(index).and_then(Option::take) else { return false };
-        self.due.remove(&(entry.due, index));
-        self.free.push(index);
-        true
-    }
-
-    /// The leases whose time has come, or else until when to sleep.
-    fn take_due(&mut self, now: Instant) -> Vec<(Arc<Lease>, u32)> {
-        self.sleep = Sleep::Awake;
-        let mut found = Vec::new();
-        for (due, index) in &self.due {
-            if *due > now {
-                break;
-            }
-            if let Some(Some(entry)) = self.entries.get(*index) {
-                if found.len() >= bulk(&entry.lease) {
-                    break;
-                }
-                found.push((Arc::clone(&entry.lease), entry.lease.extends_left.load(Ordering::SeqCst)));
-            }
-        }
-        if found.is_empty() {
-            self.sleep = match self.due.first() {
-                Some((due, _)) => Sleep::Until(*due),
-                // Leases come and go, and the next one will be due about as far ahead as the last: it need not wake anybody.
-                None if !self.linger.is_zero() => Sleep::Until(now + std::mem::take(&mut self.linger)),
-                None => Sleep::Forever,
-            };
-        }
-        found
     }
 }
 
@@ -379,7 +303,7 @@ impl Thread {
     fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
         // Until the cleaner has what is left: closing finds the lease neither in the book nor there meanwhile.
         let _counted = self.under_way.add();
-        if !locked(&self.book).remove(lease) {
+        if locked(&self.book).remove(lease).is_none() {
             return;
         }
         log::warn!("lock {:?}: lease lost ({reason:?})", lease.keeper.name());

@@ -23,7 +23,7 @@ impl RedisLock {
         self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        let leaving = Leaving::new(background, &hold.lease);
+        let leaving = Leaving::of_a_wait(background, &hold.lease);
         let released = |how| {
             leaving.end(how);
             self.shared.turn.leave(hold.ticket);

@@ -41,11 +41,14 @@ use voter::{Job, Member, Order, Undo, Undone, Voter, again_if_stale};
 /// Once a majority has answered, but not alike, the others get as long again and as long once more, and at least this.
 const GRACE: Duration = Duration::from_millis(50);
 
+/// One grant by a majority: whether its undoing has begun.
+type Grant = Arc<AtomicBool>;
+
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     voters: Vec<Voter>,
-    /// The leases that were granted here, until they are undone: each says whether that has begun.
-    granted: Mutex<HashMap<Name, Arc<AtomicBool>>>,
+    /// The leases that were granted here, until they are undone.
+    granted: Mutex<HashMap<Name, Grant>>,
     clock: Clock,
     command_timeout: Duration,
     process: u32,
@@ -130,13 +133,38 @@ impl Quorum {
         let mut granted = locked(&self.granted);
         names.iter().filter_map(|name| granted.remove(name)).for_each(|undone| undone.store(true, Ordering::SeqCst));
         drop(granted);
+        Ok(self.send_undo(names, foreign, deadline))
+    }
+
+    /// Has all nodes undo what a majority said is not ours any more: what the others still have keeps everybody out, and nobody will come for it. But only what
+    /// was granted as `Grant` says, and not what was granted since then under a caller's own value:
+    ///
+    /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under the same value; 3. the extend is denied.
+    ///
+    /// Sent before anybody else may look: a release, and so whatever is granted after it, comes later at every node.
+    fn undo_lost(&self, lost: Vec<(Name, Grant)>) {
+        let mut granted = locked(&self.granted);
+        let mut names = Vec::new();
+        for (name, grant) in lost {
+            if granted.get(&name).is_some_and(|present| Arc::ptr_eq(present, &grant)) {
+                granted.remove(&name);
+                grant.store(true, Ordering::SeqCst);
+                names.push(name);
+            }
+        }
+        if !names.is_empty() {
+            self.send_undo(names, false, self.clock.now() + self.command_timeout);
+        }
+    }
+
+    fn send_undo(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Round<Vec<Undone>> {
         let begun = self.clock.now();
         let (tell, answers) = bounded(self.voters.len());
         let names: Arc<[Name]> = names.into();
         for (index, voter) in self.voters.iter().enumerate() {
             voter.undo(Undo { names: Arc::clone(&names), foreign, deadline, tell: (index, tell.clone()) });
         }
-        Ok(Round { answers, begun, deadline })
+        Round { answers, begun, deadline }
     }
 
     /// Takes answers in until they decide the question or its time is over.

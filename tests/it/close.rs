@@ -367,6 +367,24 @@ fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
 }
 
 #[test]
+fn close_counts_a_lock_once_whose_wait_in_a_condition_has_no_answer() {
+    let (_server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let lock = client.lock("job");
+    let waiting = proxy.add(Rule::any(Fault::HoldReply).when(|command| command.get(2).is_some_and(|keys| keys == b"6")).next(1));
+    let _wait = Underway::start(move || {
+        lock.lock().unwrap();
+        lock.new_condition("c").unwrap().wait()
+    });
+    let held = waiting.wait_held(SOON);
+    proxy.freeze();
+    let unconfirmed = client.close(ms(300)).unwrap_err().to_string();
+    assert!(unconfirmed.contains("that 1 of the client's locks"), "{unconfirmed}");
+    proxy.thaw();
+    held.release();
+}
+
+#[test]
 fn a_second_close_says_what_the_first_came_to() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();

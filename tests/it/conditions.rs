@@ -229,13 +229,15 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();
-    let lock = client.lock_with("buffer", lease(ms(400))).unwrap();
+    let lock = client.lock_with("buffer", lease(ms(2000))).unwrap();
     let condition = lock.new_condition("not-empty").unwrap();
     lock.lock().unwrap();
+    // So slow that an extend near the end would come too late: each refusal must leave the next one where it was.
+    proxy.set_delay(ms(65), ms(65));
     // The script that enters a condition has six keys. As where a proxy refuses some scripts for a while.
     let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
     let refused = proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
-    let ended = within(ms(1200)..SOON, || condition.wait_timeout(ms(1200)));
+    let ended = within(ms(3000)..SOON, || condition.wait_timeout(ms(3000)));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(refused.fired() > 1);
     assert!(lock.is_held() && lock.is_valid());

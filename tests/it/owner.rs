@@ -9,7 +9,7 @@ use distlock::{Client, Lock, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Asked, Notes, SOON, Underway, client, error, get, ms, on_another_thread};
-use crate::support::{Fault, Rule, Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 const VALUE: &str = "worker-7";
 /// A withdrawal is repeated after 50, 100, 200 and 400 ms, and so on.
@@ -194,4 +194,37 @@ fn a_release_that_waited_until_its_lease_was_lost_is_not_sent() {
     let nodes = [Server::start(), Server::start(), Server::start()];
     let urls: Vec<_> = nodes.iter().map(Server::url).collect();
     a_release_waits_until_its_lease_is_lost(Client::redlock_builder(&urls), &nodes);
+}
+
+#[test]
+fn an_extend_of_a_hold_that_was_released_meanwhile_does_not_undo_the_next_on_a_quorum() {
+    let nodes = [Server::start(), Server::start(), Server::start()];
+    let proxies: Vec<_> = nodes.iter().map(|node| Proxy::start(node.port())).collect();
+    let (client, notes) = Notes::of(Client::redlock_builder(proxies.iter().map(Proxy::url)));
+    let lock = client.lock_with("job", options().lease(ms(6_000))).unwrap();
+    lock.lock().unwrap();
+    // One extend before, so that every node knows the script.
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
+    let ((go, goes), is_first) = (mpsc::channel::<()>(), AtomicBool::new(true));
+    let goes = Mutex::new(goes);
+    notes.before(move |asked| {
+        // Renewal has looked into its book, and is slow to send.
+        if matches!(asked, Asked::Extend { .. }) && is_first.swap(false, Ordering::SeqCst) {
+            let _ = goes.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    eventually(SOON, || notes.extends() == 2);
+    proxies.iter().for_each(|proxy| proxy.set_delay(ms(20), ms(20)));
+    // 1. the first hold is released; 2. its extend goes out, and is denied; 3. before that is known the value is used again.
+    lock.unlock().unwrap();
+    drop(go);
+    eventually(SOON, || notes.under_way() == 1);
+    thread::sleep(ms(10));
+    lock.lock().unwrap();
+    thread::sleep(ms(300));
+    let there: Vec<_> = nodes.iter().map(|node| get(node, "job")).collect();
+    assert_eq!(there, vec![Some(VALUE.to_owned()); nodes.len()]);
+    assert!(lock.is_valid());
+    lock.unlock().unwrap();
+    notes.before(|_| {});
 }

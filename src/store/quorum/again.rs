@@ -19,7 +19,7 @@
 //! The node's grant is no vote. It counts when it confirms the next extend.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use super::leases::{Wanted, attempt, still_shortened};
 use super::ledger::{Ledger, Name};
 use super::tally::Tally;
 use super::voter::{Job, Member, Order};
-use super::{Quorum, Round};
+use super::{Grant, Quorum, Round};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::lease::store::{Extend, StoreError, Within};
@@ -47,15 +47,20 @@ pub(super) struct Again {
 struct Renewed {
     name: Name,
     length: Duration,
-    /// Whether its undoing has begun; `None`: it was not granted here, or is undone.
-    undone: Option<Arc<AtomicBool>>,
+    /// `None`: it was not granted here, or is undone.
+    undone: Option<Grant>,
 }
 
 impl Again {
-    pub(super) fn new(leases: &[Extend<'_>], names: &[Name], granted: &HashMap<Name, Arc<AtomicBool>>, sent: Instant) -> Arc<Self> {
+    pub(super) fn new(leases: &[Extend<'_>], names: &[Name], granted: &HashMap<Name, Grant>, sent: Instant) -> Arc<Self> {
         let renewed =
             |(lease, name): (&Extend<'_>, &Name)| Renewed { name: name.clone(), length: lease.lease, undone: granted.get(name).cloned() };
         Arc::new(Self { leases: leases.iter().zip(names).map(renewed).collect(), sent, missing: Mutex::default() })
+    }
+
+    /// Which grant of a lease was to be extended.
+    pub(super) fn grant(&self, lease: usize) -> Option<Grant> {
+        self.leases.get(lease)?.undone.clone()
     }
 
     /// When the majority's word holds for none of the leases any more.

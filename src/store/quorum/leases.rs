@@ -159,13 +159,6 @@ impl Quorum {
         let shortest = tally.said().flatten().filter_map(|holder| holder.remaining).min();
         Ok((tokens.into_iter().map(Token::new).collect(), shortest.unwrap_or(self.command_timeout)))
     }
-
-    /// A majority said that they are not ours any more. What the others still have keeps everybody out, and nobody will come for it.
-    fn undo_lost(&self, names: Vec<Name>) {
-        if !names.is_empty() {
-            let _ = self.undo(names, false, self.clock.now() + self.command_timeout);
-        }
-    }
 }
 
 impl LeaseStore for Quorum {
@@ -233,13 +226,14 @@ impl LeaseStore for Quorum {
         let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes said whether it extended the lease");
         let decided: Vec<Option<bool>> = (0..leases.len()).map(|i| decide(&tally, i)).collect();
         self.give_again(&again, &tally, &decided);
-        let lost = names.into_iter().zip(&decided).filter(|(_, decided)| **decided == Some(false)).map(|(name, _)| name).collect();
-        self.undo_lost(lost);
+        let lost = names.into_iter().enumerate().filter(|(i, _)| decided[*i] == Some(false));
+        self.undo_lost(lost.filter_map(|(i, name)| Some((name, again.grant(i)?))).collect());
         decided.into_iter().map(|decided| decided.ok_or_else(|| unknown().maybe_run())).collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
+        let grant = locked(&self.granted).get(&name).cloned();
         let (asked, clock) = (name.clone(), self.clock.clone());
         let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
             let name = &asked;
@@ -269,7 +263,7 @@ impl LeaseStore for Quorum {
         let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
         let ours = decide(&tally);
         if ours == Some(false) {
-            self.undo_lost(vec![name]);
+            self.undo_lost(grant.map(|grant| (name, grant)).into_iter().collect());
         }
         ours.ok_or_else(|| tally.failure())
     }

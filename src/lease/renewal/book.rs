@@ -1,0 +1,100 @@
+//! The book of leases that renewal looks after.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::bulk;
+use super::pace::Pace;
+use crate::lease::Lease;
+
+/// The leases, and when each has to be looked at next.
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) entries: Vec<Option<Entry>>,
+    pub(super) free: Vec<usize>,
+    pub(super) due: BTreeSet<(Instant, usize)>,
+    pub(super) sleep: Sleep,
+    /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
+    pub(super) linger: Duration,
+    pub(super) pace: Pace,
+    pub(super) closed: bool,
+}
+
+pub(super) struct Entry {
+    pub(super) lease: Arc<Lease>,
+    pub(super) due: Instant,
+}
+
+/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does: most leases are short and gone before.
+#[derive(Default, Clone, Copy)]
+pub(super) enum Sleep {
+    #[default]
+    Awake,
+    Until(Instant),
+    Forever,
+}
+
+impl Book {
+    pub(super) fn index_of(&self, lease: &Lease) -> Option<usize> {
+        lease.entry.load(Ordering::SeqCst).checked_sub(1)
+    }
+
+    pub(super) fn with_entry<R>(&mut self, lease: &Lease, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let index = self.index_of(lease)?;
+        self.entries.get_mut(index)?.as_mut().map(f)
+    }
+
+    pub(super) fn set_due(&mut self, lease: &Lease, due: Instant) {
+        if let (Some(index), Some(old)) = (self.index_of(lease), self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due))) {
+            self.due.remove(&(old, index));
+            self.due.insert((due, index));
+        }
+    }
+
+    pub(super) fn insert(&mut self, lease: &Arc<Lease>, due: Instant) {
+        let index = self.free.pop().unwrap_or(self.entries.len());
+        if index == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[index] = Some(Entry { lease: Arc::clone(lease), due });
+        self.due.insert((due, index));
+        lease.entry.store(index + 1, Ordering::SeqCst);
+    }
+
+    /// When it was due; `None`: it was not there any more.
+    pub(super) fn remove(&mut self, lease: &Lease) -> Option<Instant> {
+        let index = lease.entry.swap(0, Ordering::SeqCst).checked_sub(1)?;
+        let entry = self.entries.get_mut(index).and_then(Option::take)?;
+        self.due.remove(&(entry.due, index));
+        self.free.push(index);
+        Some(entry.due)
+    }
+
+    /// The leases whose time has come, or else until when to sleep.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(Arc<Lease>, u32)> {
+        self.sleep = Sleep::Awake;
+        let mut found = Vec::new();
+        for (due, index) in &self.due {
+            if *due > now {
+                break;
+            }
+            if let Some(Some(entry)) = self.entries.get(*index) {
+                if found.len() >= bulk(&entry.lease) {
+                    break;
+                }
+                found.push((Arc::clone(&entry.lease), entry.lease.extends_left.load(Ordering::SeqCst)));
+            }
+        }
+        if found.is_empty() {
+            self.sleep = match self.due.first() {
+                Some((due, _)) => Sleep::Until(*due),
+                // Leases come and go, and the next one will be due about as far ahead as the last: it need not wake anybody.
+                None if !self.linger.is_zero() => Sleep::Until(now + std::mem::take(&mut self.linger)),
+                None => Sleep::Forever,
+            };
+        }
+        found
+    }
+}
