@@ -195,9 +195,11 @@ impl Ears {
 
     fn read(&self, subscription: &mut PubSub<'_>, node: &Weak<Node>, demoted: &Watch) -> RedisResult<()> {
         subscription.subscribe(&*self.address)?;
-        // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list.
-        if !matches!(subscription.ping()?, redis::Value::Array(_)) {
-            return Err((REFUSED, "the server refused the subscription").into());
+        // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list, and who is none with one word.
+        match subscription.ping()? {
+            redis::Value::Array(_) => {}
+            redis::Value::SimpleString(word) if word == "PONG" => return Err((REFUSED, "the server refused the subscription").into()),
+            _ => return Err((redis::ErrorKind::UnexpectedReturnType, "no answer to a ping").into()),
         }
         {
             let mut since = locked(&self.stands_since);

@@ -144,7 +144,7 @@ pub struct World {
     pub is_outage: bool,
     /// When clients, all or some, could not reach the server.
     pub cut_offs: Vec<(u64, u64)>,
-    /// Whether the server may have connections that their clients have closed: the packets that told of it were dropped.
+    /// Whether the server may have connections that their clients have closed: what tells of it was dropped, or is late.
     pub half_open: bool,
     /// Which processes the present fault hits: the first alone, or all.
     pub only_first: bool,

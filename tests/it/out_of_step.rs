@@ -134,3 +134,22 @@ fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart
     }
     assert_eq!(pings(&mut connection), before);
 }
+
+#[test]
+fn nonsense_where_a_subscription_is_confirmed_is_not_taken_for_a_refusal() {
+    let (server, proxy) = through_proxy();
+    let holder = helpers::client(&server).lock("job");
+    holder.lock().unwrap();
+    let client = Client::open(&proxy.url()).unwrap();
+    // The ping that follows a subscription: only a subscriber is answered with a list.
+    let subscribed = proxy.add(Rule::on("SUBSCRIBE", Fault::ReplaceReply(b":1\r\n:1\r\n".to_vec())).next(1));
+    let waiter = helpers::Underway::start(move || client.lock("job").lock());
+    subscribed.wait_fired(SOON);
+    // Whoever is refused is not heard for ten seconds.
+    let heard = || redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query::<Vec<String>>(&mut server.connection()).unwrap();
+    eventually(ms(5_000), || !heard().is_empty() && proxy.open() > 1);
+    std::thread::sleep(ms(1500));
+    assert!(!heard().is_empty(), "it is still there, and read");
+    holder.unlock().unwrap();
+    waiter.result().unwrap();
+}

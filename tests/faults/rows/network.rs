@@ -111,8 +111,9 @@ pub fn rows() -> Vec<Row> {
                 tune.on = (tune.load.lease / 2, tune.load.lease * 3);
                 tune.faulted = tune.faulted.max(ms(8000));
             },
-            // The kernel sends what was lost in the silence again, when nobody expects it any more: what that did is undone at the next withdrawal.
-            known_within: Some(|load| ms(1000) + load.command),
+            // The kernel sends what was lost in the silence again, the later the longer that was, when nobody expects it any more. What that did is undone at the
+            // next withdrawal, and that may meet a connection that the silence has broken.
+            known_within: Some(|load| load.lease / 2 + load.command * 2),
             run: blackhole,
             ..USUAL
         },
@@ -126,6 +127,8 @@ pub fn rows() -> Vec<Row> {
                 // Those go over connections of the pool, and each takes its time.
                 (tune.load.threads, tune.load.pool) = (tune.load.threads * 4, tune.load.pool * 3);
                 tune.faulted = tune.faulted.max(ms(14_000));
+                // An attempt that is under way for longer than a lease may make anew what a third party has deleted meanwhile: that is no renewal's fault.
+                tune.load.bait_keys = 0;
             },
             run: latency,
             ..USUAL
@@ -309,6 +312,8 @@ fn one_apart(world: &mut World) {
 fn latency(world: &mut World) {
     let part = world.tune.faulted / 8;
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
+    // A closing is as late as all that is sent.
+    world.half_open = true;
     // Of a quick run most is the last, in which nothing may be granted: that has to last for a few round trips.
     let parts = if world.size == Size::Quick { [2, 1, 5] } else { [3, 2, 3] };
     for ((each_way, jitter), parts) in [(ms(5), ms(15)), (ms(100), ms(0)), (more_than_a_lease, ms(0))].into_iter().zip(parts) {
