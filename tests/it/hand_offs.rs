@@ -28,19 +28,21 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
     lock.on_lost(move |_| lost.send(()).unwrap());
     lock.lock().unwrap();
     let entered = Arc::new(AtomicUsize::new(0));
-    let behind = |hold: bool| {
+    let behind = |until: Option<mpsc::Receiver<()>>| {
         let (lock, entered) = (client.lock("job"), Arc::clone(&entered));
         Underway::behind(&client, "job", move || {
             lock.lock().unwrap();
             entered.fetch_add(1, Ordering::SeqCst);
             let valid = lock.is_valid();
-            if hold {
-                thread::sleep(ms(20));
+            if let Some(until) = until {
+                let _ = until.recv_timeout(SOON * 3);
             }
             lock.unlock().is_ok() && valid
         })
     };
-    let (first, second) = (behind(true), behind(false));
+    // Where the first goes in after all, it stays there, and who asks is the second.
+    let (go, gone) = mpsc::channel::<()>();
+    let (first, second) = (behind(Some(gone)), behind(None));
     // The first one's question stays where it is for a while.
     let (hold, held) = mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
@@ -59,7 +61,7 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
     thread::sleep(ms(100));
     assert_eq!((notes.under_way(), notes.attempts()), (1, before + 1), "the turn is one thread's");
     let ran_out = entered.load(Ordering::SeqCst) == 0;
-    drop(hold);
+    drop((hold, go));
     let both = [first.result(), second.result()];
     assert!(!ran_out || both == [true, true]);
     ran_out

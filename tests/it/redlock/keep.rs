@@ -63,7 +63,11 @@ fn loss_is_told_when_a_majority_says_so_and_not_before() {
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
-    eventually(SOON, || nodes.nodes[..3].iter().all(|node| !node.asked("extend").is_empty()));
+    // The two that deny it are heard first.
+    nodes.set(2..5, Mood::Paused);
+    eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("extend").is_empty()));
+    assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
+    nodes.set(2..5, Mood::Fine);
     assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
     assert!(lock.is_valid());
     // What somebody else deleted is not brought back: not before a holder would have noticed.
