@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use redis::{Msg, PubSub, RedisResult};
 
 use super::channels::Channels;
@@ -28,6 +28,11 @@ use crate::lease::token::Token;
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After this long without a word the server is asked for one: a subscription that was cut off silently looks like a quiet one.
 const QUIET: Duration = Duration::from_secs(5);
+/// A reader that has been in one read for so long is given up. No time limit of a connection ends that while bytes come: after a reply that was lost or garbled
+/// it may take every message for a part of what it waits for.
+const STUCK: Duration = Duration::from_secs(3);
+/// So many of them may be stuck at a time. With more, waiters poll.
+const MOST_STUCK: usize = 4;
 /// Between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
 /// And where this user may not subscribe, which somebody has to change first.
@@ -40,7 +45,28 @@ pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
 /// Where a client hears wake-ups.
 pub(crate) struct Inbox {
     ears: Arc<Ears>,
-    thread: Mutex<Option<Receiver<()>>>,
+    readers: Mutex<Readers>,
+}
+
+#[derive(Default)]
+struct Readers {
+    /// The one that reads, and what tells that its thread has ended.
+    now: Option<(Arc<Reader>, Receiver<()>)>,
+    /// Those that were stuck. Each ends with its connection, or after a second without a message.
+    stuck: Vec<Receiver<()>>,
+}
+
+/// One thread that reads a subscription, as others see it.
+#[derive(Default)]
+struct Reader {
+    /// Since when it has been in its present read; `None`: in none.
+    reads_since: Mutex<Option<Instant>>,
+    /// Since when the subscription stands.
+    stands_since: Mutex<Option<Instant>>,
+    /// It stands at a server that is not the one that answers: it has to be opened again.
+    elsewhere: AtomicBool,
+    /// Another thread reads instead. Changes with the channels locked, so that a stuck reader says nothing of them any more.
+    replaced: AtomicBool,
 }
 
 struct Ears {
@@ -51,10 +77,6 @@ struct Ears {
     channels: Mutex<Channels>,
     stray: Stray,
     stopped: AtomicBool,
-    /// Since when the subscription stands.
-    stands_since: Mutex<Option<Instant>>,
-    /// It stands at a server that is not the one that answers: it has to be opened again.
-    elsewhere: AtomicBool,
 }
 
 impl Inbox {
@@ -65,10 +87,8 @@ impl Inbox {
             channels: Mutex::default(),
             stray,
             stopped: AtomicBool::new(false),
-            stands_since: Mutex::default(),
-            elsewhere: AtomicBool::new(false),
         };
-        Self { ears: Arc::new(ears), thread: Mutex::default() }
+        Self { ears: Arc::new(ears), readers: Mutex::default() }
     }
 
     /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for the subscription: until it stands, its waiters poll.
@@ -98,35 +118,36 @@ impl Inbox {
     /// A server that was asked at `asked_at`, or later, heard nobody at this inbox (R21). If it stood by then, it stands at another server, such as one that was
     /// the master until a failover: Redis closes no subscription for that. It is opened again within a second, and its waiters poll meanwhile.
     pub(super) fn is_not_heard(&self, asked_at: Instant) {
-        let since = locked(&self.ears.stands_since);
-        if since.is_some_and(|since| since < asked_at) {
-            self.ears.elsewhere.store(true, Ordering::SeqCst);
+        let readers = locked(&self.readers);
+        let Some((reader, _)) = &readers.now else { return };
+        if locked(&reader.stands_since).is_some_and(|since| since < asked_at) {
+            reader.elsewhere.store(true, Ordering::SeqCst);
         }
     }
 
-    /// `None`: there is no thread to hear anything.
-    fn start(&self, node: &Arc<Node>) -> Option<()> {
-        self.try_start(node).inspect_err(|error| log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}")).ok()
-    }
-
-    fn try_start(&self, node: &Arc<Node>) -> io::Result<()> {
-        let mut thread = locked(&self.thread);
-        if thread.is_none() {
-            let (ending, ended) = bounded::<()>(0);
-            let (ears, node) = (Arc::clone(&self.ears), Arc::downgrade(node));
-            thread::Builder::new().name("distlock-inbox".into()).spawn(move || {
-                let _ending = ending;
-                ears.run(&node);
-            })?;
-            *thread = Some(ended);
+    /// Sees to it that a thread reads. Whoever waits does so as often as it asks. `None`: there is no thread.
+    pub(super) fn start(&self, node: &Arc<Node>) -> Option<()> {
+        let mut readers = locked(&self.readers);
+        let stuck = |(reader, _): &(Arc<Reader>, _)| locked(&reader.reads_since).is_some_and(|since| since.elapsed() > STUCK);
+        readers.stuck.retain(|ended| ended.try_recv() == Err(TryRecvError::Empty));
+        if readers.now.as_ref().is_some_and(|reader| !stuck(reader)) || readers.stuck.len() == MOST_STUCK {
+            return Some(());
         }
-        Ok(())
+        let new = self.ears.start(node);
+        let new = new.inspect_err(|error| log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}")).ok()?;
+        if let Some((reader, ended)) = readers.now.replace(new) {
+            log::debug!("the reader of the subscription for wake-ups is stuck, and another one takes its place");
+            let _channels = locked(&self.ears.channels);
+            reader.replaced.store(true, Ordering::SeqCst);
+            readers.stuck.push(ended);
+        }
+        Some(())
     }
 
     /// Ends the thread. `false`: not by `deadline`.
     pub(super) fn close(&self, node: &Node, deadline: Instant) -> bool {
         self.ears.stopped.store(true, Ordering::SeqCst);
-        let Some(ended) = locked(&self.thread).clone() else { return true };
+        let Some((_, ended)) = locked(&self.readers).now.clone() else { return true };
         // A reader that waits for a message is woken by one.
         node.publish(&self.ears.address, "", deadline);
         !matches!(ended.recv_deadline(deadline), Err(crossbeam_channel::RecvTimeoutError::Timeout))
@@ -159,9 +180,40 @@ impl Drop for WaitingAt {
     }
 }
 
+impl Reader {
+    fn is_in_a_read(&self) {
+        *locked(&self.reads_since) = Some(Instant::now());
+    }
+
+    fn is_out_of_a_read(&self) {
+        *locked(&self.reads_since) = None;
+    }
+}
+
 impl Ears {
-    fn run(&self, node: &Weak<Node>) {
-        while !self.stopped.load(Ordering::SeqCst) {
+    fn start(self: &Arc<Self>, node: &Arc<Node>) -> io::Result<(Arc<Reader>, Receiver<()>)> {
+        let (ending, ended) = bounded::<()>(0);
+        let (ears, reader, node) = (Arc::clone(self), Arc::<Reader>::default(), Arc::downgrade(node));
+        let its = Arc::clone(&reader);
+        thread::Builder::new().name("distlock-inbox".into()).spawn(move || {
+            let _ending = ending;
+            ears.run(&its, &node);
+        })?;
+        Ok((reader, ended))
+    }
+
+    /// The channels, for whoever reads; `None`: another does.
+    fn channels(&self, reader: &Reader) -> Option<MutexGuard<'_, Channels>> {
+        let channels = locked(&self.channels);
+        (!reader.replaced.load(Ordering::SeqCst)).then_some(channels)
+    }
+
+    fn is_over(&self, reader: &Reader) -> bool {
+        self.stopped.load(Ordering::SeqCst) || reader.replaced.load(Ordering::SeqCst)
+    }
+
+    fn run(&self, reader: &Reader, node: &Weak<Node>) {
+        while !self.is_over(reader) {
             let mut pause = PAUSE;
             // Held only to connect, so that a thread that waits keeps nothing of the client alive.
             let Some(connecting) = node.upgrade() else { return };
@@ -171,7 +223,7 @@ impl Ears {
             match opened {
                 Ok(mut connection) => {
                     let mut subscription = connection.as_pubsub();
-                    match self.read(&mut subscription, node, &demoted) {
+                    match self.read(reader, &mut subscription, node, &demoted) {
                         Ok(()) => {}
                         Err(error) if error.kind() == REFUSED => {
                             log::warn!("this user may not subscribe to {}, so waiters poll", self.address);
@@ -179,21 +231,26 @@ impl Ears {
                         }
                         Err(error) => log::debug!("the subscription for wake-ups was lost: {}", error.category()),
                     }
-                    *locked(&self.stands_since) = None;
-                    locked(&self.channels).end();
+                    *locked(&reader.stands_since) = None;
+                    if let Some(mut channels) = self.channels(reader) {
+                        channels.end();
+                    }
                     // Leaving it is polite, and not worth waiting for.
                     let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
+                    drop(subscription);
+                    reader.is_out_of_a_read();
                 }
                 Err(error) => log::debug!("no subscription for wake-ups: {}", error.message),
             }
             let until = Instant::now() + pause;
-            while !self.stopped.load(Ordering::SeqCst) && Instant::now() < until {
+            while !self.is_over(reader) && Instant::now() < until {
                 thread::sleep(PAUSE);
             }
         }
     }
 
-    fn read(&self, subscription: &mut PubSub<'_>, node: &Weak<Node>, demoted: &Watch) -> RedisResult<()> {
+    fn read(&self, reader: &Reader, subscription: &mut PubSub<'_>, node: &Weak<Node>, demoted: &Watch) -> RedisResult<()> {
+        reader.is_in_a_read();
         subscription.subscribe(&*self.address)?;
         // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list, and who is none with one word.
         match subscription.ping()? {
@@ -201,25 +258,24 @@ impl Ears {
             redis::Value::SimpleString(word) if word == "PONG" => return Err((REFUSED, "the server refused the subscription").into()),
             _ => return Err((redis::ErrorKind::UnexpectedReturnType, "no answer to a ping").into()),
         }
-        {
-            let mut since = locked(&self.stands_since);
-            *since = Some(Instant::now());
-            self.elsewhere.store(false, Ordering::SeqCst);
-        }
+        *locked(&reader.stands_since) = Some(Instant::now());
+        reader.elsewhere.store(false, Ordering::SeqCst);
         // What was published while nobody listened is lost: everybody asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
-        locked(&self.channels).begin();
+        let Some(()) = self.channels(reader).map(|mut channels| channels.begin()) else { return Ok(()) };
         let mut heard = Instant::now();
         let mut looked = heard;
         // A server that has become a replica keeps its subscribers, and they would hear nothing of the new master's (R22).
-        while !self.stopped.load(Ordering::SeqCst) && !demoted.is_over() {
-            if self.elsewhere.load(Ordering::SeqCst) {
+        while !self.is_over(reader) && !demoted.is_over() {
+            if reader.elsewhere.load(Ordering::SeqCst) {
                 log::debug!("the subscription for wake-ups stands at another server than the one that answers");
                 return Ok(());
             }
-            self.join(subscription)?;
+            reader.is_in_a_read();
+            self.join(reader, subscription)?;
             if looked.elapsed() >= LOOK_AROUND {
-                self.leave(subscription)?;
+                self.leave(reader, subscription)?;
+                reader.is_out_of_a_read();
                 if let Some(node) = node.upgrade().filter(|_| self.is_waited_for()) {
                     node.look_at_role();
                 }
@@ -244,19 +300,24 @@ impl Ears {
     }
 
     /// Subscribes to what somebody has begun to wait at. One channel per call: redis-rs takes one confirmation per call.
-    fn join(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
-        loop {
-            let next = locked(&self.channels).next_join();
-            let Some(name) = next else { return Ok(()) };
+    fn join(&self, reader: &Reader, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        while let Some(name) = self.channels(reader).and_then(|mut channels| channels.next_join()) {
+            reader.is_in_a_read();
             subscription.subscribe(&*name)?;
-            locked(&self.channels).joined(&name);
+            if let Some(mut channels) = self.channels(reader) {
+                channels.joined(&name);
+            }
         }
+        Ok(())
     }
 
     /// Unsubscribes from what nobody waits at any more.
-    fn leave(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
-        let idle = locked(&self.channels).take_idle();
-        idle.iter().try_for_each(|name| subscription.unsubscribe(&**name))
+    fn leave(&self, reader: &Reader, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        let idle = self.channels(reader).map(|mut channels| channels.take_idle()).unwrap_or_default();
+        idle.iter().try_for_each(|name| {
+            reader.is_in_a_read();
+            subscription.unsubscribe(&**name)
+        })
     }
 
     /// A message in our own channel names a hand-off: `attempt fence count token key`; anything else there is ignored. In another library's

@@ -98,6 +98,7 @@ impl Plain {
         let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
         let place = [Part::Text(address), Part::Number(ask.attempt), alive_for, Part::millis(place.first_lease())];
         let before = Instant::now();
+        let _ = self.inbox.start(&self.node);
         let reply = self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?;
         self.is_heard(before, &reply.value);
         reply::answer(reply)

@@ -84,6 +84,7 @@ impl LeaseStore for Redisson {
             && place.address().is_some()
         {
             // It has begun to listen just now, or before.
+            let _ = self.inbox.start(&self.node);
             self.inbox.hurry(&self.node, ask.deadline);
         }
         Ok(answer)

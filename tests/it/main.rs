@@ -16,6 +16,7 @@ mod hand_offs;
 #[allow(dead_code)]
 mod helpers;
 mod holds;
+mod inbox;
 mod interrupts;
 mod killed;
 mod layers;

@@ -64,6 +64,7 @@ pub struct Within {
 
 impl Within {
     /// Both by this instant.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn until(deadline: Instant) -> Self {
         Self { reply: deadline.saturating_duration_since(Instant::now()), connect_by: deadline }

@@ -1,0 +1,77 @@
+//! The inbox: a subscription whose stream is broken, and yet full of messages.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::{Client, Layout, Lock, LockOptions, Retry};
+
+use crate::faults::through_proxy;
+use crate::helpers::{SOON, Underway, ms};
+use crate::support::{Fault, Rule, Server, eventually};
+
+fn inboxes(server: &Server) -> Vec<String> {
+    redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap()
+}
+
+fn listeners(server: &Server, inbox: &str) -> usize {
+    let (_, count): (String, usize) = redis::cmd("PUBSUB").arg("NUMSUB").arg(inbox).query(&mut server.connection()).unwrap();
+    count
+}
+
+/// Breaks the stream once, while messages come so often that no read of it ever runs into its time limit.
+fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
+    let (server, proxy) = through_proxy();
+    let holder = Client::open(&server.url()).unwrap();
+    let holder = holder.lock_with("job", LockOptions::new().layout(layout)).unwrap();
+    holder.lock().unwrap();
+    let rule = proxy.add(rule);
+    // It asks so seldom that an early hand-over must be one that it heard of.
+    let options = LockOptions::new().layout(layout).retry(Retry::fixed(Duration::from_secs(2)));
+    let waiting = Client::open(&proxy.url()).unwrap();
+    let lock = waiting.lock_with("job", options).unwrap();
+    let waiter = Underway::start(move || {
+        lock.lock().unwrap();
+        let entered = Instant::now();
+        lock.unlock().unwrap();
+        entered
+    });
+    rule.wait_fired(SOON);
+    eventually(SOON, || inboxes(&server).len() == 1);
+    let inbox = inboxes(&server).remove(0);
+    thread::scope(|scope| {
+        let (quiet, is_quiet) = mpsc::channel::<()>();
+        let mut connection = server.connection();
+        let (inbox, channel) = (&inbox, inbox.clone());
+        scope.spawn(move || {
+            while is_quiet.recv_timeout(ms(50)) == Err(RecvTimeoutError::Timeout) {
+                redis::cmd("PUBLISH").arg(&channel).arg("for nobody").exec(&mut connection).unwrap();
+            }
+        });
+        eventually(SOON, || listeners(&server, inbox) == 2);
+        // This layout has a channel for each lock, too.
+        eventually(SOON, || layout == Layout::Plain || listeners(&server, "redisson_lock__channel:{job}") == 2);
+        let released = Instant::now();
+        holder.unlock().unwrap();
+        let entered = waiter.result();
+        assert!(entered - released < ms(500), "it took {:?}", entered - released);
+        drop(quiet);
+    });
+    // The stuck one ends once it hears nothing any more.
+    eventually(SOON, || listeners(&server, &inbox) == 1);
+    drop(waiting);
+    eventually(SOON, || listeners(&server, &inbox) == 0);
+}
+
+#[test]
+fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
+    let huge = Fault::ReplaceReply(b"$536870913\r\n".to_vec());
+    a_broken_stream_is_given_up(Rule::on("SUBSCRIBE", huge).next(1), Layout::Plain);
+}
+
+#[test]
+fn a_reader_that_waits_for_a_confirmation_that_was_lost_is_replaced() {
+    let of_the_lock = |command: &[Vec<u8>]| command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"));
+    let lost = Rule::on("SUBSCRIBE", Fault::SwallowReply).when(of_the_lock).next(1);
+    a_broken_stream_is_given_up(lost, Layout::Redisson);
+}
