@@ -15,39 +15,50 @@
 //!
 //! # The first lock
 //!
-//! A [`Client`] belongs to a program, as a connection pool does: make one, clone it. It hands out locks by name; the same name is the same lock, in whatever process.
+//! A [`Client`] belongs to a program, as a connection pool does: make one, clone it. It hands out
+//! locks by name. The same name is the same lock, in every process.
 //!
 //! ```
-//! use distlock::{Client, Lock};
+//! use distlock::Client;
 //!
 //! # fn main() -> distlock::Result<()> {
 //! let client = Client::open("memory://")?; // talks to nobody yet; client.ping()? would
-//! let lock = client.lock("orders:42");
-//! lock.lock()?; // waits, if it has to
-//! // … work …
-//! lock.unlock()?;
+//! let sum = client.lock("orders:42").with(|_guard| 1 + 2)?; // waits, if it has to
+//! assert_eq!(sum, 3);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What the thread has now is a *lease*: ownership for 30 seconds, which a background thread extends until the unlock. If the process dies, the lease ends by itself.
+//! What the thread has while the closure runs is a *lease*: ownership for 30 seconds, which a
+//! background thread extends until the unlock. If the process dies, the lease ends by itself.
+//! [`with`](RedisLock::with) returns the closure's value only if the lease lasted until its end.
+//! Otherwise the error is [`is_lost`](Error::is_lost): another may have worked at the same time.
 //!
-//! # Guards and `with`
+//! # Guards, and `lock` and `unlock`
 //!
-//! A [`LockGuard`] unlocks when it is dropped, also in a panic. [`with`](RedisLock::with) goes one step further: it gives the closure's value back only if the lease lasted until its end.
+//! A [`LockGuard`] unlocks when it is dropped, also in a panic. [`lock`](Lock::lock) and
+//! [`unlock`](Lock::unlock) are the pair that Java code knows.
 //!
 //! ```
+//! use distlock::Lock;
+//!
 //! # fn main() -> distlock::Result<()> {
 //! # let lock = distlock::Client::open("memory://")?.lock("orders:42");
 //! let guard = lock.guard()?;
 //! // … work …
 //! guard.release()?; // as dropping it, but says what came of it
 //!
-//! let sum = lock.with(|_guard| 1 + 2)?; // is_lost() if another may have worked at the same time
-//! assert_eq!(sum, 3);
+//! lock.lock()?;
+//! // … work that neither returns early nor panics …
+//! lock.unlock()?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Prefer `with` and guards. An early return between `lock` and `unlock`, such as a `?`, keeps the
+//! lock, and renewal keeps its lease alive. A thread of a worker pool then takes its next task with
+//! the lock held, and a `lock` in that task only counts one more hold: two tasks run under what each
+//! of them takes for a lock of its own.
 //!
 //! # Trying, and outages
 //!
