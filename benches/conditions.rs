@@ -1,4 +1,5 @@
-//! How long it takes from a notification to the return of the waiter that it is for, in another process.
+//! How long it takes from a notification to the return of the waiter that it is for, in another
+//! process.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::fs;
@@ -50,7 +51,10 @@ struct Outcome {
 
 fn main() {
     let args = Args::parse();
-    let place = args.begin("conditions: from a notification to the return of the waiter, in another process", Place::Free);
+    let place = args.begin(
+        "conditions: from a notification to the return of the waiter, in another process",
+        Place::Free,
+    );
     let server = server::start(place);
     let proxy = place.of_server(|| Proxy::start(server.port()));
     proxy.set_delay(DELAY / 2, DELAY / 2);
@@ -63,7 +67,13 @@ fn main() {
         for processes in [2, 32] {
             for a in ["A", "A'"] {
                 let label = format!("{a}: {processes} processes, {line}");
-                rows.push(Row { label, url: url.clone(), processes, notifications, rounds: Vec::new() });
+                rows.push(Row {
+                    label,
+                    url: url.clone(),
+                    processes,
+                    notifications,
+                    rounds: Vec::new(),
+                });
             }
         }
     }
@@ -89,7 +99,12 @@ impl Row {
             })
             .collect();
         let mut side = server.connection();
-        let mut waiting = || redis::cmd("ZCARD").arg(format!("{{{key}}}:condition:bench:queue")).query::<usize>(&mut side).unwrap();
+        let mut waiting = || {
+            redis::cmd("ZCARD")
+                .arg(format!("{{{key}}}:condition:bench:queue"))
+                .query::<usize>(&mut side)
+                .unwrap()
+        };
         let client = Client::open(&self.url).unwrap();
         let lock = client.lock(key);
         let condition = lock.new_condition("bench").unwrap();
@@ -118,14 +133,17 @@ impl Row {
         over.store(true, Ordering::Relaxed);
         let mut trips = probe.join().unwrap();
         drivers.into_iter().for_each(Driver::kill);
-        let mut returned: Vec<u64> = (0..waiters).flat_map(|process| read(&file(process))).collect();
+        let mut returned: Vec<u64> =
+            (0..waiters).flat_map(|process| read(&file(process))).collect();
         returned.sort_unstable();
         // The waiters of the first ones have returned before the next was notified.
         let from = notified.first().map_or(first, |pair| pair.0);
         returned.retain(|&at| at > from);
         let pairs = || notified.iter().zip(&returned);
-        let mut by_unlock: Vec<u64> = pairs().map(|((_, unlock), returned)| returned.saturating_sub(*unlock)).collect();
-        let mut by_notify: Vec<u64> = pairs().map(|((notify, _), returned)| returned.saturating_sub(*notify)).collect();
+        let mut by_unlock: Vec<u64> =
+            pairs().map(|((_, unlock), returned)| returned.saturating_sub(*unlock)).collect();
+        let mut by_notify: Vec<u64> =
+            pairs().map(|((notify, _), returned)| returned.saturating_sub(*notify)).collect();
         Outcome {
             unlock_p50: percentile(&mut by_unlock, 0.50) as f64,
             unlock_p99: percentile(&mut by_unlock, 0.99) as f64,
@@ -163,8 +181,10 @@ fn report(rows: &[Row], rounds: usize) {
     let mut aims = Aims::new();
     for pair in rows.chunks(2) {
         for row in pair {
-            let ratio = |what: fn(&Outcome) -> f64| row.median(move |round| what(round) / round.trip_p50);
-            let again = row.median(|round| round.unlock_p50) / pair[0].median(|round| round.unlock_p50);
+            let ratio =
+                |what: fn(&Outcome) -> f64| row.median(move |round| what(round) / round.trip_p50);
+            let again =
+                row.median(|round| round.unlock_p50) / pair[0].median(|round| round.unlock_p50);
             table.row([
                 row.label.clone(),
                 us(row.median(|round| round.unlock_p50)),
@@ -179,18 +199,30 @@ fn report(rows: &[Row], rounds: usize) {
                 format!("{:.0}", row.rounds.iter().map(|round| round.surplus).sum::<f64>()),
             ]);
             if row.label.starts_with("A:") {
-                let (p50, p99) = if row.label.contains("loopback") { (2.0, 5.0) } else { (1.05, 1.6) };
+                let (p50, p99) =
+                    if row.label.contains("loopback") { (2.0, 5.0) } else { (1.05, 1.6) };
                 let label = row.label.trim_start_matches("A: ");
-                aims.at_most(&format!("{label}: from unlock p50, round trips"), ratio(|round| round.unlock_p50), p50);
-                aims.at_most(&format!("{label}: from unlock p99, round trips"), ratio(|round| round.unlock_p99), p99);
+                aims.at_most(
+                    &format!("{label}: from unlock p50, round trips"),
+                    ratio(|round| round.unlock_p50),
+                    p50,
+                );
+                aims.at_most(
+                    &format!("{label}: from unlock p99, round trips"),
+                    ratio(|round| round.unlock_p99),
+                    p99,
+                );
             }
         }
     }
     table.print();
     println!(
-        "Medians of {rounds} rounds of {} notifications on loopback and {} with delay, every row in turn. One process locks, notifies one waiter and unlocks; all others \
-         wait, and wait again once they have returned. From unlock, from notify: from that call to the return of the waiter's `wait`, which has the lock \
-         again then. The round trip of the same run is a GET every 2 ms, over a connection of its own. The way in is a hand-over, so the aims are those of `processes`.\n",
+        "Medians of {rounds} rounds of {} notifications on loopback and {} with delay, every row \
+         in turn. One process locks, notifies one waiter and unlocks; all others \
+         wait, and wait again once they have returned. From unlock, from notify: from that call to \
+         the return of the waiter's `wait`, which has the lock \
+         again then. The round trip of the same run is a GET every 2 ms, over a connection of its \
+         own. The way in is a hand-over, so the aims are those of `processes`.\n",
         rows.first().map_or(0, |row| row.notifications),
         rows.last().map_or(0, |row| row.notifications)
     );

@@ -1,4 +1,5 @@
-//! Whether an acquisition costs more where there is more of something: locks, leases, threads, processes, waiters.
+//! Whether an acquisition costs more where there is more of something: locks, leases, threads,
+//! processes, waiters.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::path::Path;
@@ -39,7 +40,8 @@ struct Series {
 
 fn main() {
     let args = Args::parse();
-    let place = args.begin("growth: what a lock and unlock cost as there is more of something", Place::One);
+    let place =
+        args.begin("growth: what a lock and unlock cost as there is more of something", Place::One);
     let server = Arc::new(server::start(place));
     let rounds = args.pick(1, 3);
     let mut all = series(&args, &server);
@@ -66,23 +68,49 @@ fn series(args: &Args, server: &Arc<Server>) -> Vec<Series> {
     let samples = args.pick(100, 400);
     let new = |name, most, measure: Box<dyn FnMut(u64) -> f64>| {
         let counts = powers(most);
-        Series { name, alone: !name.ends_with("on the lock"), costs: vec![Vec::new(); counts.len()], counts, measure }
+        Series {
+            name,
+            alone: !name.ends_with("on the lock"),
+            costs: vec![Vec::new(); counts.len()],
+            counts,
+            measure,
+        }
     };
     let millis = args.pick(200, 600);
     let (parked_on, processes_on) = (Arc::clone(server), Arc::clone(server));
     let (for_names, for_leases, for_parked) = (url.clone(), url.clone(), url.clone());
     let (for_threads, for_clients, for_processes) = (url.clone(), url.clone(), url);
     vec![
-        new("locks used in turn", args.pick(1024, 16_384), Box::new(move |count| locks_in_turn(&for_names, count, samples))),
-        new("leases held by another thread", args.pick(1024, 8192), Box::new(move |count| beside_leases(&for_leases, count, samples))),
+        new(
+            "locks used in turn",
+            args.pick(1024, 16_384),
+            Box::new(move |count| locks_in_turn(&for_names, count, samples)),
+        ),
+        new(
+            "leases held by another thread",
+            args.pick(1024, 8192),
+            Box::new(move |count| beside_leases(&for_leases, count, samples)),
+        ),
         new(
             "threads that wait for other locks",
             args.pick(64, 1024),
             Box::new(move |count| beside_waiters(&parked_on, &for_parked, count, samples)),
         ),
-        new("threads on the lock", args.pick(32, 256), Box::new(move |count| contended(&Maker::new("ours", &for_threads), count, millis))),
-        new("clients on the lock", args.pick(16, 128), Box::new(move |count| clients(&for_clients, count, millis))),
-        new("processes on the lock", args.pick(8, 32), Box::new(move |count| processes(&processes_on, &for_processes, count))),
+        new(
+            "threads on the lock",
+            args.pick(32, 256),
+            Box::new(move |count| contended(&Maker::new("ours", &for_threads), count, millis)),
+        ),
+        new(
+            "clients on the lock",
+            args.pick(16, 128),
+            Box::new(move |count| clients(&for_clients, count, millis)),
+        ),
+        new(
+            "processes on the lock",
+            args.pick(8, 32),
+            Box::new(move |count| processes(&processes_on, &for_processes, count)),
+        ),
     ]
 }
 
@@ -107,7 +135,8 @@ fn beside_leases(url: &str, count: u64, samples: u64) -> f64 {
     let (held, done) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
         scope.spawn(|| {
-            let locks: Vec<RedisLock> = (0..count).map(|at| client.lock(&format!("held:{at}"))).collect();
+            let locks: Vec<RedisLock> =
+                (0..count).map(|at| client.lock(&format!("held:{at}"))).collect();
             locks.iter().for_each(|lock| lock.lock().unwrap());
             held.wait();
             done.wait();
@@ -128,7 +157,15 @@ fn beside_waiters(server: &Server, url: &str, count: u64, samples: u64) -> f64 {
     let interrupt = Interrupt::new();
     thread::scope(|scope| {
         for _ in 0..count {
-            let wait = || assert!(client.lock("parked").lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+            let wait = || {
+                assert!(
+                    client
+                        .lock("parked")
+                        .lock_interruptibly(&interrupt)
+                        .unwrap_err()
+                        .is_interrupted()
+                )
+            };
             thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, wait).unwrap();
         }
         // All but one wait for their turn; that one is at the server.
@@ -159,7 +196,8 @@ fn contended(maker: &Maker, count: u64, millis: u64) -> f64 {
     contest((0..count).map(|_| maker.make("threads")).collect(), millis)
 }
 
-/// `count` clients with a thread each, as if each were a process: all but one of them queue at the server.
+/// `count` clients with a thread each, as if each were a process: all but one of them queue at the
+/// server.
 fn clients(url: &str, count: u64, millis: u64) -> f64 {
     let makers: Vec<Maker> = (0..count).map(|_| Maker::new("ours", url)).collect();
     contest(makers.iter().map(|maker| maker.make("clients")).collect(), millis)
@@ -197,7 +235,13 @@ fn contest(contenders: Vec<Box<dyn Contender>>, millis: u64) -> f64 {
 /// `count` processes with nothing to do under the lock.
 fn processes(server: &Server, url: &str, count: u64) -> f64 {
     let dir = tempfile::tempdir().unwrap();
-    let contest = Contest { url, processes: usize::try_from(count).unwrap(), seconds: 1, hold_us: 0, dir: dir.path() };
+    let contest = Contest {
+        url,
+        processes: usize::try_from(count).unwrap(),
+        seconds: 1,
+        hold_us: 0,
+        dir: dir.path(),
+    };
     1e9 / contest.run(&peers::OURS, &mut Side::new(server), "processes").rate
 }
 
@@ -211,8 +255,14 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
     let mut table = Table::new(&heading);
     let mut lines = Vec::new();
     for series in all {
-        let costs: Vec<f64> = series.costs.iter().map(|rounds| median(rounds.iter().copied())).collect();
-        let points: Vec<(f64, f64)> = series.counts.iter().zip(&costs).map(|(&count, &cost)| (count as f64, cost / 1000.0)).collect();
+        let costs: Vec<f64> =
+            series.costs.iter().map(|rounds| median(rounds.iter().copied())).collect();
+        let points: Vec<(f64, f64)> = series
+            .counts
+            .iter()
+            .zip(&costs)
+            .map(|(&count, &cost)| (count as f64, cost / 1000.0))
+            .collect();
         let mut cells = vec![series.name.to_owned()];
         cells.extend((0..most).map(|at| costs.get(at).map_or(String::new(), |&cost| us(cost))));
         cells.push(format!("{:+.3}", slope(&points)));
@@ -221,8 +271,10 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
         let again = series.costs.iter().filter_map(|rounds| Some(rounds.last()? / rounds.first()?));
         cells.push(if rounds > 1 { format!("{:.2}", median(again)) } else { "–".to_owned() });
         // Where all want the same lock, contention begins at two, which is no growth.
-        let (from, measured) = if series.alone { ("", slope(&points)) } else { (", from 4 on", slope(&points[2..])) };
-        // Processes share one core here, so that what grows with them is the switching between them: measured, and no aim.
+        let (from, measured) =
+            if series.alone { ("", slope(&points)) } else { (", from 4 on", slope(&points[2..])) };
+        // Processes share one core here, so that what grows with them is the switching between
+        // them: measured, and no aim.
         if !series.name.starts_with("processes") {
             aims.at_most(&format!("{}: slope{from}", series.name), measured, 0.05);
         }
@@ -231,8 +283,11 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
     }
     table.print();
     println!(
-        "Medians of {rounds} rounds. The slope is that of log cost over log count: 0 is flat, 1 is in proportion; from one to two, contention begins, so it is also given \
-         from 4 on. A' / A: the last round over the first, the median over the counts. The first three rows: p50 of one lock and unlock. The others: time per acquisition where all want the same lock all the time.\n\n\
+        "Medians of {rounds} rounds. The slope is that of log cost over log count: 0 is flat, 1 is \
+         in proportion; from one to two, contention begins, so it is also given \
+         from 4 on. A' / A: the last round over the first, the median over the counts. The first \
+         three rows: p50 of one lock and unlock. The others: time per acquisition where all want \
+         the same lock all the time.\n\n\
          ![cost per acquisition](plots/growth.svg)\n"
     );
     aims.print();

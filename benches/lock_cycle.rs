@@ -1,4 +1,5 @@
-//! What an uncontended lock and unlock costs, beside the two bare commands that it cannot do without, and beside other libraries.
+//! What an uncontended lock and unlock costs, beside the two bare commands that it cannot do
+//! without, and beside other libraries.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::hint::black_box;
@@ -62,7 +63,10 @@ impl Row {
                     before = after;
                 }
                 let each = *each as f64;
-                (percentile(&mut samples, 0.50) as f64 / each, percentile(&mut samples, 0.99) as f64 / each)
+                (
+                    percentile(&mut samples, 0.50) as f64 / each,
+                    percentile(&mut samples, 0.99) as f64 / each,
+                )
             }
             Run::There { driver, key } => {
                 let answer = driver.ask(&format!("bench {key} {n}"));
@@ -131,7 +135,8 @@ fn ours(url: &str) -> Vec<Row> {
         }
     };
     let client = Client::open(url).unwrap();
-    let (plain, guarded, again) = (client.lock("ours"), client.lock("ours:guarded"), client.lock("ours:again"));
+    let (plain, guarded, again) =
+        (client.lock("ours"), client.lock("ours:guarded"), client.lock("ours:again"));
     let fenced = client.lock_with("ours:fenced", LockOptions::new().fenced()).unwrap();
     again.lock().unwrap();
     let again = move || {
@@ -158,7 +163,14 @@ fn ours(url: &str) -> Vec<Row> {
 
 /// Everything in a process of its own, warmed up.
 fn theirs(url: &str, jvm_warmup: u64) -> Vec<Row> {
-    let all = [peers::JEDIS, peers::REDISSON, peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::REDLOCK];
+    let all = [
+        peers::JEDIS,
+        peers::REDISSON,
+        peers::RSLOCK,
+        peers::REDSYNC,
+        peers::REDIS_PY,
+        peers::REDLOCK,
+    ];
     let mut rows = Vec::new();
     let mut add = |label: &str, mut driver: Driver, key: String, warmup: u64| {
         progress!("warming up {label}");
@@ -182,7 +194,15 @@ fn theirs(url: &str, jvm_warmup: u64) -> Vec<Row> {
 
 fn report(rows: &[Row], rounds: usize, samples: u64) {
     let raw = &rows[0].rounds;
-    let mut table = Table::new(&["", "p50 µs", "p99 µs", "/ raw", "over raw µs", "p50 of the rounds µs", "requests"]);
+    let mut table = Table::new(&[
+        "",
+        "p50 µs",
+        "p99 µs",
+        "/ raw",
+        "over raw µs",
+        "p50 of the rounds µs",
+        "requests",
+    ]);
     for row in rows {
         let p50 = || row.rounds.iter().map(|round| round.0);
         let pairs = || row.rounds.iter().zip(raw);
@@ -199,8 +219,10 @@ fn report(rows: &[Row], rounds: usize, samples: u64) {
     }
     table.print();
     println!(
-        "{rounds} rounds, in each {samples} cycles of every contender in turn. p50 and p99 are medians over the rounds of that round's; the ratio and what comes on \
-         top of raw are medians over the rounds of the comparison with that round's A. A' shows the noise. Requests: what the server read from the client per cycle.\n"
+        "{rounds} rounds, in each {samples} cycles of every contender in turn. p50 and p99 are \
+         medians over the rounds of that round's; the ratio and what comes on \
+         top of raw are medians over the rounds of the comparison with that round's A. A' shows \
+         the noise. Requests: what the server read from the client per cycle.\n"
     );
     aims(rows);
 }
@@ -209,7 +231,9 @@ fn aims(rows: &[Row]) {
     let p50 = |row: &Row| median(row.rounds.iter().map(|round| round.0));
     let over_raw = |label: &str| {
         let row = rows.iter().find(|row| row.label == label);
-        row.map_or(f64::NAN, |row| median(row.rounds.iter().zip(&rows[0].rounds).map(|(own, raw)| own.0 / raw.0)))
+        row.map_or(f64::NAN, |row| {
+            median(row.rounds.iter().zip(&rows[0].rounds).map(|(own, raw)| own.0 / raw.0))
+        })
     };
     let of = |label: &str| rows.iter().find(|row| row.label == label).map_or(f64::NAN, p50);
     let peers = rows.iter().filter(|row| matches!(row.run, Run::There { .. })).map(p50);

@@ -1,4 +1,5 @@
-//! Many processes, one thread each, on one lock with 200 µs of work under it: how fast it passes from one to the next, and to whom.
+//! Many processes, one thread each, on one lock with 200 µs of work under it: how fast it passes
+//! from one to the next, and to whom.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::time::Duration;
@@ -27,17 +28,26 @@ struct Row {
 
 fn main() {
     let args = Args::parse();
-    let place = args.begin("processes: one lock, many processes, 200 µs of work under it", Place::Free);
+    let place =
+        args.begin("processes: one lock, many processes, 200 µs of work under it", Place::Free);
     let server = server::start(place);
     let mut all = vec![peers::OURS, peers::RAW_1MS];
     if !args.alone {
-        let theirs = [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::JEDIS_1MS, peers::REDISSON];
+        let theirs = [
+            peers::RSLOCK,
+            peers::REDSYNC,
+            peers::REDIS_PY,
+            peers::JEDIS,
+            peers::JEDIS_1MS,
+            peers::REDISSON,
+        ];
         all.extend(peers::built(&theirs, &server.url()));
     }
     all.push(peers::OURS_AGAIN);
     all.retain(|peer| args.takes(peer.label));
     let mut aims = Aims::new();
-    let mut lines: Vec<Line> = all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
+    let mut lines: Vec<Line> =
+        all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
     let dir = tempfile::tempdir().unwrap();
     let (rounds, seconds) = args.pick((1, 1), (2, 2));
     for processes in [2, 8, 32] {
@@ -46,7 +56,9 @@ fn main() {
         judge_loopback(&mut aims, &rows, processes);
         for row in &rows {
             let line = lines.iter_mut().find(|line| line.name == row.peer.label);
-            line.unwrap().points.push((processes as f64, row.median(|round| round.hand_over_p50 as f64) / 1000.0));
+            line.unwrap()
+                .points
+                .push((processes as f64, row.median(|round| round.hand_over_p50 as f64) / 1000.0));
         }
     }
     let proxy = place.of_server(|| Proxy::start(server.port()));
@@ -57,9 +69,13 @@ fn main() {
         judge_delayed(&mut aims, &rows, processes);
     }
     println!(
-        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Hand-over: from the call of `unlock` to the return of \
-         the next process's `lock`, where that was waiting already. Two round trips from the same run, under the same load: a GET every 2 ms over a connection of its own, which \
-         also waits for a core, and the call of `unlock` itself, which other libraries' drivers do not tell. Barged: taken by the process that had just released. Requests: what the server read from clients per acquisition. JVMs: \
+        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is \
+         the longest of all. Hand-over: from the call of `unlock` to the return of \
+         the next process's `lock`, where that was waiting already. Two round trips from the same \
+         run, under the same load: a GET every 2 ms over a connection of its own, which \
+         also waits for a core, and the call of `unlock` itself, which other libraries' drivers do \
+         not tell. Barged: taken by the process that had just released. Requests: what the server \
+         read from clients per acquisition. JVMs: \
          no more than eight, for want of cores, and one round.\n"
     );
     aims.print();
@@ -67,7 +83,14 @@ fn main() {
     // A quick run draws as well, and leaves the picture of the last full one alone.
     let scratch = tempfile::tempdir().unwrap();
     let plots = args.pick(scratch.path().to_owned(), plot::kept());
-    plot::lines(&plots, "processes", "From unlock to the next process's lock, p50, on loopback", "processes", "µs", &lines);
+    plot::lines(
+        &plots,
+        "processes",
+        "From unlock to the next process's lock, p50, on loopback",
+        "processes",
+        "µs",
+        &lines,
+    );
 }
 
 fn ours(rows: &[Row]) -> Option<&Row> {
@@ -77,7 +100,10 @@ fn ours(rows: &[Row]) -> Option<&Row> {
 /// p50 and p99 of a hand-over, in round trips of the same run.
 fn trips(row: &Row) -> (f64, f64) {
     let trip = row.median(|round| round.round_trip_p50 as f64);
-    (row.median(|round| round.hand_over_p50 as f64) / trip, row.median(|round| round.hand_over_p99 as f64) / trip)
+    (
+        row.median(|round| round.hand_over_p50 as f64) / trip,
+        row.median(|round| round.hand_over_p99 as f64) / trip,
+    )
 }
 
 fn judge_loopback(aims: &mut Aims, rows: &[Row], processes: usize) {
@@ -85,7 +111,10 @@ fn judge_loopback(aims: &mut Aims, rows: &[Row], processes: usize) {
     let theirs = || rows.iter().filter(|row| !row.peer.is_ours());
     let rate = |row: &Row| row.median(|round| round.rate);
     if processes == 8 {
-        let redisson = rows.iter().find(|row| row.peer.driver == peers::REDISSON.driver).map_or(f64::NAN, rate);
+        let redisson = rows
+            .iter()
+            .find(|row| row.peer.driver == peers::REDISSON.driver)
+            .map_or(f64::NAN, rate);
         aims.at_least("8 processes: times Redisson's rate", rate(own) / redisson, 6.0);
     }
     if processes != 32 {
@@ -99,7 +128,8 @@ fn judge_loopback(aims: &mut Aims, rows: &[Row], processes: usize) {
     aims.at_most("32, loopback: requests per acquisition", own.median(|round| round.requests), 2.1);
     aims.at_least("32, loopback: Jain's index", own.median(|round| round.jain), 0.999);
     aims.at_least(
-        "32, loopback: the longest wait, how many times shorter than the shortest of a polling peer",
+        "32, loopback: the longest wait, how many times shorter than the shortest of a polling \
+         peer",
         shortest / own.longest_wait(),
         5.0,
     );
@@ -111,7 +141,11 @@ fn judge_delayed(aims: &mut Aims, rows: &[Row], processes: usize) {
     let (p50, p99) = trips(own);
     aims.at_most("32, 4 ms of delay: hand-over p50, round trips", p50, 1.05);
     aims.at_most("32, 4 ms of delay: hand-over p99, round trips", p99, 1.6);
-    aims.at_most("32, 4 ms of delay: requests per acquisition", own.median(|round| round.requests), 2.1);
+    aims.at_most(
+        "32, 4 ms of delay: requests per acquisition",
+        own.median(|round| round.requests),
+        2.1,
+    );
     aims.at_least("32, 4 ms of delay: Jain's index", own.median(|round| round.jain), 0.999);
 }
 
@@ -126,11 +160,20 @@ impl Row {
     }
 }
 
-fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: usize, seconds: u64, dir: &std::path::Path) -> Vec<Row> {
+fn contest(
+    all: &[Peer],
+    server: &Server,
+    url: &str,
+    processes: usize,
+    rounds: usize,
+    seconds: u64,
+    dir: &std::path::Path,
+) -> Vec<Row> {
     let mut side = Side::new(server);
     let contest = Contest { url, processes, seconds, hold_us: HOLD_US, dir };
     let fits = |peer: &&Peer| !peer.is_jvm || processes <= 8;
-    let mut rows: Vec<Row> = all.iter().filter(fits).map(|&peer| Row { peer, rounds: Vec::new() }).collect();
+    let mut rows: Vec<Row> =
+        all.iter().filter(fits).map(|&peer| Row { peer, rounds: Vec::new() }).collect();
     for round in 1..=rounds {
         // A JVM needs ten seconds to be ready, for two that count: one round.
         for row in rows.iter_mut().filter(|row| round == 1 || !row.peer.is_jvm) {
@@ -155,10 +198,18 @@ fn contest(all: &[Peer], server: &Server, url: &str, processes: usize, rounds: u
     ]);
     for row in &rows {
         let of = |what: fn(&Outcome) -> f64| row.median(what);
-        let (p50, p99) = (of(|round| round.hand_over_p50 as f64), of(|round| round.hand_over_p99 as f64));
-        let (trip, unlock) = (of(|round| round.round_trip_p50 as f64), of(|round| round.unlock_p50.map_or(f64::NAN, |took| took as f64)));
+        let (p50, p99) =
+            (of(|round| round.hand_over_p50 as f64), of(|round| round.hand_over_p99 as f64));
+        let (trip, unlock) = (
+            of(|round| round.round_trip_p50 as f64),
+            of(|round| round.unlock_p50.map_or(f64::NAN, |took| took as f64)),
+        );
         let overlaps: usize = row.rounds.iter().map(|round| round.overlaps).sum();
-        let label = if overlaps == 0 { row.peer.label.to_owned() } else { format!("{} ({overlaps} OVERLAPS)", row.peer.label) };
+        let label = if overlaps == 0 {
+            row.peer.label.to_owned()
+        } else {
+            format!("{} ({overlaps} OVERLAPS)", row.peer.label)
+        };
         table.row([
             label,
             thousands(of(|round| round.rate)),

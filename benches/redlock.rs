@@ -1,4 +1,5 @@
-//! What a lock on a majority of five nodes costs, in round trips to one of them: with all well, one silent, two dead.
+//! What a lock on a majority of five nodes costs, in round trips to one of them: with all well, one
+//! silent, two dead.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::time::Duration;
@@ -57,7 +58,9 @@ fn main() {
             nodes.servers[1].stop_process();
             redlock(nodes, n, |_| ())
         }),
-        row("redlock, one falls silent", |nodes, n| redlock(nodes, n, |nodes| nodes.servers[1].stop_process())),
+        row("redlock, one falls silent", |nodes, n| {
+            redlock(nodes, n, |nodes| nodes.servers[1].stop_process())
+        }),
         row("redlock, two dead from the start", |nodes, n| {
             nodes.kill_two();
             redlock(nodes, n, |_| ())
@@ -80,7 +83,8 @@ fn main() {
 impl Nodes {
     fn start(place: Place) -> Self {
         let servers: Vec<Server> = (0..NODES).map(|_| server::start(place)).collect();
-        let proxies: Vec<Proxy> = servers.iter().map(|server| place.of_server(|| Proxy::start(server.port()))).collect();
+        let proxies: Vec<Proxy> =
+            servers.iter().map(|server| place.of_server(|| Proxy::start(server.port()))).collect();
         proxies.iter().for_each(|proxy| proxy.set_delay(DELAY / 2, DELAY / 2));
         Self { servers, proxies }
     }
@@ -100,7 +104,8 @@ impl Nodes {
 }
 
 fn round_trip(nodes: &Nodes, samples: u64) -> Took {
-    let mut connection = redis::Client::open(nodes.proxies[0].url()).unwrap().get_connection().unwrap();
+    let mut connection =
+        redis::Client::open(nodes.proxies[0].url()).unwrap().get_connection().unwrap();
     let mut get = || {
         let start = now();
         redis::cmd("GET").arg("round-trip").exec(&mut connection).unwrap();
@@ -108,7 +113,13 @@ fn round_trip(nodes: &Nodes, samples: u64) -> Took {
     };
     let first = get() as f64;
     let mut all: Vec<u64> = (0..samples).map(|_| get()).collect();
-    Took { first, after: f64::NAN, p50: percentile(&mut all, 0.5) as f64, p99: percentile(&mut all, 0.99) as f64, unlock_p50: f64::NAN }
+    Took {
+        first,
+        after: f64::NAN,
+        p50: percentile(&mut all, 0.5) as f64,
+        p99: percentile(&mut all, 0.99) as f64,
+        unlock_p50: f64::NAN,
+    }
 }
 
 fn one_node(nodes: &Nodes, samples: u64) -> Took {
@@ -144,7 +155,15 @@ fn locks(client: &Client, samples: u64, then: impl FnOnce()) -> Took {
 }
 
 fn report(rows: &[Row], rounds: u64, samples: u64) {
-    let mut table = Table::new(&["", "p50 µs", "p99 µs", "p50", "first call", "call after the failure", "unlock p50"]);
+    let mut table = Table::new(&[
+        "",
+        "p50 µs",
+        "p99 µs",
+        "p50",
+        "first call",
+        "call after the failure",
+        "unlock p50",
+    ]);
     for row in rows {
         let of = |what: fn(&Took) -> f64| median(row.rounds.iter().map(what));
         let ratio = |what: fn(&Took) -> f64| {
@@ -164,8 +183,10 @@ fn report(rows: &[Row], rounds: u64, samples: u64) {
     }
     table.print();
     println!(
-        "{rounds} rounds, in each {samples} locks of every contender in turn. What has no unit is in round trips: p50 of that round's A. The first call also opens \
-         the connections, and says on each who it is; the call after the failure is the first of a connected client whose nodes have just fallen silent or died \
+        "{rounds} rounds, in each {samples} locks of every contender in turn. What has no unit is \
+         in round trips: p50 of that round's A. The first call also opens \
+         the connections, and says on each who it is; the call after the failure is the first of a \
+         connected client whose nodes have just fallen silent or died \
          (where they have not, it is simply the second). Neither is in the percentiles.\n"
     );
     aims(rows);
@@ -174,7 +195,9 @@ fn report(rows: &[Row], rounds: u64, samples: u64) {
 fn aims(rows: &[Row]) {
     let trips = |label: &str, what: fn(&Took) -> f64| {
         let row = rows.iter().find(|row| row.label == label);
-        row.map_or(f64::NAN, |row| median(row.rounds.iter().zip(&rows[0].rounds).map(|(took, trip)| what(took) / trip.p50)))
+        row.map_or(f64::NAN, |row| {
+            median(row.rounds.iter().zip(&rows[0].rounds).map(|(took, trip)| what(took) / trip.p50))
+        })
     };
     let mut aims = Aims::new();
     for label in [
@@ -186,7 +209,11 @@ fn aims(rows: &[Row]) {
     ] {
         aims.at_most(&format!("{label}: p50, round trips"), trips(label, |took| took.p50), 1.15);
         if label.ends_with("silent") || label.ends_with("die") {
-            aims.at_most(&format!("{label}: its first call, round trips"), trips(label, |took| took.after), 1.15);
+            aims.at_most(
+                &format!("{label}: its first call, round trips"),
+                trips(label, |took| took.after),
+                1.15,
+            );
         }
     }
     aims.print();

@@ -98,18 +98,36 @@ fn main() {
         if !label.starts_with("A'") {
             let label = label.trim_start_matches("A: ");
             aims.at_most(&format!("{label}: threads that extend"), report.renewals as f64, 1.0);
-            aims.at_most(&format!("{label}: CPU of the renewal thread, % of a core"), 100.0 * report.renewal_cpu, 0.5);
-            aims.at_most(&format!("{label}: the latest extend, ms behind its time"), report.late_most, 100.0);
-            aims.at_least(&format!("{label}: the least margin, of a lease"), report.least_margin, 0.5);
-            aims.at_most(&format!("{label}: leases lost beside the deleted one"), report.lost as f64 - f64::from(u8::from(delete)), 0.0);
+            aims.at_most(
+                &format!("{label}: CPU of the renewal thread, % of a core"),
+                100.0 * report.renewal_cpu,
+                0.5,
+            );
+            aims.at_most(
+                &format!("{label}: the latest extend, ms behind its time"),
+                report.late_most,
+                100.0,
+            );
+            aims.at_least(
+                &format!("{label}: the least margin, of a lease"),
+                report.least_margin,
+                0.5,
+            );
+            aims.at_most(
+                &format!("{label}: leases lost beside the deleted one"),
+                report.lost as f64 - f64::from(u8::from(delete)),
+                0.0,
+            );
         }
         drop(scene);
         server_is_empty(&server);
     }
     table.print();
     println!(
-        "{} leases of {} s, watched for {seconds} s. Late: how long after a third of the lease (since it was granted or last extended) an extend is sent; extends of \
-         long leases are brought forward to a common beat of 100 ms. Least margin: how much of a lease was left at least when its extend was answered. Threads and \
+        "{} leases of {} s, watched for {seconds} s. Late: how long after a third of the lease \
+         (since it was granted or last extended) an extend is sent; extends of \
+         long leases are brought forward to a common beat of 100 ms. Least margin: how much of a \
+         lease was left at least when its extend was answered. Threads and \
          connections: the client's own. CPU as share of one core.\n",
         thousands(leases as f64),
         lease.as_secs()
@@ -122,8 +140,15 @@ fn main() {
 /// Shorter and shorter leases, until one is lost.
 fn fastest(args: &Args, server: &Server, leases: usize) {
     println!("### The highest rate\n");
-    let mut table =
-        Table::new(&["lease s", "extends due per second", "seen", "CPU of the renewal thread", "late p50 ms", "latest ms", "lost"]);
+    let mut table = Table::new(&[
+        "lease s",
+        "extends due per second",
+        "seen",
+        "CPU of the renewal thread",
+        "late p50 ms",
+        "latest ms",
+        "lost",
+    ]);
     let (mut punctual, mut kept) = (None, None);
     let lengths: &[u64] = args.pick(&[3000, 1000][..], &[6000, 3000, 1500, 1000, 750, 500, 300]);
     for &millis in lengths {
@@ -153,8 +178,16 @@ fn fastest(args: &Args, server: &Server, leases: usize) {
         kept = Some(report.extends);
     }
     table.print();
-    let rate = |rate: Option<f64>| rate.map_or("none of these".to_owned(), |rate| format!("{} extends per second", thousands(rate)));
-    println!("Kept up with and none later than 100 ms: {}; without losing a lease: {}.\n", rate(punctual), rate(kept));
+    let rate = |rate: Option<f64>| {
+        rate.map_or("none of these".to_owned(), |rate| {
+            format!("{} extends per second", thousands(rate))
+        })
+    };
+    println!(
+        "Kept up with and none later than 100 ms: {}; without losing a lease: {}.\n",
+        rate(punctual),
+        rate(kept)
+    );
 }
 
 /// One scene must not leave the next one anything.
@@ -167,8 +200,13 @@ impl Scene {
         let (seen, lost) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicU64::new(0)));
         let for_store = Arc::clone(&seen);
         let wrap = move |inner| Arc::new(Watch { inner, seen: Arc::clone(&for_store) }) as Arc<_>;
-        let client = Client::builder(url).lock_options(LockOptions::new().lease(lease)).wrap(wrap).build().unwrap();
-        let locks: Vec<RedisLock> = (0..leases).map(|at| client.lock(&format!("renewal:{at}"))).collect();
+        let client = Client::builder(url)
+            .lock_options(LockOptions::new().lease(lease))
+            .wrap(wrap)
+            .build()
+            .unwrap();
+        let locks: Vec<RedisLock> =
+            (0..leases).map(|at| client.lock(&format!("renewal:{at}"))).collect();
         for lock in &locks {
             let lost = Arc::clone(&lost);
             lock.on_lost(move |_| {
@@ -181,7 +219,8 @@ impl Scene {
 
     fn watch(&self, side: &mut Side, seconds: u64, connections: usize) -> Report {
         self.seen.lock().unwrap().begin();
-        let (cpu_before, renewal_before, before, start) = (cpu(), renewal_cpu(), side.counters(), now());
+        let (cpu_before, renewal_before, before, start) =
+            (cpu(), renewal_cpu(), side.counters(), now());
         thread::sleep(Duration::from_secs(seconds));
         let took = (now() - start) as f64;
         let mut seen = self.seen.lock().unwrap();
@@ -189,7 +228,10 @@ impl Scene {
         Report {
             // By their names: the proxy has threads in this process, too.
             threads: thread_names().iter().filter(|name| name.starts_with("distlock-")).count(),
-            renewals: thread_names().iter().filter(|name| name.starts_with("distlock-renew")).count(),
+            renewals: thread_names()
+                .iter()
+                .filter(|name| name.starts_with("distlock-renew"))
+                .count(),
             connections: side.connections().saturating_sub(connections),
             own_cpu: (cpu() - cpu_before) as f64 / took,
             renewal_cpu: (renewal_cpu() - renewal_before) as f64 / took,
@@ -212,7 +254,11 @@ impl Drop for Scene {
 }
 
 fn renewal_cpu() -> u64 {
-    cpu_of_threads().iter().filter(|(name, _)| name.starts_with("distlock-renew")).map(|(_, used)| used).sum()
+    cpu_of_threads()
+        .iter()
+        .filter(|(name, _)| name.starts_with("distlock-renew"))
+        .map(|(_, used)| used)
+        .sum()
 }
 
 impl Report {

@@ -1,4 +1,5 @@
-//! What the threads of one process get out of one lock: how often, how evenly, and how long the unluckiest waits.
+//! What the threads of one process get out of one lock: how often, how evenly, and how long the
+//! unluckiest waits.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::thread;
@@ -33,22 +34,37 @@ struct Round {
 
 fn main() {
     let args = Args::parse();
-    let place = args.begin("threads: one lock, the threads of one process, nothing to do under it", Place::One);
+    let place = args
+        .begin("threads: one lock, the threads of one process, nothing to do under it", Place::One);
     let server = server::start(place);
     let url = server.url();
     let mut side = Side::new(&server);
     let mut all = vec![peers::OURS, peers::OURS_APART, peers::RAW_1MS];
     if !args.alone {
-        all.extend(peers::built(&[peers::REDISSON, peers::JEDIS, peers::JEDIS_1MS, peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY], &url));
+        all.extend(peers::built(
+            &[
+                peers::REDISSON,
+                peers::JEDIS,
+                peers::JEDIS_1MS,
+                peers::RSLOCK,
+                peers::REDSYNC,
+                peers::REDIS_PY,
+            ],
+            &url,
+        ));
     }
     all.push(peers::OURS_AGAIN);
     all.retain(|peer| args.takes(peer.label));
     let (rounds, seconds) = args.pick((1, 1), (2, 3));
     let alone = single(&mut side, &peers::OURS, &url, seconds);
-    let mut lines: Vec<Line> = all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
+    let mut lines: Vec<Line> =
+        all.iter().map(|peer| Line { name: peer.label.to_owned(), points: Vec::new() }).collect();
     let mut aims = Aims::new();
     for threads in [2, 8, 32] {
-        let mut rows: Vec<Row> = all.iter().map(|&peer| Row { peer, driver: peer.start(&url).unwrap(), rounds: Vec::new() }).collect();
+        let mut rows: Vec<Row> = all
+            .iter()
+            .map(|&peer| Row { peer, driver: peer.start(&url).unwrap(), rounds: Vec::new() })
+            .collect();
         for row in rows.iter_mut().filter(|row| row.peer.is_jvm) {
             progress!("{threads} threads, warming up {}", row.peer.label);
             row.driver.ask(&format!("warmup {}", args.pick(1000, 3000)));
@@ -68,8 +84,10 @@ fn main() {
         }
     }
     println!(
-        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is the longest of all. Least and most: a thread's share, where an even \
-         one is 1. Requests: what the server read from clients per acquisition. One thread of ours alone: {} per second.\n",
+        "Medians of {rounds} rounds of {seconds} s, every contender in turn; the longest wait is \
+         the longest of all. Least and most: a thread's share, where an even \
+         one is 1. Requests: what the server read from clients per acquisition. One thread of ours \
+         alone: {} per second.\n",
         thousands(alone)
     );
     aims.print();
@@ -94,11 +112,23 @@ fn judge(aims: &mut Aims, rows: &[Row], threads: u64, alone: f64) {
     if threads == 8 {
         let theirs = rows.iter().filter(|row| !row.peer.is_ours()).map(rate);
         aims.at_least("8 threads: times Redisson's rate", ours / of(peers::REDISSON.label), 40.0);
-        aims.at_least("8 threads: times the fastest peer's rate", ours / theirs.reduce(f64::max).unwrap_or(f64::NAN), 4.0);
+        aims.at_least(
+            "8 threads: times the fastest peer's rate",
+            ours / theirs.reduce(f64::max).unwrap_or(f64::NAN),
+            4.0,
+        );
         aims.at_least("8 threads: times one thread of ours", ours / alone, 5.0);
     }
-    aims.at_least(&format!("{threads} threads: the least share, of an even one"), own.median(|round| round.least), 0.95);
-    aims.at_most(&format!("{threads} threads: the largest share, of an even one"), own.median(|round| round.most), 1.05);
+    aims.at_least(
+        &format!("{threads} threads: the least share, of an even one"),
+        own.median(|round| round.least),
+        0.95,
+    );
+    aims.at_most(
+        &format!("{threads} threads: the largest share, of an even one"),
+        own.median(|round| round.most),
+        1.05,
+    );
 }
 
 /// One thread's rate.
@@ -140,7 +170,16 @@ impl Row {
 fn report(rows: &[Row], threads: u64, alone: f64) {
     println!("### {threads} threads\n");
     let ours = rows.first().map_or(f64::NAN, |row| row.median(|round| round.rate));
-    let mut table = Table::new(&["", "per second", "ours is … times", "least", "most", "Jain", "longest wait ms", "requests each"]);
+    let mut table = Table::new(&[
+        "",
+        "per second",
+        "ours is … times",
+        "least",
+        "most",
+        "Jain",
+        "longest wait ms",
+        "requests each",
+    ]);
     for row in rows {
         let rate = row.median(|round| round.rate);
         table.row([

@@ -51,8 +51,13 @@ fn main() {
     let (mut aims, mut alike) = (Aims::new(), Vec::new());
     for (round, locks) in [1, waiters, 1].into_iter().enumerate() {
         progress!("{waiters} threads, {locks} locks");
-        let (cost, ended) = ours(&server.url(), &mut side, waiters, locks, (args.pick(3, 55), seconds));
-        let name = if locks == 1 { "one lock".to_owned() } else { format!("{} locks", thousands(locks as f64)) };
+        let (cost, ended) =
+            ours(&server.url(), &mut side, waiters, locks, (args.pick(3, 55), seconds));
+        let name = if locks == 1 {
+            "one lock".to_owned()
+        } else {
+            format!("{} locks", thousands(locks as f64))
+        };
         let label = match (locks, round) {
             (1, 0) => "A: distlock, one lock".to_owned(),
             (1, _) => "A': the same again".to_owned(),
@@ -66,11 +71,19 @@ fn main() {
             aims.at_most(&format!("{name}: threads of ours"), cost.threads as f64, 5.0);
             aims.at_most(&format!("{name}: connections of ours"), cost.connections as f64, 3.0);
             let (most, each) = if locks == 1 { (5.0, 1.0) } else { (1.0, locks as f64) };
-            aims.at_most(&format!("{name}: commands per second{}", if locks == 1 { "" } else { " and lock" }), cost.requests / each, most);
+            aims.at_most(
+                &format!(
+                    "{name}: commands per second{}",
+                    if locks == 1 { "" } else { " and lock" }
+                ),
+                cost.requests / each,
+                most,
+            );
         }
     }
     if !args.alone {
-        let theirs = [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::REDISSON];
+        let theirs =
+            [peers::RSLOCK, peers::REDSYNC, peers::REDIS_PY, peers::JEDIS, peers::REDISSON];
         for peer in peers::built(&theirs, &server.url()) {
             progress!("{waiters} threads, one lock, {}", peer.label);
             let cost = theirs_cost(&peer, &server.url(), &mut side, waiters, args.pick(2, 4));
@@ -79,8 +92,11 @@ fn main() {
     }
     table.print();
     println!(
-        "{} threads wait, watched for {seconds} s (other libraries: {} s). Threads besides: those that do not wait themselves. Connections: of ours, the median of 21 looks. Requests: what the server read from clients. \
-         CPU as share of one core. Ended within: from one `Interrupt` to the return of the last thread.\n",
+        "{} threads wait, watched for {seconds} s (other libraries: {} s). Threads besides: those \
+         that do not wait themselves. Connections: of ours, the median of 21 looks. Requests: what \
+         the server read from clients. \
+         CPU as share of one core. Ended within: from one `Interrupt` to the return of the last \
+         thread.\n",
         thousands(waiters as f64),
         args.pick(2, 4)
     );
@@ -89,7 +105,13 @@ fn main() {
 }
 
 /// Threads of this process on `locks` locks.
-fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, (settle, seconds): (u64, u64)) -> (Cost, Duration) {
+fn ours(
+    url: &str,
+    side: &mut Side,
+    waiters: usize,
+    locks: usize,
+    (settle, seconds): (u64, u64),
+) -> (Cost, Duration) {
     let client = Client::open(url).unwrap();
     // The client before this one may still be closing its connections.
     eventually(Duration::from_secs(10), || side.connections() == 0);
@@ -98,12 +120,15 @@ fn ours(url: &str, side: &mut Side, waiters: usize, locks: usize, (settle, secon
     let interrupt = Interrupt::new();
     let all: Vec<_> = (0..waiters)
         .map(|at| {
-            let (lock, interrupt) = (client.lock(&format!("waiting:{locks}:{}", at % locks)), interrupt.clone());
-            let wait = move || assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
+            let (lock, interrupt) =
+                (client.lock(&format!("waiting:{locks}:{}", at % locks)), interrupt.clone());
+            let wait =
+                move || assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
             thread::Builder::new().stack_size(256 * 1024).spawn(wait).unwrap()
         })
         .collect();
-    // Until each has been refused and has its place, and, in a full run, until what the first rush opened and nobody uses has been closed.
+    // Until each has been refused and has its place, and, in a full run, until what the first rush
+    // opened and nobody uses has been closed.
     thread::sleep(Duration::from_secs(if locks > 1 { settle } else { 3 }));
     let mut cost = observe(side, seconds, cpu);
     cost.threads = thread_count() - threads - waiters;
@@ -130,7 +155,8 @@ fn theirs_cost(peer: &Peer, url: &str, side: &mut Side, waiters: usize, seconds:
     thread::sleep(Duration::from_secs(if peer.is_jvm { 8 } else { 5 }));
     let pid = driver.pid();
     let mut cost = observe(side, seconds, || cpu_of(pid));
-    cost.threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap().count().saturating_sub(waiters);
+    cost.threads =
+        fs::read_dir(format!("/proc/{pid}/task")).unwrap().count().saturating_sub(waiters);
     cost.connections = side.connections().saturating_sub(connections);
     // They would each want the lock once before they end.
     driver.kill();
@@ -164,7 +190,11 @@ fn cells(label: &str, cost: &Cost, ended: Option<Duration>) -> [String; 7] {
         label.to_owned(),
         format!("{}", cost.threads),
         format!("{}", cost.connections),
-        if cost.requests < 10.0 { format!("{:.1}", cost.requests) } else { thousands(cost.requests) },
+        if cost.requests < 10.0 {
+            format!("{:.1}", cost.requests)
+        } else {
+            thousands(cost.requests)
+        },
         format!("{:.2} %", 100.0 * cost.cpu),
         format!("{:.2} %", 100.0 * cost.server_cpu),
         ended.map_or("–".to_owned(), |ended| format!("{:.0}", ended.as_secs_f64() * 1000.0)),

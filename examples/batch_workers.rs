@@ -1,11 +1,12 @@
-//! Several processes, each with several threads, count the words of text files together. What they share is one plain-text file, the ledger: it
-//! says which line comes next, and how often each word has been seen so far. Every update reads the whole file and writes it anew, so that without the
+//! Several processes, each with several threads, count the words of text files together. What they
+//! share is one plain-text file, the ledger: it says which line comes next, and how often each word
+//! has been seen so far. Every update reads the whole file and writes it anew, so that without the
 //! lock, two workers that have read the same ledger overwrite each other's update.
 //!
 //! ```text
 //! cargo run --example batch_workers                 # counts the words of this crate's own sources
 //! cargo run --example batch_workers -- --unlocked   # does without the lock, and loses updates
-//! cargo run --example batch_workers -- --kill       # kills a process in the middle of an update: the result is the same
+//! cargo run --example batch_workers -- --kill       # kills a process in the middle of an update
 //! ```
 mod support;
 
@@ -25,7 +26,8 @@ use support::{Failure, Progress, Sandbox, end, read_lines, signal};
 
 /// Counts the words of text files with several processes that share one ledger, under one lock.
 ///
-/// Uses the server that REDIS_URL names; else a redis-server of its own; else threads of one process on memory://.
+/// Uses the server that REDIS_URL names; else a redis-server of its own; else threads of one
+/// process on memory://.
 #[derive(Parser, Clone)]
 struct Args {
     /// The text files [default: this crate's own sources]
@@ -59,7 +61,8 @@ fn main() -> ExitCode {
     })
 }
 
-// ---- The workers --------------------------------------------------------------------------------------------------------
+// ---- The workers
+// ------------------------------------------------------------------------------------------
 
 /// What a worker tells about each update.
 struct Note {
@@ -75,34 +78,57 @@ struct Note {
 }
 
 fn work_as_process(args: &Args, ledger: &Path) -> Result<(), Failure> {
-    // Our leader holds the other end of this pipe, and never writes. When it ends, it is dead, and nobody wants the work any more.
+    // Our leader holds the other end of this pipe, and never writes. When it ends, it is dead, and
+    // nobody wants the work any more.
     thread::spawn(|| {
         let _ = io::stdin().read_line(&mut String::new());
         std::process::exit(2);
     });
     work_in_threads(args, &env::var("REDIS_URL")?, ledger, &|note: Note| {
         let Note { next, lines, words, wait, half_written } = note;
-        writeln!(io::stdout(), "{next} {lines} {words} {} {}", wait.as_micros(), u64::from(half_written))?;
+        writeln!(
+            io::stdout(),
+            "{next} {lines} {words} {} {}",
+            wait.as_micros(),
+            u64::from(half_written)
+        )?;
         Ok(())
     })
 }
 
-fn work_in_threads(args: &Args, url: &str, ledger: &Path, tell: &(impl Fn(Note) -> Result<(), Failure> + Sync)) -> Result<(), Failure> {
+fn work_in_threads(
+    args: &Args,
+    url: &str,
+    ledger: &Path,
+    tell: &(impl Fn(Note) -> Result<(), Failure> + Sync),
+) -> Result<(), Failure> {
     let options = LockOptions::new()
-        // How long the others wait when a process dies with the lock. One that lives has its lease renewed until it unlocks.
+        // How long the others wait when a process dies with the lock. One that lives has its lease
+        // renewed until it unlocks.
         .lease(Duration::from_secs(2))
-        // Each holder gets a number that is higher than the last one's, by which the ledger tells an old holder from a new one.
+        // Each holder gets a number that is higher than the last one's, by which the ledger tells
+        // an old holder from a new one.
         .fenced();
     let client = Client::builder(url).lock_options(options).build()?;
     let text = read_lines(&args.files)?;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..args.threads).map(|_| scope.spawn(|| work(args, &client, ledger, &text, tell))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+        let threads: Vec<_> = (0..args.threads)
+            .map(|_| scope.spawn(|| work(args, &client, ledger, &text, tell)))
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))
+        })
     })
 }
 
 /// Counts until there is nothing left.
-fn work(args: &Args, client: &Client, ledger: &Path, text: &[String], tell: &dyn Fn(Note) -> Result<(), Failure>) -> Result<(), Failure> {
+fn work(
+    args: &Args,
+    client: &Client,
+    ledger: &Path,
+    text: &[String],
+    tell: &dyn Fn(Note) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let lock = client.lock("batch_workers");
     loop {
         let asked = Instant::now();
@@ -124,14 +150,25 @@ fn work(args: &Args, client: &Client, ledger: &Path, text: &[String], tell: &dyn
     }
 }
 
-/// Takes the next lines and adds their words, in one write: a process that dies on the way has changed nothing. `None`: nothing has been
-/// changed, because the lock was lost meanwhile.
-fn update(args: &Args, path: &Path, text: &[String], guard: Option<&LockGuard>) -> Result<Option<Note>, Failure> {
+/// Takes the next lines and adds their words, in one write: a process that dies on the way has
+/// changed nothing. `None`: nothing has been changed, because the lock was lost meanwhile.
+fn update(
+    args: &Args,
+    path: &Path,
+    text: &[String],
+    guard: Option<&LockGuard>,
+) -> Result<Option<Note>, Failure> {
     let mut ledger = Ledger::read(path)?;
     let rest = text.get(ledger.next as usize..).unwrap_or_default();
     let batch = &rest[..rest.len().min(args.batch.into())];
     let words = ledger.count(batch);
-    let mut note = Note { next: ledger.next, lines: batch.len() as u64, words, wait: Duration::ZERO, half_written: false };
+    let mut note = Note {
+        next: ledger.next,
+        lines: batch.len() as u64,
+        words,
+        wait: Duration::ZERO,
+        half_written: false,
+    };
     if batch.is_empty() {
         return Ok(Some(note));
     }
@@ -140,8 +177,9 @@ fn update(args: &Args, path: &Path, text: &[String], guard: Option<&LockGuard>) 
         return Ok(Some(note));
     }
     if let Some(guard) = guard {
-        // The process may have been paused for longer than its lease, and somebody else have the lock. Its own clock tells, without a round trip.
-        // What happens after that look is for the fence to stop: an older one than the ledger has seen is refused.
+        // The process may have been paused for longer than its lease, and somebody else have the
+        // lock. Its own clock tells, without a round trip. What happens after that look is for the
+        // fence to stop: an older one than the ledger has seen is refused.
         ledger.fence = guard.fence().unwrap_or_default();
         if guard.ensure_valid().is_err() || Ledger::read(path)?.fence > ledger.fence {
             return Ok(None);
@@ -151,7 +189,8 @@ fn update(args: &Args, path: &Path, text: &[String], guard: Option<&LockGuard>) 
     Ok(Some(note))
 }
 
-// ---- The ledger ---------------------------------------------------------------------------------------------------------
+// ---- The ledger
+// ------------------------------------------------------------------------------------------
 
 /// What the workers share. Each line of the file is a name and a number.
 #[derive(Default)]
@@ -185,13 +224,18 @@ impl Ledger {
     fn count(&mut self, batch: &[String]) -> u64 {
         self.next += batch.len() as u64;
         self.updates += 1;
-        let words = batch.iter().flat_map(|line| line.split(|c: char| !c.is_alphanumeric())).filter(|word| !word.is_empty());
+        let words = batch
+            .iter()
+            .flat_map(|line| line.split(|c: char| !c.is_alphanumeric()))
+            .filter(|word| !word.is_empty());
         words.map(|word| *self.words.entry(word.to_lowercase()).or_default() += 1).count() as u64
     }
 
-    /// Writes a new file and gives it the old one's name: whoever reads the ledger sees the old one or the new one, never half of one.
+    /// Writes a new file and gives it the old one's name: whoever reads the ledger sees the old one
+    /// or the new one, never half of one.
     fn write(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension(format!("{}-{:?}", std::process::id(), thread::current().id()));
+        let new =
+            path.with_extension(format!("{}-{:?}", std::process::id(), thread::current().id()));
         fs::write(&new, self.to_text())?;
         fs::rename(new, path)
     }
@@ -200,12 +244,19 @@ impl Ledger {
     fn write_half(&self, path: &Path) -> io::Result<bool> {
         let new = path.with_extension("half");
         let text = self.to_text();
-        if new.exists() { Ok(false) } else { fs::write(new, &text.as_bytes()[..text.len() / 2]).map(|()| true) }
+        if new.exists() {
+            Ok(false)
+        } else {
+            fs::write(new, &text.as_bytes()[..text.len() / 2]).map(|()| true)
+        }
     }
 
     fn to_text(&self) -> String {
-        let head = format!("fence: {}\nnext line: {}\nupdates: {}\n", self.fence, self.next, self.updates);
-        self.words.iter().fold(head, |text, (word, count)| text + word + " " + &count.to_string() + "\n")
+        let head =
+            format!("fence: {}\nnext line: {}\nupdates: {}\n", self.fence, self.next, self.updates);
+        self.words
+            .iter()
+            .fold(head, |text, (word, count)| text + word + " " + &count.to_string() + "\n")
     }
 
     fn total(&self) -> u64 {
@@ -213,7 +264,8 @@ impl Ledger {
     }
 }
 
-// ---- Their leader, which starts them and tells what came of it ----------------------------------------------------------
+// ---- Their leader, which starts them and tells what came of it
+// ----------------------------------------------------------
 
 /// A process of workers, and what it has told.
 struct Worker {
@@ -223,28 +275,56 @@ struct Worker {
 }
 
 impl Worker {
-    /// Starts this program once more; on `memory://`, which no other process could share, the worker's threads.
-    fn start(number: usize, args: &Args, sandbox: &Sandbox, ledger: &Path, notes: Sender<(usize, Note)>) -> Result<Self, Failure> {
+    /// Starts this program once more; on `memory://`, which no other process could share, the
+    /// worker's threads.
+    fn start(
+        number: usize,
+        args: &Args,
+        sandbox: &Sandbox,
+        ledger: &Path,
+        notes: Sender<(usize, Note)>,
+    ) -> Result<Self, Failure> {
         let (pid, listener);
         if sandbox.is_shared {
             let mut command = Command::new(env::current_exe()?);
-            command.arg("--ledger").arg(ledger).args(env::args_os().skip(1)).env("REDIS_URL", &sandbox.url);
+            command
+                .arg("--ledger")
+                .arg(ledger)
+                .args(env::args_os().skip(1))
+                .env("REDIS_URL", &sandbox.url);
             let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
             pid = process.id();
             listener = thread::spawn(move || {
-                for line in process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-                    let numbers = line?.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-                    let [next, lines, words, wait, half] = numbers[..] else { return Err("a worker said something odd".into()) };
-                    let note = Note { next, lines, words, wait: Duration::from_micros(wait), half_written: half == 1 };
+                for line in
+                    process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines)
+                {
+                    let numbers =
+                        line?.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+                    let [next, lines, words, wait, half] = numbers[..] else {
+                        return Err("a worker said something odd".into());
+                    };
+                    let note = Note {
+                        next,
+                        lines,
+                        words,
+                        wait: Duration::from_micros(wait),
+                        half_written: half == 1,
+                    };
                     notes.send((number, note))?;
                 }
                 let status = process.wait()?;
-                if status.success() { Ok(()) } else { Err(format!("process {} has ended: {status}", number + 1).into()) }
+                if status.success() {
+                    Ok(())
+                } else {
+                    Err(format!("process {} has ended: {status}", number + 1).into())
+                }
             });
         } else {
             let (args, url, ledger) = (args.clone(), sandbox.url.clone(), ledger.to_owned());
             pid = std::process::id();
-            listener = thread::spawn(move || work_in_threads(&args, &url, &ledger, &|note| Ok(notes.send((number, note))?)));
+            listener = thread::spawn(move || {
+                work_in_threads(&args, &url, &ledger, &|note| Ok(notes.send((number, note))?))
+            });
         }
         Ok(Self { pid, listener: Some(listener), notes: Vec::new() })
     }
@@ -259,13 +339,18 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     }
     let processes = if sandbox.is_shared { args.processes } else { 1 };
     let (threads, lines) = (args.threads, HumanCount(text.len() as u64));
-    writeln!(io::stdout(), "Processes: {processes}, threads of each: {threads}, lines to count: {lines}, server: {}", sandbox.server)?;
+    writeln!(
+        io::stdout(),
+        "Processes: {processes}, threads of each: {threads}, lines to count: {lines}, server: {}",
+        sandbox.server
+    )?;
 
     let path = sandbox.dir().join("ledger.txt");
     Ledger::default().write(&path)?;
     let start = Instant::now();
     let (sender, notes) = channel();
-    let workers = (0..processes).map(|number| Worker::start(number.into(), args, &sandbox, &path, sender.clone()));
+    let workers = (0..processes)
+        .map(|number| Worker::start(number.into(), args, &sandbox, &path, sender.clone()));
     let mut workers = workers.collect::<Result<Vec<_>, _>>()?;
     drop(sender); // the notes end when the last worker does
     let mut progress = Progress::new(text.len() as u64, "lines");
@@ -273,21 +358,29 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     for (number, note) in notes {
         let (worker, name) = (&mut workers[number], number + 1);
         if note.half_written {
-            progress.say(&format!("process {name} has the lock and has written half of an update: kill -9"));
+            progress.say(&format!(
+                "process {name} has the lock and has written half of an update: kill -9"
+            ));
             signal(worker.pid, "KILL")?;
             (killed, killed_at) = (Some(number), Some(Instant::now()));
             continue;
         }
         progress.at(note.next);
         if let Some(since) = killed_at.take_if(|_: &mut Instant| note.next > half) {
-            progress.say(&format!("process {name} has the lock {:.1?} later, and goes on", since.elapsed()));
+            progress.say(&format!(
+                "process {name} has the lock {:.1?} later, and goes on",
+                since.elapsed()
+            ));
         }
         worker.notes.push(note);
     }
     drop(progress);
     let took = start.elapsed();
     for (number, worker) in workers.iter_mut().enumerate() {
-        let ended = worker.listener.take().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())));
+        let ended = worker
+            .listener
+            .take()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())));
         if killed != Some(number) {
             ended.transpose()?;
         }
@@ -298,13 +391,26 @@ fn lead(args: &Args) -> Result<bool, Failure> {
 }
 
 /// Tells what came of it; `false` if it is not as it should be.
-fn sum_up(alone: &Ledger, ledger: &Ledger, workers: &[Worker], took: Duration, killed: bool, unlocked: bool) -> Result<bool, Failure> {
+fn sum_up(
+    alone: &Ledger,
+    ledger: &Ledger,
+    workers: &[Worker],
+    took: Duration,
+    killed: bool,
+    unlocked: bool,
+) -> Result<bool, Failure> {
     let notes = || workers.iter().flat_map(|worker| &worker.notes);
-    let (locks, updates) = (notes().count() as u64, notes().filter(|note| note.lines > 0).count() as u64);
-    let (lines, words) = (notes().map(|note| note.lines).sum::<u64>(), notes().map(|note| note.words).sum());
+    let (locks, updates) =
+        (notes().count() as u64, notes().filter(|note| note.lines > 0).count() as u64);
+    let (lines, words) =
+        (notes().map(|note| note.lines).sum::<u64>(), notes().map(|note| note.words).sum());
     let count = |number: u64| HumanCount(number).to_string();
     let mut out = io::stdout().lock();
-    writeln!(out, "\n  {:<8}{:>12}{:>16}{:>18}", "", "one thread", "in the ledger", "told by workers")?;
+    writeln!(
+        out,
+        "\n  {:<8}{:>12}{:>16}{:>18}",
+        "", "one thread", "in the ledger", "told by workers"
+    )?;
     for (what, alone, ledger, told) in [
         ("lines", count(alone.next), count(ledger.next), count(lines)),
         ("words", count(alone.total()), count(ledger.total()), count(words)),
@@ -319,15 +425,34 @@ fn sum_up(alone: &Ledger, ledger: &Ledger, workers: &[Worker], took: Duration, k
     }
     if unlocked {
         let lost = updates.saturating_sub(ledger.updates);
-        writeln!(out, "\nWithout the lock, {} of {} updates were lost: overwritten by a worker that had", count(lost), count(updates))?;
-        writeln!(out, "read the ledger before them. Their lines had to be counted again, {took:.1?} in all.")?;
+        writeln!(
+            out,
+            "\nWithout the lock, {} of {} updates were lost: overwritten by a worker that had",
+            count(lost),
+            count(updates)
+        )?;
+        writeln!(
+            out,
+            "read the ledger before them. Their lines had to be counted again, {took:.1?} in all."
+        )?;
         return Ok(true);
     }
     let longest = notes().map(|note| note.wait).max().unwrap_or_default();
     let rate = locks as f64 / took.as_secs_f64();
-    writeln!(out, "  {} locks in {took:.1?}: {rate:.0} per second; the longest wait for one was {longest:.1?}", count(locks))?;
+    writeln!(
+        out,
+        "  {} locks in {took:.1?}: {rate:.0} per second; the longest wait for one was \
+         {longest:.1?}",
+        count(locks)
+    )?;
     // What the killed process did last, it may not have told any more.
-    let agrees = ledger.words == alone.words && ledger.next == alone.next && (killed || ledger.updates == updates);
-    writeln!(out, "\nThe ledger {} with the count of a single thread.", if agrees { "agrees" } else { "DOES NOT AGREE" })?;
+    let agrees = ledger.words == alone.words
+        && ledger.next == alone.next
+        && (killed || ledger.updates == updates);
+    writeln!(
+        out,
+        "\nThe ledger {} with the count of a single thread.",
+        if agrees { "agrees" } else { "DOES NOT AGREE" }
+    )?;
     Ok(agrees)
 }

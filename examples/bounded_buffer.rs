@@ -1,5 +1,7 @@
-//! The classic example of a condition, from the documentation of Java's `Condition`, between processes: producers put items into a bounded buffer, consumers take
-//! them out. The buffer is a Redis list; the lock says who may touch it, and two conditions of the lock say that it is not full, or not empty.
+//! The classic example of a condition, from the documentation of Java's `Condition`, between
+//! processes: producers put items into a bounded buffer, consumers take them out. The buffer is a
+//! Redis list; the lock says who may touch it, and two conditions of the lock say that it is not
+//! full, or not empty.
 //!
 //! ```text
 //! cargo run --example bounded_buffer
@@ -19,13 +21,15 @@ use clap::{Parser, ValueEnum};
 use distlock::{Client, Condition, Lock, LockOptions};
 use support::{Failure, Process, Progress, Sandbox, end, signal};
 
-/// Producers and consumers in several processes share a bounded buffer: no item lost, none doubled, also when a consumer is killed.
+/// Producers and consumers in several processes share a bounded buffer: no item lost, none doubled,
+/// also when a consumer is killed.
 ///
 /// Uses the server that REDIS_URL names; else a redis-server of its own.
 #[derive(Parser)]
 struct Args {
     /// How many items go through the buffer
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
+    #[arg(long, default_value_t = 400)]
+    #[arg(value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
     items: u64,
     /// How many items it holds at most
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -93,10 +97,17 @@ impl Buffer<'_> {
                 return Ok(false);
             }
             if in_it < self.args.capacity {
-                // Both or neither: a producer that dies between the two would lose the item, or make it twice.
+                // Both or neither: a producer that dies between the two would lose the item, or
+                // make it twice.
                 let item = so_far + 1;
                 let put = |conn: &mut dyn redis::ConnectionLike| {
-                    redis::pipe().atomic().set(&made, item).ignore().rpush(&waiting, item).ignore().query::<()>(conn)
+                    redis::pipe()
+                        .atomic()
+                        .set(&made, item)
+                        .ignore()
+                        .rpush(&waiting, item)
+                        .ignore()
+                        .query::<()>(conn)
                 };
                 self.client.execute(put)?;
                 self.not_empty.notify_one()?;
@@ -118,10 +129,16 @@ impl Buffer<'_> {
                 return Ok(None);
             }
             if in_it > 0 {
-                // One command, so that a consumer that dies has either taken the item or not. `execute` may run it again after a dropped
-                // connection; an item taken twice over would be moved, and counted, all the same.
+                // One command, so that a consumer that dies has either taken the item or not.
+                // `execute` may run it again after a dropped connection; an item taken twice over
+                // would be moved, and counted, all the same.
                 let take = |conn: &mut dyn redis::ConnectionLike| {
-                    redis::cmd("LMOVE").arg(&waiting).arg(&taken).arg("LEFT").arg("RIGHT").query::<Option<u64>>(conn)
+                    redis::cmd("LMOVE")
+                        .arg(&waiting)
+                        .arg(&taken)
+                        .arg("LEFT")
+                        .arg("RIGHT")
+                        .query::<Option<u64>>(conn)
                 };
                 let item = self.client.execute(take)?;
                 self.not_full.notify_one()?;
@@ -157,7 +174,9 @@ fn work(args: &Args, role: Role) -> Result<(), Failure> {
 fn lead(args: &Args) -> Result<bool, Failure> {
     let sandbox = Sandbox::open()?;
     if !sandbox.is_shared {
-        return Err("this example needs a Redis server: install redis-server, or set REDIS_URL".into());
+        return Err(
+            "this example needs a Redis server: install redis-server, or set REDIS_URL".into()
+        );
     }
     let run = format!("bounded-buffer-{}", std::process::id());
     let client = Client::open(&sandbox.url)?;
@@ -171,12 +190,19 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     let start = |role: &str| {
         let numbers = [("--items", args.items), ("--capacity", args.capacity)];
         let mut command = Command::new(env::current_exe()?);
-        command.args(["--role", role, "--run", &run]).env("REDIS_URL", &sandbox.url).stdout(Stdio::piped());
-        command.args(numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]));
+        command
+            .args(["--role", role, "--run", &run])
+            .env("REDIS_URL", &sandbox.url)
+            .stdout(Stdio::piped());
+        command.args(
+            numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]),
+        );
         Ok::<_, Failure>(Process(command.spawn()?))
     };
-    let producers = (0..args.producers).map(|_| start("producer")).collect::<Result<Vec<_>, _>>()?;
-    let mut consumers = (0..args.consumers).map(|_| start("consumer")).collect::<Result<Vec<_>, _>>()?;
+    let producers =
+        (0..args.producers).map(|_| start("producer")).collect::<Result<Vec<_>, _>>()?;
+    let mut consumers =
+        (0..args.consumers).map(|_| start("consumer")).collect::<Result<Vec<_>, _>>()?;
     let (say, hear) = mpsc::channel();
     for (number, consumer) in consumers.iter_mut().enumerate() {
         let (say, lines) = (say.clone(), consumer.0.stdout.take().map(BufReader::new));
@@ -206,13 +232,25 @@ fn lead(args: &Args) -> Result<bool, Failure> {
         }
     }
     let keys = ["made", "items", "taken"].map(|what| format!("{{{run}}}:{what}"));
-    let taken: Vec<u64> = client.execute(|conn| redis::cmd("LRANGE").arg(&keys[2]).arg(0).arg(-1).query(conn))?;
+    let taken: Vec<u64> =
+        client.execute(|conn| redis::cmd("LRANGE").arg(&keys[2]).arg(0).arg(-1).query(conn))?;
     let _: () = client.execute(|conn| redis::cmd("DEL").arg(&keys[..]).query(conn))?;
     let as_made = taken.iter().copied().eq(1..=args.items);
     for (number, items) in by_consumer.iter().enumerate() {
-        writeln!(out, "  consumer {}: {items} items{}", number + 1, if number == 0 { ", then killed" } else { "" })?;
+        writeln!(
+            out,
+            "  consumer {}: {items} items{}",
+            number + 1,
+            if number == 0 { ", then killed" } else { "" }
+        )?;
     }
-    writeln!(out, "Items made: {}, taken: {}, in {:.1?}", args.items, taken.len(), started.elapsed())?;
+    writeln!(
+        out,
+        "Items made: {}, taken: {}, in {:.1?}",
+        args.items,
+        taken.len(),
+        started.elapsed()
+    )?;
     writeln!(out, "Each item was taken once, in order: {}.", if as_made { "yes" } else { "NO" })?;
     Ok(as_made)
 }

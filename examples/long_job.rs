@@ -1,7 +1,9 @@
 //! A job that takes longer than its lease. As long as its process runs, renewal keeps the lock.
 //!
-//! With `--freeze`, the process is paused for longer than its lease, as a laptop's lid or a busy host would do it, and somebody else gets the lock. No lock
-//! can prevent that, and two things help: to look before writing (`ensure_valid`), and, for who does not look, or is paused right after, a fence.
+//! With `--freeze`, the process is paused for longer than its lease, as a laptop's lid or a busy
+//! host would do it, and somebody else gets the lock. No lock can prevent that, and two things
+//! help: to look before writing (`ensure_valid`), and, for who does not look, or is paused right
+//! after, a fence.
 //!
 //! ```text
 //! cargo run --example long_job
@@ -64,11 +66,14 @@ fn open_lock(url: &str) -> Result<RedisLock, Failure> {
     Ok(Client::open(url)?.lock_with("long_job", LockOptions::new().lease(LEASE).fenced())?)
 }
 
-/// What the lock protects: a file that keeps the fence of who wrote last, and refuses an older one. `false`: refused.
+/// What the lock protects: a file that keeps the fence of who wrote last, and refuses an older one.
+/// `false`: refused.
 ///
-/// It has to look and to write in one step, as a database does with `UPDATE … WHERE fence <= ?`; for a file, the system's own lock does it.
+/// It has to look and to write in one step, as a database does with `UPDATE … WHERE fence <= ?`;
+/// for a file, the system's own lock does it.
 fn write_record(path: &Path, fence: u64, text: &str) -> Result<bool, Failure> {
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     file.lock()?;
     let mut old = String::new();
     file.read_to_string(&mut old)?;
@@ -86,15 +91,28 @@ fn write_record(path: &Path, fence: u64, text: &str) -> Result<bool, Failure> {
 fn run(length: Duration) -> Result<bool, Failure> {
     let sandbox = Sandbox::open()?;
     let mut out = io::stdout().lock();
-    writeln!(out, "The job takes {length:.1?}, its lease lasts {LEASE:.1?}, server: {}", sandbox.server)?;
+    writeln!(
+        out,
+        "The job takes {length:.1?}, its lease lasts {LEASE:.1?}, server: {}",
+        sandbox.server
+    )?;
     let guard = open_lock(&sandbox.url)?.guard()?;
     let start = Instant::now();
     while start.elapsed() < length {
         thread::sleep(Duration::from_millis(400).min(length.saturating_sub(start.elapsed())));
-        writeln!(out, "  worked for {:.1?}, the lease is valid for another {:.1?}", start.elapsed(), guard.remaining())?;
+        writeln!(
+            out,
+            "  worked for {:.1?}, the lease is valid for another {:.1?}",
+            start.elapsed(),
+            guard.remaining()
+        )?;
     }
     guard.ensure_valid()?;
-    let written = write_record(&sandbox.dir().join("record.txt"), guard.fence().unwrap_or_default(), "by the job")?;
+    let written = write_record(
+        &sandbox.dir().join("record.txt"),
+        guard.fence().unwrap_or_default(),
+        "by the job",
+    )?;
     guard.release()?;
     writeln!(out, "Done under one lock, which renewal has kept.")?;
     Ok(written)
@@ -115,7 +133,8 @@ fn freeze() -> Result<bool, Failure> {
         command.args(["--role", role, "--record"]).arg(&record).env("REDIS_URL", &sandbox.url);
         let mut child = Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
         sandbox.take_along(Some(child.0.id()))?;
-        let mut says = child.0.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
+        let mut says =
+            child.0.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
         writeln!(out, "A {role} process:")?;
         writeln!(out, "  it: {}", says.next().ok_or("the other process has ended early")??)?;
         signal(child.0.id(), "STOP")?;
@@ -123,7 +142,11 @@ fn freeze() -> Result<bool, Failure> {
         let asked = Instant::now();
         let guard = lock.guard()?;
         let fence = guard.fence().unwrap_or_default();
-        writeln!(out, "  we: have the lock after {:.1?}, and write with fence {fence}", asked.elapsed())?;
+        writeln!(
+            out,
+            "  we: have the lock after {:.1?}, and write with fence {fence}",
+            asked.elapsed()
+        )?;
         as_expected &= write_record(&record, fence, "by us")?;
         signal(child.0.id(), "CONT")?;
         writeln!(out, "  we: let it go on (SIGCONT)")?;
@@ -136,7 +159,11 @@ fn freeze() -> Result<bool, Failure> {
         as_expected &= ended.success() && fs::read_to_string(&record)?.ends_with("by us");
         guard.release()?;
     }
-    writeln!(out, "The record holds what was written under the lock: {}.", if as_expected { "yes" } else { "NO" })?;
+    writeln!(
+        out,
+        "The record holds what was written under the lock: {}.",
+        if as_expected { "yes" } else { "NO" }
+    )?;
     Ok(as_expected)
 }
 
@@ -152,10 +179,18 @@ fn be_paused(role: Role, record: &Path) -> Result<bool, Failure> {
     if let Role::Careful = role {
         let Err(error) = guard.ensure_valid() else { return Ok(false) };
         writeln!(io::stdout(), "looks before it writes: {error}")?;
-        writeln!(io::stdout(), "is told as well, by on_lost: {:?}. It does not write", lost.recv_timeout(Duration::from_secs(5))?)?;
+        writeln!(
+            io::stdout(),
+            "is told as well, by on_lost: {:?}. It does not write",
+            lost.recv_timeout(Duration::from_secs(5))?
+        )?;
         return Ok(true);
     }
     let written = write_record(record, fence, "by the paused process")?;
-    writeln!(io::stdout(), "writes without a look: {}", if written { "WRITTEN" } else { "refused, the record has seen a newer fence" })?;
+    writeln!(
+        io::stdout(),
+        "writes without a look: {}",
+        if written { "WRITTEN" } else { "refused, the record has seen a newer fence" }
+    )?;
     Ok(!written)
 }

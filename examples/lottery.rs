@@ -1,5 +1,6 @@
-//! Many instances of a service start at the same time, and one of them has to do a job: here, to draw the winners of a lottery. Each takes the lock
-//! and looks whether the job is done. The first one does it, and the others see that it is done.
+//! Many instances of a service start at the same time, and one of them has to do a job: here, to
+//! draw the winners of a lottery. Each takes the lock and looks whether the job is done. The first
+//! one does it, and the others see that it is done.
 //!
 //! ```text
 //! cargo run --example lottery
@@ -18,19 +19,22 @@ use clap::Parser;
 use distlock::{Client, LockOptions};
 use support::{Failure, Sandbox, end};
 
-/// Starts many instances at the same time: one draws the winners of a lottery, the others see that it is done.
+/// Starts many instances at the same time: one draws the winners of a lottery, the others see that
+/// it is done.
 ///
 /// Uses the server that REDIS_URL names; else a redis-server of its own; else memory://.
 #[derive(Parser)]
 struct Args {
-    /// How many instances: threads here, each with a client of its own, as if it ran on another machine
+    /// How many instances: threads here, each with a client of its own, as if it ran on another
+    /// machine
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=200))]
     instances: u16,
     /// How many winners
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     winners: u16,
     /// How many tickets have been sold
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tickets: u32,
 }
 
@@ -47,7 +51,9 @@ struct Seen {
 
 /// One instance. The file could be a row in a database, or a key in Redis.
 fn instance(args: &Args, url: &str, file: &Path) -> Result<Seen, Failure> {
-    let client = Client::builder(url).lock_options(LockOptions::new().lease(Duration::from_secs(5))).build()?;
+    let client = Client::builder(url)
+        .lock_options(LockOptions::new().lease(Duration::from_secs(5)))
+        .build()?;
     let guard = client.lock("lottery").guard()?;
     if file.exists() {
         return Ok(Seen { winners: fs::read_to_string(file)?, drawn_by_me: false });
@@ -57,7 +63,8 @@ fn instance(args: &Args, url: &str, file: &Path) -> Result<Seen, Failure> {
     let winners = tickets.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     // The last moment to notice that the lock was lost, and another instance may be drawing.
     guard.ensure_valid()?;
-    // First beside its place and then moved there, so that an instance that dies while it writes leaves no half of a result.
+    // First beside its place and then moved there, so that an instance that dies while it writes
+    // leaves no half of a result.
     fs::write(file.with_extension("new"), &winners)?;
     fs::rename(file.with_extension("new"), file)?;
     guard.release()?;
@@ -76,7 +83,9 @@ fn run(args: &Args) -> Result<bool, Failure> {
         let (sender, results) = channel();
         for number in 1..=args.instances {
             let (sender, sandbox, file) = (sender.clone(), &sandbox, &file);
-            thread::Builder::new().spawn_scoped(scope, move || sender.send((number, instance(args, &sandbox.url, file))))?;
+            thread::Builder::new().spawn_scoped(scope, move || {
+                sender.send((number, instance(args, &sandbox.url, file)))
+            })?;
         }
         drop(sender);
         for (number, seen) in results {
@@ -91,6 +100,10 @@ fn run(args: &Args) -> Result<bool, Failure> {
     })?;
     writeln!(io::stdout(), "  {} instances see that it is done", all.len() - draws)?;
     all.dedup();
-    writeln!(io::stdout(), "Draws: {draws}. All have seen the same winning tickets: {}", all.join(" OR "))?;
+    writeln!(
+        io::stdout(),
+        "Draws: {draws}. All have seen the same winning tickets: {}",
+        all.join(" OR ")
+    )?;
     Ok(draws == 1 && all.len() == 1)
 }

@@ -21,9 +21,11 @@ pub use builder::ClientBuilder;
 
 /// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
-/// Clones are the same client. Dropping the last clone, and the last lock made by it, does what [`close`](Client::close) does, within one command timeout.
-/// A client does not survive a fork: in the child, every call that would talk to the server or wait for another thread is `Unsupported`, and the child makes its own. What
-/// needs neither (`is_held`, counting a hold up, or down to the last) says and does in the child what it would in its parent.
+/// Clones are the same client. Dropping the last clone, and the last lock made by it, does what
+/// [`close`](Client::close) does, within one command timeout. A client does not survive a fork: in
+/// the child, every call that would talk to the server or wait for another thread is `Unsupported`,
+/// and the child makes its own. What needs neither (`is_held`, counting a hold up, or down to the
+/// last) says and does in the child what it would in its parent.
 ///
 /// | URL | |
 /// |---|---|
@@ -61,10 +63,12 @@ enum Closed {
 }
 
 impl Client {
-    /// A client with every setting at its default. Never connects yet: the first call that needs the server does.
+    /// A client with every setting at its default. Never connects yet: the first call that needs
+    /// the server does.
     ///
     /// # Errors
-    /// `InvalidInput` for a URL that cannot be understood, `Unsupported` for one that this build cannot use.
+    /// `InvalidInput` for a URL that cannot be understood, `Unsupported` for one that this build
+    /// cannot use.
     pub fn open(url: &str) -> Result<Self> {
         Self::builder(url).build()
     }
@@ -83,13 +87,18 @@ impl Client {
         }
     }
 
-    /// A client whose locks are leases on a majority of independent Redis servers (Redlock), with every setting at its default. Never connects yet.
+    /// A client whose locks are leases on a majority of independent Redis servers (Redlock), with
+    /// every setting at its default. Never connects yet.
     ///
-    /// A lock is held once more than half of the nodes have granted it while the lease is still valid; the algorithm is the one on the [Redis documentation's page
-    /// about distributed locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes are asked at once, so a call takes as long as the
-    /// slowest node of the fastest majority; nodes that are slow or down delay nobody, as long as a majority is up. What a minority granted is
-    /// released again. A node that was away, or missed the lock, is given the lease at a later renewal, once what it had has run out: nodes that are
-    /// restarted one after the other do not end a hold, as long as a majority has the lease. Guards, reentrancy, renewal, `on_lost` and hand-offs between this process's threads are those of any other lock.
+    /// A lock is held once more than half of the nodes have granted it while the lease is still
+    /// valid; the algorithm is the one on the [Redis documentation's page about distributed
+    /// locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes
+    /// are asked at once, so a call takes as long as the slowest node of the fastest majority;
+    /// nodes that are slow or down delay nobody, as long as a majority is up. What a minority
+    /// granted is released again. A node that was away, or missed the lock, is given the lease at a
+    /// later renewal, once what it had has run out: nodes that are restarted one after the other do
+    /// not end a hold, as long as a majority has the lease. Guards, reentrancy, renewal, `on_lost`
+    /// and hand-offs between this process's threads are those of any other lock.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -103,30 +112,46 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the lease or one command timeout). Leases should be long compared
-    /// with a round trip to most nodes. A client's questions go to each node one after another, renewals first.
+    /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the
+    /// lease or one command timeout). Leases should be long compared with a round trip to most
+    /// nodes. A client's questions go to each node one after another, renewals first.
     ///
-    /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so Redlock clients of other libraries take part.
+    /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so
+    /// Redlock clients of other libraries take part.
     ///
     /// # What it does not promise
-    /// * A node that restarts *without its data* has forgotten who holds what, and can help a second client to a majority. Have nodes write an
-    ///   append-only file with `appendfsync always`, or start one that lost its data only after the longest lease has passed.
-    /// * A node must be a master of its own. Replicas have no vote, and neither has a second name of a server that another node has reached: each new connection
-    ///   asks for the server's own name (`INFO server`; a user who may not ask is not checked). Not seen through: a replica that is *promoted later* and may lack
-    ///   what its master had granted; a name that stands for several servers at once; and names that move to other servers while a lock is being acquired.
-    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, except over a late copy of a command of the holder's.
-    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while a lease is held by more than a bare majority.
-    /// * There are no fences: the counters of several nodes do not grow together, so [`LockOptions::fenced`] is `Unsupported`. Where a process may be paused for
-    ///   longer than its lease, and the protected resource can compare fences, one server with fences protects more than a quorum without.
-    /// * There is no queue: waiters ask again after a random pause, and who comes first is chance. When several ask at once each may get a minority; then all
-    ///   of them are refused, release, and try again, and a [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused although nobody holds the lock.
+    /// * A node that restarts *without its data* has forgotten who holds what, and can help a
+    ///   second client to a majority. Have nodes write an append-only file with
+    ///   `appendfsync always`, or start one that lost its data only after the longest lease has
+    ///   passed.
+    /// * A node must be a master of its own. Replicas have no vote, and neither has a second name
+    ///   of a server that another node has reached: each new connection asks for the server's own
+    ///   name (`INFO server`; a user who may not ask is not checked). Not seen through: a replica
+    ///   that is *promoted later* and may lack what its master had granted; a name that stands for
+    ///   several servers at once; and names that move to other servers while a lock is being
+    ///   acquired.
+    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, except over a
+    ///   late copy of a command of the holder's.
+    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while a
+    ///   lease is held by more than a bare majority.
+    /// * There are no fences: the counters of several nodes do not grow together, so
+    ///   [`LockOptions::fenced`] is `Unsupported`. Where a process may be paused for longer than
+    ///   its lease, and the protected resource can compare fences, one server with fences protects
+    ///   more than a quorum without.
+    /// * There is no queue: waiters ask again after a random pause, and who comes first is chance.
+    ///   When several ask at once each may get a minority; then all of them are refused, release,
+    ///   and try again, and a [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused
+    ///   although nobody holds the lock.
     ///
-    /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one are `Unsupported`. With [`LockOptions::owner`] a node whose release of an earlier hold is not
-    /// settled does not vote for up to ten seconds.
+    /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one
+    /// are `Unsupported`. With [`LockOptions::owner`] a node whose release of an earlier hold is
+    /// not settled does not vote for up to ten seconds.
     ///
     /// # Errors
-    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice (same host and port, whatever the database; two names of
-    /// one server are found out when they are reached, and one of them has no vote then), and for URLs that cannot be understood; `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
+    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice
+    /// (same host and port, whatever the database; two names of one server are found out when they
+    /// are reached, and one of them has no vote then), and for URLs that cannot be understood;
+    /// `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
     /// warning: it needs one more for a majority and survives no more failures.
     pub fn redlock(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         Self::redlock_builder(urls).build()
@@ -134,30 +159,38 @@ impl Client {
 
     /// As [`redlock`](Client::redlock), with settings of its own. They apply to each node.
     ///
-    /// Each node has one connection for questions and one for renewal, and one thread: [`ClientBuilder::pool_size`] has no effect, and
-    /// [`ClientBuilder::pool`] is refused.
+    /// Each node has one connection for questions and one for renewal, and one thread:
+    /// [`ClientBuilder::pool_size`] has no effect, and [`ClientBuilder::pool`] is refused.
     #[must_use]
     pub fn redlock_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
         let mut builder = Self::builder("");
-        builder.settings.nodes = Some(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        builder.settings.nodes =
+            Some(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
         builder
     }
 
-    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip. With [`redlock`](Client::redlock), a majority of the servers.
+    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip.
+    /// With [`redlock`](Client::redlock), a majority of the servers.
     ///
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
     pub fn ping(&self) -> Result<()> {
         self.open.background.check_open()?;
-        self.open.backend.ping(self.open.background.command_deadline()).map_err(|error| error.into_error())
+        self.open
+            .backend
+            .ping(self.open.background.command_deadline())
+            .map_err(|error| error.into_error())
     }
 
-    /// The lock of this name, with the client's options for locks. Talks to nobody. The key in Redis is the client's prefix and the name.
+    /// The lock of this name, with the client's options for locks. Talks to nobody. The key in
+    /// Redis is the client's prefix and the name.
     ///
-    /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a hash tag like `{x}`. Give no lock and no limiter such a name: what
-    /// would come of it stands in [internals](crate::guide::internals), under *Keys*.
+    /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a
+    /// hash tag like `{x}`. Give no lock and no limiter such a name: what would come of it stands
+    /// in [internals](crate::guide::internals), under *Keys*.
     ///
-    /// A name that cannot be used (empty, or with its prefix longer than 1024 bytes) is reported by the first call that would use it.
+    /// A name that cannot be used (empty, or with its prefix longer than 1024 bytes) is reported by
+    /// the first call that would use it.
     #[must_use]
     pub fn lock(&self, name: &str) -> RedisLock {
         self.make(name, Arc::clone(&self.open.options), &self.open.store)
@@ -166,7 +199,8 @@ impl Client {
     /// The lock of this name, with options of its own. Talks to nobody.
     ///
     /// # Errors
-    /// `InvalidInput` for options that cannot work, `Unsupported` for what this store or layout cannot do.
+    /// `InvalidInput` for options that cannot work, `Unsupported` for what this store or layout
+    /// cannot do.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
         options.check()?;
         let store = self.open.backend.leases(options.layout)?;
@@ -174,13 +208,19 @@ impl Client {
         Ok(self.make(name, Arc::new(options), store))
     }
 
-    fn make(&self, name: &str, options: Arc<LockOptions>, store: &Arc<dyn LeaseStore>) -> RedisLock {
+    fn make(
+        &self,
+        name: &str,
+        options: Arc<LockOptions>,
+        store: &Arc<dyn LeaseStore>,
+    ) -> RedisLock {
         let open = &self.open;
         let shared = open.names.get(name, &open.prefix, &open.background);
         RedisLock::new(shared, options, Arc::clone(store), Arc::clone(open) as Arc<dyn Send + Sync>)
     }
 
-    /// A rate limiter that lets `count` calls through in each `window`, for all processes together. Talks to nobody. The key in Redis is the client's prefix and the name.
+    /// A rate limiter that lets `count` calls through in each `window`, for all processes together.
+    /// Talks to nobody. The key in Redis is the client's prefix and the name.
     ///
     /// A name, count or window that cannot work is reported by the first call that would use it.
     #[must_use]
@@ -188,16 +228,27 @@ impl Client {
         let open = &self.open;
         let (store, background) = (Arc::clone(open.backend.limits()), Arc::clone(&open.background));
         let shared = (store, background, Arc::clone(&open.lines));
-        RateLimiter::new((name, &open.prefix), count, window, shared, Arc::clone(open) as Arc<dyn Send + Sync>)
+        RateLimiter::new(
+            (name, &open.prefix),
+            count,
+            window,
+            shared,
+            Arc::clone(open) as Arc<dyn Send + Sync>,
+        )
     }
 
-    /// Runs commands of your own over a pooled connection, and once more, from its start, if the connection turned out to be dropped.
+    /// Runs commands of your own over a pooled connection, and once more, from its start, if the
+    /// connection turned out to be dropped.
     ///
-    /// So `work` must stand being run twice. What it changes about the connection itself (a transaction left open, a subscription, another
-    /// database) it has to change back. Its replies are taken as they come: a proxy that sends one twice is not noticed here, as it is for locks.
+    /// So `work` must stand being run twice. What it changes about the connection itself (a
+    /// transaction left open, a subscription, another database) it has to change back. Its replies
+    /// are taken as they come: a proxy that sends one twice is not noticed here, as it is for
+    /// locks.
     ///
-    /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or `redis::Script`, and sent by their `query` or `invoke`. The methods of
-    /// `redis::Commands` are not there: that trait wants to know the connection's type, and `work` is not told whose pool it comes from.
+    /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or
+    /// `redis::Script`, and sent by their `query` or `invoke`. The methods of `redis::Commands` are
+    /// not there: that trait wants to know the connection's type, and `work` is not told whose pool
+    /// it comes from.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {
@@ -208,22 +259,32 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`, `Denied`, `WrongType`: what the server said.
-    /// `Unsupported` on `memory://`, which knows no commands, and on a quorum, which has several servers.
-    pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {
+    /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`,
+    /// `Denied`, `WrongType`: what the server said. `Unsupported` on `memory://`, which knows no
+    /// commands, and on a quorum, which has several servers.
+    pub fn execute<T>(
+        &self,
+        mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>,
+    ) -> Result<T> {
         self.open.background.check_open()?;
-        self.open.backend.execute(self.open.background.command_deadline(), &mut work).map_err(|error| error.into_error())
+        self.open
+            .backend
+            .execute(self.open.background.command_deadline(), &mut work)
+            .map_err(|error| error.into_error())
     }
 
-    /// Releases every lock that this client still holds, withdraws what may have been left behind, and ends every thread of the client.
+    /// Releases every lock that this client still holds, withdraws what may have been left behind,
+    /// and ends every thread of the client.
     ///
-    /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders are told that their leases are lost ([`LostReason::Closed`]).
-    /// While the server does not answer it is asked again, until the end of `timeout`. Ends by then. A second call
-    /// says what the first came to; while that is under way, that it is not known yet (`Unknown`).
+    /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders
+    /// are told that their leases are lost ([`LostReason::Closed`]). While the server does not
+    /// answer it is asked again, until the end of `timeout`. Ends by then. A second call says what
+    /// the first came to; while that is under way, that it is not known yet (`Unknown`).
     ///
     /// # Errors
-    /// `Unknown` if `timeout` ended first, with the number of locks whose release was not confirmed: they may be held on the server until their leases run
-    /// out. Threads end a little later.
+    /// `Unknown` if `timeout` ended first, with the number of locks whose release was not
+    /// confirmed: they may be held on the server until their leases run out. Threads end a little
+    /// later.
     pub fn close(&self, timeout: Duration) -> Result<()> {
         self.open.close(timeout)
     }
@@ -236,21 +297,28 @@ impl Open {
         if background.is_forked() {
             return Ok(());
         }
-        // Held until it is closed: a second call at the same time does not wait for the first, which may be waiting for its caller.
+        // Held until it is closed: a second call at the same time does not wait for the first,
+        // which may be waiting for its caller.
         let Ok(mut closed) = self.closed.try_lock() else {
-            return Err(Error::new(ErrorKind::Unknown, "the client is being closed by another call"));
+            return Err(Error::new(
+                ErrorKind::Unknown,
+                "the client is being closed by another call",
+            ));
         };
         if let Closed::Left(locks, threads) = *closed {
             return unconfirmed(locks, threads);
         }
         let deadline = Instant::now().checked_add(timeout);
-        let deadline = deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
-        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very moment finds the book closed and gives it up.
+        let deadline =
+            deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
+        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very
+        // moment finds the book closed and gives it up.
         background.closing.interrupt();
         for lease in background.renewal.close() {
             background.finish(&lease, Ended::Lost(LostReason::Closed));
         }
-        // Whoever was waiting for a lock, or in a condition, hands what is left of that to the cleaner.
+        // Whoever was waiting for a lock, or in a condition, hands what is left of that to the
+        // cleaner.
         let waiting = background.acquiring.wait(&background.clock, deadline);
         let cleaner = background.cleaner.close(deadline);
         let threads = [background.renewal.stop(), background.notifier.stop()];
@@ -268,7 +336,9 @@ fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
     let message = match locks {
         0 if threads => "the threads of the client did not end in time".to_owned(),
         0 => return Ok(()),
-        locks => format!("the server did not confirm in time that {locks} of the client's locks were released"),
+        locks => format!(
+            "the server did not confirm in time that {locks} of the client's locks were released"
+        ),
     };
     Err(Error::new(ErrorKind::Unknown, message))
 }
@@ -276,7 +346,8 @@ fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
 impl Drop for Open {
     fn drop(&mut self) {
         if self.background.is_forked() {
-            // Left as they are, for a destructor might wait for a mutex that another thread held when this process was copied.
+            // Left as they are, for a destructor might wait for a mutex that another thread held
+            // when this process was copied.
             return std::mem::forget((Arc::clone(&self.background), Arc::clone(&self.store)));
         }
         if self.background.closing.is_interrupted() {
@@ -291,7 +362,10 @@ impl Drop for Open {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("backend", &self.open.backend).field("key_prefix", &self.open.prefix).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("backend", &self.open.backend)
+            .field("key_prefix", &self.open.prefix)
+            .finish_non_exhaustive()
     }
 }
 
@@ -317,17 +391,24 @@ mod testing {
         /// Puts a store of the test's own around each of the client's.
         #[doc(hidden)]
         #[must_use]
-        pub fn wrap(mut self, wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static) -> Self {
+        pub fn wrap(
+            mut self,
+            wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
+        ) -> Self {
             self.wrap = Some(Box::new(wrap));
             self
         }
     }
 
     impl ClientBuilder {
-        /// Puts a store of the test's own around each node of a quorum; it is given the node's index.
+        /// Puts a store of the test's own around each node of a quorum; it is given the node's
+        /// index.
         #[doc(hidden)]
         #[must_use]
-        pub fn wrap_nodes(mut self, wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static) -> Self {
+        pub fn wrap_nodes(
+            mut self,
+            wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
+        ) -> Self {
             self.settings.wrap_nodes = Some(Arc::new(wrap));
             self
         }

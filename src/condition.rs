@@ -9,9 +9,11 @@ use crate::base::interrupt::Interrupt;
 use crate::lease::patience::Patience;
 use crate::redis_lock::RedisLock;
 
-/// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by [`Lock::new_condition`](crate::Lock::new_condition).
+/// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by
+/// [`Lock::new_condition`](crate::Lock::new_condition).
 ///
-/// Same name on the same lock: same condition, in whatever process. A wait gives the lock back, with all holds of this thread, and has them again when it returns:
+/// Same name on the same lock: same condition, in whatever process. A wait gives the lock back,
+/// with all holds of this thread, and has them again when it returns:
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -74,26 +76,33 @@ impl Condition {
 
     /// Waits until notified. Java: `awaitUninterruptibly()`.
     ///
-    /// One round trip to enter; the way back is the hand-off of the lock. Meanwhile a waiter shows a sign of life every 4 to 6 s. It may wake for no reason: wait in a loop.
+    /// One round trip to enter; the way back is the hand-off of the lock. Meanwhile a waiter shows
+    /// a sign of life every 4 to 6 s. It may wake for no reason: wait in a loop.
     ///
     /// # Errors
-    /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held, what may be left behind is withdrawn in the background; if the
-    /// error came before anything was sent, the lock is held as before (ask [`is_held`](RedisLock::is_held)). `Denied`, `Server`: likewise.
+    /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the
+    /// lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held,
+    /// what may be left behind is withdrawn in the background; if the error came before anything
+    /// was sent, the lock is held as before (ask [`is_held`](RedisLock::is_held)). `Denied`,
+    /// `Server`: likewise.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)
     }
 
-    /// Waits until notified, at most for `timeout`; [`Duration::MAX`] is no limit. `Ok(false)`: the time was over first. Java: `await(time, unit)`.
+    /// Waits until notified, at most for `timeout`; [`Duration::MAX`] is no limit. `Ok(false)`: the
+    /// time was over first. Java: `await(time, unit)`.
     ///
     /// The lock is held again in both cases, and waiting for that is not part of `timeout`.
     ///
     /// # Errors
-    /// As [`wait`](Condition::wait). `Unavailable` also if nothing could be sent within `timeout`: the lock is held as before.
+    /// As [`wait`](Condition::wait). `Unavailable` also if nothing could be sent within `timeout`:
+    /// the lock is held as before.
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         self.wait_for(Some(timeout), None)
     }
 
-    /// Waits while `unready` says so, which is asked under the lock: before the first wait and after each.
+    /// Waits while `unready` says so, which is asked under the lock: before the first wait and
+    /// after each.
     ///
     /// # Errors
     /// As [`wait`](Condition::wait).
@@ -107,18 +116,21 @@ impl Condition {
     /// Waits until notified, or until `interrupt` ends the wait. Java: `await()`.
     ///
     /// # Errors
-    /// `Interrupted`, with the lock **held**: again, or still, if nothing could be sent before; otherwise as [`wait`](Condition::wait).
+    /// `Interrupted`, with the lock **held**: again, or still, if nothing could be sent before;
+    /// otherwise as [`wait`](Condition::wait).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.wait_for(None, Some(interrupt)).map(drop)
     }
 
-    /// Wakes the one that has waited longest. It has the lock when this thread, and whoever queues for it already, has released it. Java: `signal()`.
+    /// Wakes the one that has waited longest. It has the lock when this thread, and whoever queues
+    /// for it already, has released it. Java: `signal()`.
     ///
     /// One round trip, and one more over a fresh connection if an idle one turned out to be closed.
     ///
     /// # Errors
-    /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options): nobody was woken. `Unknown`: no answer; one may have been woken. `Unavailable`, `Denied`, `Server`: nobody
-    /// was woken. The lock is held as before.
+    /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options):
+    /// nobody was woken. `Unknown`: no answer; one may have been woken. `Unavailable`, `Denied`,
+    /// `Server`: nobody was woken. The lock is held as before.
     pub fn notify_one(&self) -> Result<()> {
         self.lock.notify(&self.name, 1)
     }
@@ -150,7 +162,10 @@ const LONGEST_NAME: usize = 256;
 /// Refuses names that cannot work.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > LONGEST_NAME {
-        return Err(Error::new(ErrorKind::InvalidInput, "the name of a condition must have 1 to 256 bytes"));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the name of a condition must have 1 to 256 bytes",
+        ));
     }
     Ok(())
 }

@@ -10,8 +10,9 @@ use crate::redis_lock::RedisLock;
 
 /// One hold of a lock; dropping it unlocks.
 ///
-/// It owns its lock, so it fits into a struct; and it stays on its thread, because the hold is the thread's. An error of the unlock
-/// in `drop` goes to the log at `warn`; [`release`](LockGuard::release) returns it.
+/// It owns its lock, so it fits into a struct; and it stays on its thread, because the hold is the
+/// thread's. An error of the unlock in `drop` goes to the log at `warn`;
+/// [`release`](LockGuard::release) returns it.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -24,7 +25,8 @@ use crate::redis_lock::RedisLock;
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "the lock is unlocked when its guard is dropped: bind it, as in `let _guard = lock.guard()?`"]
+#[must_use = "the lock is unlocked when its guard is dropped: bind it, as in \
+              `let _guard = lock.guard()?`"]
 pub struct LockGuard {
     lock: RedisLock,
     released: bool,
@@ -43,14 +45,15 @@ impl LockGuard {
         &self.lock
     }
 
-    /// Whether the lease is still ours, by this process's own clock and by all that the server has said. Local: no round trip. Once
-    /// `false`, it stays `false`.
+    /// Whether the lease is still ours, by this process's own clock and by all that the server has
+    /// said. Local: no round trip. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lock.is_valid()
     }
 
-    /// How long the lease is still valid unless it is extended; zero once it is lost. Local: no round trip.
+    /// How long the lease is still valid unless it is extended; zero once it is lost. Local: no
+    /// round trip.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.lock.remaining().unwrap_or_default()
@@ -58,7 +61,8 @@ impl LockGuard {
 
     /// An error unless the lease is valid. Local: no round trip.
     ///
-    /// Valid *now*: a pause of this process right after may outlast the lease. What must not happen then is for the fence to stop.
+    /// Valid *now*: a pause of this process right after may outlast the lease. What must not happen
+    /// then is for the fence to stop.
     ///
     /// # Errors
     /// `Lost`; another process may hold the lock.
@@ -66,8 +70,9 @@ impl LockGuard {
         if self.is_valid() { Ok(()) } else { Err(self.lock.lost()) }
     }
 
-    /// The fence of this hold, for the protected resource to compare; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced). A
-    /// wait in a condition changes it, because the lease after the wait is a new one.
+    /// The fence of this hold, for the protected resource to compare; `None` without
+    /// [`LockOptions::fenced`](crate::LockOptions::fenced). A wait in a condition changes it,
+    /// because the lease after the wait is a new one.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         self.lock.fence()
@@ -98,8 +103,11 @@ impl Drop for LockGuard {
         }
         match self.lock.unlock() {
             Ok(()) => {}
-            // Somebody unlocked by hand what the guard held: said, because the hold that ended may have been another's.
-            Err(error) if error.kind() == ErrorKind::NotHeld => log::warn!("{error}: a guard found nothing left to unlock"),
+            // Somebody unlocked by hand what the guard held: said, because the hold that ended may
+            // have been another's.
+            Err(error) if error.kind() == ErrorKind::NotHeld => {
+                log::warn!("{error}: a guard found nothing left to unlock")
+            }
             Err(error) => log::warn!("{error}: found when a guard was dropped"),
         }
     }
@@ -107,13 +115,19 @@ impl Drop for LockGuard {
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockGuard").field("lock", &self.lock).field("fence", &self.fence()).finish_non_exhaustive()
+        f.debug_struct("LockGuard")
+            .field("lock", &self.lock)
+            .field("fence", &self.fence())
+            .finish_non_exhaustive()
     }
 }
 
-/// What [`RedisLock::with`] gives back: the closure's value, if the lease lasted until its end and was released.
+/// What [`RedisLock::with`] gives back: the closure's value, if the lease lasted until its end and
+/// was released.
 pub(crate) fn finish<T>(guard: LockGuard, value: T) -> Result<T> {
     let valid = guard.ensure_valid();
     let released: Result<(), Error> = guard.release();
-    valid.and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) })).map(|()| value)
+    valid
+        .and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) }))
+        .map(|()| value)
 }

@@ -1,8 +1,12 @@
-//! Distributed locks on Redis for plain `std::thread` programs: a blocking, Java-like [`Lock`] that queues in order and tells its holder when it is lost.
+//! Distributed locks on Redis for plain `std::thread` programs: a blocking, Java-like [`Lock`] that
+//! queues in order and tells its holder when it is lost.
 //!
-//! As long as the server's clock runs at about the rate of ours and the lock's key is not lost, **no two holders have overlapping validity**; a dead process frees its locks
-//! within one lease; and a holder can always ask, without a round trip, whether its lease is valid. What a lease cannot promise (a process that is paused for too
-//! long, a suspended host, a key lost in a failover) the *fence* can: [`guide::guarantees`] has the whole promise. This page is a short course.
+//! As long as the server's clock runs at about the rate of ours and the lock's key is not lost,
+//! **no two holders have overlapping validity**; a dead process frees its locks within one lease;
+//! and a holder can always ask, without a round trip, whether its lease is valid. What a lease
+//! cannot promise (a process that is paused for too long, a suspended host, a key lost in a
+//! failover) the *fence* can: [`guide::guarantees`] has the whole promise. This page is a short
+//! course.
 //!
 //! # Install
 //!
@@ -11,7 +15,8 @@
 //! cargo add distlock --features tls  # and rediss://
 //! ```
 //!
-//! The examples below use `memory://`, the store inside the process. With a server, the URL is `redis://127.0.0.1/`, and nothing else changes.
+//! The examples below use `memory://`, the store inside the process. With a server, the URL is
+//! `redis://127.0.0.1/`, and nothing else changes.
 //!
 //! # The first lock
 //!
@@ -57,13 +62,17 @@
 //!
 //! Prefer `with` and guards. An early return between `lock` and `unlock`, such as a `?`, keeps the
 //! lock, and renewal keeps its lease alive. A thread of a worker pool then takes its next task with
-//! the lock held, and a `lock` in that task only counts one more hold: two tasks run under what each
-//! of them takes for a lock of its own.
+//! the lock held, and a `lock` in that task only counts one more hold: two tasks run under what
+//! each of them takes for a lock of its own.
 //!
 //! # Trying, and outages
 //!
-//! [`try_lock`](Lock::try_lock) waits for as long as it is told, and [`Duration::ZERO`](std::time::Duration::ZERO) asks once. That somebody else has the lock is `Ok(false)`; that the server does not answer is an error. The two are never
-//! mixed up. [`lock`](Lock::lock) has no deadline, but waits through an outage only up to [`max_outage`](ClientBuilder::max_outage). What waiting cannot mend (a wrong password, a key of another type) fails at once.
+//! [`try_lock`](Lock::try_lock) waits for as long as it is told, and
+//! [`Duration::ZERO`](std::time::Duration::ZERO) asks once. That somebody else has the lock is
+//! `Ok(false)`; that the server does not answer is an error. The two are never mixed up.
+//! [`lock`](Lock::lock) has no deadline, but waits through an outage only up to
+//! [`max_outage`](ClientBuilder::max_outage). What waiting cannot mend (a wrong password, a key of
+//! another type) fails at once.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -79,7 +88,8 @@
 //!     // Another holds it, and has for two seconds.
 //! }
 //!
-//! let nobody = Client::builder("redis://127.0.0.1:1/").max_outage(Duration::from_millis(300)).build()?;
+//! let nobody = Client::builder("redis://127.0.0.1:1/");
+//! let nobody = nobody.max_outage(Duration::from_millis(300)).build()?;
 //! assert!(nobody.lock("orders:42").lock().unwrap_err().is_unavailable());
 //! # Ok(())
 //! # }
@@ -89,7 +99,8 @@
 //!
 //! # Losing a lock
 //!
-//! A lease can be lost: the server was away for too long, the process was paused, somebody deleted the key. The holder is told, and looks before it does what cannot be undone.
+//! A lease can be lost: the server was away for too long, the process was paused, somebody deleted
+//! the key. The holder is told, and looks before it does what cannot be undone.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -106,7 +117,8 @@
 //! # }
 //! ```
 //!
-//! Between `ensure_valid` and the write the process may be paused once more. That gap only the protected resource can close, by comparing *fences*: numbers that grow with every acquisition.
+//! Between `ensure_valid` and the write the process may be paused once more. That gap only the
+//! protected resource can close, by comparing *fences*: numbers that grow with every acquisition.
 //!
 //! ```
 //! # use distlock::{Client, LockOptions};
@@ -146,7 +158,8 @@
 //!
 //! # Errors
 //!
-//! One type, [`Error`], with a predicate for each [`ErrorKind`]. The question that matters is whether the lock may still be held on the server:
+//! One type, [`Error`], with a predicate for each [`ErrorKind`]. The question that matters is
+//! whether the lock may still be held on the server:
 //!
 //! | | does this thread hold it? | may it still be held on the server, by what this call left? |
 //! |---|---|---|
@@ -158,12 +171,16 @@
 //! | `Denied`, `WrongType`, `InvalidInput`, `Unsupported` | no more than before | no |
 //! | `Conflict` | yes, with other options | yes, as before |
 //!
-//! A wait in a condition gives the lock back first, so it has a table of its own: [`Condition`] says after which errors the lock is held.
+//! A wait in a condition gives the lock back first, so it has a table of its own: [`Condition`]
+//! says after which errors the lock is held.
 //!
 //! # Threads and reentrancy
 //!
-//! A hold belongs to its thread. The thread may lock again, which costs a counter and no round trip, and unlocks as often. Others are refused their `unlock`, and a guard cannot be sent to them. A thread that ends or panics while it holds
-//! leaves its locks to the background, which releases them and says so in the log. When `main` returns, other threads are not asked: join them first.
+//! A hold belongs to its thread. The thread may lock again, which costs a counter and no round
+//! trip, and unlocks as often. Others are refused their `unlock`, and a guard cannot be sent to
+//! them. A thread that ends or panics while it holds leaves its locks to the background, which
+//! releases them and says so in the log. When `main` returns, other threads are not asked: join
+//! them first.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -184,18 +201,25 @@
 //!
 //! # Several processes, and order
 //!
-//! Waiting processes queue on the server. A release makes the first of them the owner and wakes just that one, in a single step. Within a process, threads queue as well, only one of them talks to the server, and a lease that is still valid
-//! passes from thread to thread a few times before another process has its turn. Where clients of other libraries share a lock, turn the queue off for all ([`Queue::None`]): they would starve beside it. What order is
-//! promised, and what not, is in [`guide::guarantees`]; how it works, in [`guide::internals`].
+//! Waiting processes queue on the server. A release makes the first of them the owner and wakes
+//! just that one, in a single step. Within a process, threads queue as well, only one of them talks
+//! to the server, and a lease that is still valid passes from thread to thread a few times before
+//! another process has its turn. Where clients of other libraries share a lock, turn the queue off
+//! for all ([`Queue::None`]): they would starve beside it. What order is promised, and what not, is
+//! in [`guide::guarantees`]; how it works, in [`guide::internals`].
 //!
 //! # Conditions
 //!
-//! [`Lock::new_condition`] gives Java's sixth method its meaning between processes: a wait releases the lock and enters the condition in one step, sleeps until another process that holds the lock notifies it, and has the lock again, with
-//! as many holds, when it returns. It needs the plain layout, or `memory://`, and the queue. As everywhere, wait in a loop: [`Condition`] says what wakes a waiter for no reason. `examples/bounded_buffer.rs` is the classic use.
+//! [`Lock::new_condition`] gives Java's sixth method its meaning between processes: a wait releases
+//! the lock and enters the condition in one step, sleeps until another process that holds the lock
+//! notifies it, and has the lock again, with as many holds, when it returns. It needs the plain
+//! layout, or `memory://`, and the queue. As everywhere, wait in a loop: [`Condition`] says what
+//! wakes a waiter for no reason. `examples/bounded_buffer.rs` is the classic use.
 //!
 //! # Rate limiter
 //!
-//! A [`RateLimiter`] lets so many calls through in a window, counted for all processes together: in fixed windows, or [smoothly](RateLimiter::smooth).
+//! A [`RateLimiter`] lets so many calls through in a window, counted for all processes together: in
+//! fixed windows, or [smoothly](RateLimiter::smooth).
 //!
 //! ```
 //! # use distlock::Client;
@@ -212,7 +236,8 @@
 //!
 //! # More than one server
 //!
-//! Redlock: the same locks, on a majority of independent servers. They survive the loss of a minority. There are no fences and no queue.
+//! Redlock: the same locks, on a majority of independent servers. They survive the loss of a
+//! minority. There are no fences and no queue.
 //!
 //! ```
 //! # use distlock::Client;
@@ -225,8 +250,10 @@
 //!
 //! # Testing programs that use it
 //!
-//! `memory://` is a store of its own for each client; `memory://name` is shared in the process by that name, so that two clients exclude each other as two processes would. It has queues, fences and conditions as a server has; only
-//! [`Client::execute`] needs a real one. Code that takes a `&dyn` [`Lock`] can be given a lock of the test's own.
+//! `memory://` is a store of its own for each client; `memory://name` is shared in the process by
+//! that name, so that two clients exclude each other as two processes would. It has queues, fences
+//! and conditions as a server has; only [`Client::execute`] needs a real one. Code that takes a
+//! `&dyn` [`Lock`] can be given a lock of the test's own.
 //!
 //! # Threads that the crate starts
 //!
@@ -254,8 +281,10 @@
 //!
 //! # Why it blocks
 //!
-//! A lock that is held over a network is held for milliseconds to hours, by something that works meanwhile. Threads are the plain way to write that; guards that stay on their thread make reentrancy a counter, and a
-//! program without a runtime does not need one for a lock. Every call has a bound, and says which.
+//! A lock that is held over a network is held for milliseconds to hours, by something that works
+//! meanwhile. Threads are the plain way to write that; guards that stay on their thread make
+//! reentrancy a counter, and a program without a runtime does not need one for a lock. Every call
+//! has a bound, and says which.
 #![forbid(unsafe_code)]
 
 mod base;
@@ -283,7 +312,8 @@ pub use rate_limiter::RateLimiter;
 pub use redis_lock::RedisLock;
 pub use store::limit::Decision;
 
-/// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any release.
+/// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any
+/// release.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {
@@ -291,7 +321,8 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::lease::key::Key;
     pub use crate::lease::store::{
-        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
+        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, Release,
+        StoreError, Withdraw, Within,
     };
     pub use crate::lease::token::Token;
 }

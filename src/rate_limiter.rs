@@ -19,21 +19,29 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// A sum of a few of these is below 2^53, too.
 const MOST: u64 = 1_000_000_000_000_000;
 
-/// Lets at most `count` calls through in a `window`, whoever makes them: all processes that use the name share the limit.
+/// Lets at most `count` calls through in a `window`, whoever makes them: all processes that use the
+/// name share the limit.
 ///
-/// Made by [`Client::rate_limiter`](crate::Client::rate_limiter); cheap to make and to clone. Each check is one script and one round trip, and only the server's
-/// clock counts. It comes in two forms:
+/// Made by [`Client::rate_limiter`](crate::Client::rate_limiter); cheap to make and to clone. Each
+/// check is one script and one round trip, and only the server's clock counts. It comes in two
+/// forms:
 ///
-/// - **Fixed window**, as it is made. The first call begins a window; when it ends, all permits are back at once. The key, prefix and name, holds a plain
-///   integer with a TTL, as `INCR` and `EXPIRE` leave it, so that code which counts in that way shares the limit. Around the end of a window
-///   *twice* the count can pass in a moment: the end of one window's permits, and the start of the next one's.
-/// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady rate, and never are there more than `count`.
+/// - **Fixed window**, as it is made. The first call begins a window; when it ends, all permits are
+///   back at once. The key, prefix and name, holds a plain integer with a TTL, as `INCR` and
+///   `EXPIRE` leave it, so that code which counts in that way shares the limit. Around the end of a
+///   window *twice* the count can pass in a moment: the end of one window's permits, and the start
+///   of the next one's.
+/// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady
+///   rate, and never are there more than `count`.
 ///
-/// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that share a limit should give it the same count and window. Where they
-/// do not, a fixed window is as long as the shortest one that is asked for; in the smooth form each permit counts for as long as its taker said, so nobody
-/// gets more than by its own count and window, and the smaller limit may wait for what the larger one took.
+/// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that
+/// share a limit should give it the same count and window. Where they do not, a fixed window is as
+/// long as the shortest one that is asked for; in the smooth form each permit counts for as long as
+/// its taker said, so nobody gets more than by its own count and window, and the smaller limit may
+/// wait for what the larger one took.
 ///
-/// A lock must not have the name of a fixed window: they would use the same key, and a lock takes the counter for a holder.
+/// A lock must not have the name of a fixed window: they would use the same key, and a lock takes
+/// the counter for a holder.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -75,14 +83,28 @@ impl RateLimiter {
     ) -> Self {
         let key = Key::new(format!("{prefix}{name}"));
         let line = Key::new(format!("{count} {} {prefix}{name}", window.as_nanos()));
-        Self { name: name.into(), key, form: Form::Fixed, count, window, store, background, lines, line, _client: client }
+        Self {
+            name: name.into(),
+            key,
+            form: Form::Fixed,
+            count,
+            window,
+            store,
+            background,
+            lines,
+            line,
+            _client: client,
+        }
     }
 
-    /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at once when a window ends.
+    /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at
+    /// once when a window ends.
     ///
-    /// `count` may pass at once if nobody has called for a window; then one each `window / count`. So in any stretch of time `t`, wherever it begins, at most
-    /// `count + count * t / window` pass. (The method is known as GCRA, or leaky bucket.) Its state is kept under a key of its own, which ends in `smooth`: it
-    /// shares no limit with a fixed window of the same name, and code that counts with `INCR` never meets it.
+    /// `count` may pass at once if nobody has called for a window; then one each `window / count`.
+    /// So in any stretch of time `t`, wherever it begins, at most `count + count * t / window`
+    /// pass. (The method is known as GCRA, or leaky bucket.) Its state is kept under a key of its
+    /// own, which ends in `smooth`: it shares no limit with a fixed window of the same name, and
+    /// code that counts with `INCR` never meets it.
     #[must_use]
     pub fn smooth(mut self) -> Self {
         if self.form == Form::Fixed {
@@ -98,7 +120,8 @@ impl RateLimiter {
         &self.name
     }
 
-    /// The key in Redis: the client's prefix and the name; for the smooth form, a companion of that in the same slot.
+    /// The key in Redis: the client's prefix and the name; for the smooth form, a companion of that
+    /// in the same slot.
     #[must_use]
     pub fn key(&self) -> &str {
         self.key.as_str()
@@ -112,50 +135,72 @@ impl RateLimiter {
         self.check_n(1)
     }
 
-    /// Takes `n` permits if they are all there, and else none. One round trip; never waits for permits. With 0 it only tells how many are left.
+    /// Takes `n` permits if they are all there, and else none. One round trip; never waits for
+    /// permits. With 0 it only tells how many are left.
     ///
-    /// An idle connection that turns out to be closed is replaced, and the question put again, once. If the server had taken the permits
-    /// before the connection ended, they are taken twice: a limit may so become stricter, never laxer.
+    /// An idle connection that turns out to be closed is replaced, and the question put again,
+    /// once. If the server had taken the permits before the connection ended, they are taken twice:
+    /// a limit may so become stricter, never laxer.
     ///
     /// # Errors
-    /// Never because there are too few permits: that is a [`Decision`]. `InvalidInput`, before anything is sent: `n` is more than the limiter's count, so
-    /// that it could never fit; or the limiter's name (empty, or with its prefix longer than 1024 bytes), count (1 to 10^15) or window (1 ms to 100 years) cannot
-    /// work. `Unavailable`: no answer; the permits may have been taken or not, and whether to go on without a limit is for the caller to decide.
-    /// `WrongType`: the key holds other data, which was left alone. `Denied`, `Server`: what the server said; nothing was taken.
+    /// Never because there are too few permits: that is a [`Decision`]. `InvalidInput`, before
+    /// anything is sent: `n` is more than the limiter's count, so that it could never fit; or the
+    /// limiter's name (empty, or with its prefix longer than 1024 bytes), count (1 to 10^15) or
+    /// window (1 ms to 100 years) cannot work. `Unavailable`: no answer; the permits may have been
+    /// taken or not, and whether to go on without a limit is for the caller to decide. `WrongType`:
+    /// the key holds other data, which was left alone. `Denied`, `Server`: what the server said;
+    /// nothing was taken.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
-        self.check_input(n).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
+        self.check_input(n)
+            .and_then(|()| self.background.check_open())
+            .map_err(|error| self.named(error))?;
         self.take(n, Duration::ZERO).map_err(|error| self.named(error.into_error()))
     }
 
-    /// Waits for a permit, and takes it. `Ok(true)`: taken, and usable from now on. `Ok(false)`: none will be there within `timeout`; said as soon as that is known.
+    /// Waits for a permit, and takes it. `Ok(true)`: taken, and usable from now on. `Ok(false)`:
+    /// none will be there within `timeout`; said as soon as that is known.
     ///
-    /// Zero is one check without waiting; [`Duration::MAX`] is no limit, but a promise of a smooth permit is for a hundred years at most. Ends by the deadline, plus one
-    /// command timeout where an answer is under way.
+    /// Zero is one check without waiting; [`Duration::MAX`] is no limit, but a promise of a smooth
+    /// permit is for a hundred years at most. Ends by the deadline, plus one command timeout where
+    /// an answer is under way.
     ///
-    /// **Smooth**: one question. The server promises the next permit that comes back if that is within `timeout`, and else takes nothing; the thread sleeps until
-    /// then and returns without asking again. So permits go out in the order in which the server was asked, by whatever process. What is promised is taken: a
-    /// [`check`](RateLimiter::check) is refused until all that was promised before it has come back, and `retry_after` says when; who only checks is
+    /// **Smooth**: one question. The server promises the next permit that comes back if that is
+    /// within `timeout`, and else takes nothing; the thread sleeps until then and returns without
+    /// asking again. So permits go out in the order in which the server was asked, by whatever
+    /// process. What is promised is taken: a [`check`](RateLimiter::check) is refused until all
+    /// that was promised before it has come back, and `retry_after` says when; who only checks is
     /// served after those who wait.
     ///
-    /// A promise is never given back. It is lost when the client is closed, or the process ends, while the thread sleeps, and when its answer did not arrive, because the next
-    /// question is promised another. A limit may so become stricter, never laxer; with a `timeout` no lost promise is further away than that. A thread that is paused uses its permit later. The server knows its promises as long as it has the key: after a
-    /// `FLUSHALL`, a restart without data, or a clock that was set forward it counts from nothing, and what it had promised passes beside that.
+    /// A promise is never given back. It is lost when the client is closed, or the process ends,
+    /// while the thread sleeps, and when its answer did not arrive, because the next question is
+    /// promised another. A limit may so become stricter, never laxer; with a `timeout` no lost
+    /// promise is further away than that. A thread that is paused uses its permit later. The server
+    /// knows its promises as long as it has the key: after a `FLUSHALL`, a restart without data, or
+    /// a clock that was set forward it counts from nothing, and what it had promised passes beside
+    /// that.
     ///
-    /// **Fixed window**: nothing can be promised, because others count in the same key. The threads of one client stand in line, first come first served, and ask
-    /// in that order, no more of them at a time than there is room for; when a window is used up the first sleeps until its end and asks again. That is
-    /// one question for each permit and one more for each window, and one for a thread whose `timeout` ends in the line. Among processes there is no order.
+    /// **Fixed window**: nothing can be promised, because others count in the same key. The threads
+    /// of one client stand in line, first come first served, and ask in that order, no more of them
+    /// at a time than there is room for; when a window is used up the first sleeps until its end
+    /// and asks again. That is one question for each permit and one more for each window, and one
+    /// for a thread whose `timeout` ends in the line. Among processes there is no order.
     ///
     /// # Errors
-    /// As [`check_n`](RateLimiter::check_n), but an outage is waited through: until the deadline, or without one up to the client's `max_outage`. "Redis
-    /// is down" is never `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the client is closed meanwhile.
+    /// As [`check_n`](RateLimiter::check_n), but an outage is waited through: until the deadline,
+    /// or without one up to the client's `max_outage`. "Redis is down" is never `Ok(false)`. Each
+    /// unanswered check may have taken a permit. `Unavailable` also when the client is closed
+    /// meanwhile.
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
         // Before anything is locked: in a forked child nobody may ever unlock it.
-        self.check_input(1).and_then(|()| self.background.check_open()).map_err(|error| self.named(error))?;
+        self.check_input(1)
+            .and_then(|()| self.background.check_open())
+            .map_err(|error| self.named(error))?;
         let Background { clock, limits, closing, .. } = &*self.background;
         let deadline = clock.after(timeout);
         let bell = Bell::new();
         let _closing = closing.rings(&bell);
-        let place = (self.form == Form::Fixed).then(|| self.lines.enter(&self.line, &bell, deadline, clock.now()));
+        let place = (self.form == Form::Fixed)
+            .then(|| self.lines.enter(&self.line, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
             self.background.check_open().map_err(|error| self.named(error))?;
@@ -164,17 +209,25 @@ impl RateLimiter {
                 bell.wait(clock, until.into_iter().chain(deadline).min());
                 continue;
             }
-            match self.take(1, deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(asked_at))) {
+            match self.take(
+                1,
+                deadline
+                    .map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(asked_at)),
+            ) {
                 Ok(decision) if decision.allowed => {
                     if let Some(place) = &place {
                         place.passed(decision.remaining);
                     }
-                    // Counted from the reply: the server promised the permit at some moment before that.
+                    // Counted from the reply: the server promised the permit at some moment before
+                    // that.
                     return self.sleep(&bell, clock.after(decision.retry_after)).map(|()| true);
                 }
                 Ok(Decision { retry_after, .. }) => {
-                    // Counted from before the question: the server counted from some moment after that.
-                    let room = asked_at.checked_add(retry_after).filter(|room| deadline.is_none_or(|deadline| *room <= deadline));
+                    // Counted from before the question: the server counted from some moment after
+                    // that.
+                    let room = asked_at
+                        .checked_add(retry_after)
+                        .filter(|room| deadline.is_none_or(|deadline| *room <= deadline));
                     // A smooth limit would have promised what comes in time.
                     let (Some(place), Some(room)) = (&place, room) else { return Ok(false) };
                     place.refused(room.max(clock.now() + backoff::SHORTEST));
@@ -182,8 +235,10 @@ impl RateLimiter {
                 }
                 Err(error) => {
                     let now = clock.now();
-                    let outage = now.saturating_duration_since(*silent_since.get_or_insert(asked_at));
-                    let is_over = deadline.map_or(outage >= limits.max_outage, |deadline| now >= deadline);
+                    let outage =
+                        now.saturating_duration_since(*silent_since.get_or_insert(asked_at));
+                    let is_over =
+                        deadline.map_or(outage >= limits.max_outage, |deadline| now >= deadline);
                     if error.permanent || is_over {
                         return Err(self.named(error.into_error()));
                     }
@@ -207,7 +262,8 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Asks the store; once more over a fresh connection if an idle one had been closed, which a server does at every restart.
+    /// Asks the store; once more over a fresh connection if an idle one had been closed, which a
+    /// server does at every restart.
     fn take(&self, wanted: u64, patience: Duration) -> Result<Decision, StoreError> {
         let ask = || {
             self.store.take(&Take {

@@ -24,13 +24,16 @@ use crate::local::holds::{self, Dropped, Hold};
 use crate::local::turn::{Baton, Ticket};
 use crate::lock::Lock;
 
-/// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to clone; same name, same lock.
+/// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
+/// clone; same name, same lock.
 ///
-/// A hold belongs to the thread that locked. The same thread may lock again, and unlocks as often; that costs no round trip. With
-/// nobody in the way, `lock` and the last `unlock` are one round trip each.
+/// A hold belongs to the thread that locked. The same thread may lock again, and unlocks as often;
+/// that costs no round trip. With nobody in the way, `lock` and the last `unlock` are one round
+/// trip each.
 ///
-/// After a loss this thread still *holds* the lock, in the sense that it owes an `unlock` for each `lock`: each of these unlocks says
-/// [`is_lost`](Error::is_lost), and so does any further `lock` before them.
+/// After a loss this thread still *holds* the lock, in the sense that it owes an `unlock` for each
+/// `lock`: each of these unlocks says [`is_lost`](Error::is_lost), and so does any further `lock`
+/// before them.
 #[derive(Clone)]
 pub struct RedisLock {
     shared: Arc<SharedLock>,
@@ -71,7 +74,8 @@ impl RedisLock {
         Ok(LockGuard::new(self.clone()))
     }
 
-    /// Locks if it can within `timeout`, and unlocks when the guard is dropped. Otherwise as [`Lock::try_lock`].
+    /// Locks if it can within `timeout`, and unlocks when the guard is dropped. Otherwise as
+    /// [`Lock::try_lock`].
     ///
     /// # Errors
     /// As [`Lock::try_lock`].
@@ -91,15 +95,18 @@ impl RedisLock {
     /// ```
     ///
     /// # Errors
-    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its end, or is found lost by the release: the value is dropped, and
-    /// another process may have worked at the same time. A release without an answer is no error here: the work was done under a valid lease, and the background removes the rest.
+    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its
+    /// end, or is found lost by the release: the value is dropped, and another process may have
+    /// worked at the same time. A release without an answer is no error here: the work was done
+    /// under a valid lease, and the background removes the rest.
     pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
         let guard = self.guard()?;
         let value = work(&guard);
         finish(guard, value)
     }
 
-    /// Whether this thread holds the lock: it has locked more often than it has unlocked, be the lease lost or not. Local: no round trip.
+    /// Whether this thread holds the lock: it has locked more often than it has unlocked, be the
+    /// lease lost or not. Local: no round trip.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
@@ -117,26 +124,31 @@ impl RedisLock {
         holds::with(&self.shared, |hold| hold.lease.is_valid()).unwrap_or(false)
     }
 
-    /// How long this thread's lease is still valid unless it is extended: zero once lost, `None` if it holds none. Local: no round trip.
+    /// How long this thread's lease is still valid unless it is extended: zero once lost, `None` if
+    /// it holds none. Local: no round trip.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         holds::with(&self.shared, |hold| hold.lease.remaining())
     }
 
-    /// The fence of this thread's hold; `None` if it holds none, or without [`LockOptions::fenced`]. Local: no round trip.
+    /// The fence of this thread's hold; `None` if it holds none, or without
+    /// [`LockOptions::fenced`]. Local: no round trip.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         holds::with(&self.shared, |hold| hold.fence).flatten()
     }
 
-    /// Moves the end of this thread's lease to `lease` from now, be that later or earlier; also with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h.
-    /// One round trip; to an earlier end over an idle connection one more before it, because that must not be sent twice. Renewal goes on as before, and never
-    /// to an earlier end.
+    /// Moves the end of this thread's lease to `lease` from now, be that later or earlier; also
+    /// with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h. One round trip; to an
+    /// earlier end over an idle connection one more before it, because that must not be sent twice.
+    /// Renewal goes on as before, and never to an earlier end.
     ///
     /// # Errors
-    /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock is held still, and valid until the earlier of
-    /// the two ends. If the new end was the earlier one, nothing makes the lease longer any more, nor is it handed to another thread: a late copy could end it
-    /// unseen. `Unavailable`, `InvalidInput`: nothing was sent, and the lease is as before; `Denied`, `Server`: so it is, too.
+    /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock
+    /// is held still, and valid until the earlier of the two ends. If the new end was the earlier
+    /// one, nothing makes the lease longer any more, nor is it handed to another thread: a late
+    /// copy could end it unseen. `Unavailable`, `InvalidInput`: nothing was sent, and the lease is
+    /// as before; `Denied`, `Server`: so it is, too.
     ///
     /// An earlier end has two thirds of its length to be answered, at most one command timeout.
     pub fn extend(&self, lease: Duration) -> Result<()> {
@@ -144,18 +156,24 @@ impl RedisLock {
         check_lease(length).map_err(|error| self.named(error))?;
         let background = self.background();
         background.check_process().map_err(|error| self.named(error))?;
-        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease)).ok_or_else(|| self.not_held())?;
+        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease))
+            .ok_or_else(|| self.not_held())?;
         if !held.is_valid() {
             return Err(self.lost());
         }
         let (mark, asked_at) = (held.mark(), background.clock.now());
         let shorter = held.remaining() > length;
         if shorter && !held.begin_shortening(asked_at, length) {
-            return Err(self.named(Error::new(ErrorKind::Unknown, "an earlier end of the lease has not been answered")));
+            return Err(self.named(Error::new(
+                ErrorKind::Unknown,
+                "an earlier end of the lease has not been answered",
+            )));
         }
         let end = if shorter { End::Exactly } else { End::NotBefore };
-        let moved = Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
-        // Our own end has moved already: if nothing can be sent, for want of a connection, that must be known before it.
+        let moved =
+            Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
+        // Our own end has moved already: if nothing can be sent, for want of a connection, that
+        // must be known before it.
         let deadline = background.command_deadline();
         let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
         let answer = held.store.end_in(&moved, end, deadline);
@@ -167,7 +185,8 @@ impl RedisLock {
         let result = match answer {
             Ok(true) => {
                 held.settled();
-                let is_valid = if shorter { held.is_valid() } else { held.extended(mark, asked_at, length) };
+                let is_valid =
+                    if shorter { held.is_valid() } else { held.extended(mark, asked_at, length) };
                 if is_valid { Ok(()) } else { Err(self.lost()) }
             }
             Ok(false) => {
@@ -175,17 +194,21 @@ impl RedisLock {
                 Err(self.lost())
             }
             Err(error) if !error.may_have_run => Err(self.failed(error)),
-            Err(error) => Err(self.unknown("nobody knows whether the end of the lease was moved", error)),
+            Err(error) => {
+                Err(self.unknown("nobody knows whether the end of the lease was moved", error))
+            }
         };
         background.renewal.reschedule(&held);
         result
     }
 
-    /// Has `callback` called whenever a lease of this lock is lost in this client: once per lost lease, on a thread of its own, in the order in
-    /// which callbacks were added. It stays as long as a handle or a hold of the lock exists.
+    /// Has `callback` called whenever a lease of this lock is lost in this client: once per lost
+    /// lease, on a thread of its own, in the order in which callbacks were added. It stays as long
+    /// as a handle or a hold of the lock exists.
     ///
-    /// Called when the server says that a lease is not ours, when a lease runs out while it is held, when an `unlock` finds the loss, and when the client
-    /// is closed while the lock is held. A callback that panics is logged; a slow one delays other callbacks, and no renewal.
+    /// Called when the server says that a lease is not ours, when a lease runs out while it is
+    /// held, when an `unlock` finds the loss, and when the client is closed while the lock is held.
+    /// A callback that panics is logged; a slow one delays other callbacks, and no renewal.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -226,7 +249,10 @@ impl RedisLock {
         if !hold.lease.is_valid() {
             return Err(self.lost());
         }
-        hold.count = hold.count.checked_add(1).ok_or_else(|| self.named(Error::invalid("the hold count is at its limit")))?;
+        hold.count = hold
+            .count
+            .checked_add(1)
+            .ok_or_else(|| self.named(Error::invalid("the hold count is at its limit")))?;
         Ok(())
     }
 
@@ -249,14 +275,22 @@ impl RedisLock {
         let Some((ticket, baton)) = turn else { return Ok(false) };
         let report = |report| self.shared.turn.report(report, background.clock.now());
         let (mut acquisition, silent_since) = match baton {
-            Baton::Lease(lease) if lease.is_valid() => return self.hold(ticket, &lease).map(|()| true),
+            Baton::Lease(lease) if lease.is_valid() => {
+                return self.hold(ticket, &lease).map(|()| true);
+            }
             // Lost on its way from the last thread.
             Baton::Lease(_) => (self.acquisition()?, None),
             Baton::Place { place, silent_since } => (*place, silent_since),
             Baton::Turn { silent_since } => (self.acquisition()?, silent_since),
         };
         let attempts = &mut attempts;
-        let mut wait = Wait { patience, attempts, contention: &self.shared.contention, report: &report, silent_since };
+        let mut wait = Wait {
+            patience,
+            attempts,
+            contention: &self.shared.contention,
+            report: &report,
+            silent_since,
+        };
         let result = acquisition.run(&mut wait, None);
         match result {
             Ok(Some(lease)) => {
@@ -284,7 +318,8 @@ impl RedisLock {
     fn hold(&self, ticket: Ticket<'_>, lease: &Arc<Lease>) -> Result<()> {
         let ticket = ticket.hold(lease);
         if lease.has_ended() {
-            // Lost between the grant and this moment: whoever waits behind is told now, because the loss could not.
+            // Lost between the grant and this moment: whoever waits behind is told now, because the
+            // loss could not.
             self.shared.turn.leave_after_loss(lease);
         }
         let hold = Hold {
@@ -296,7 +331,8 @@ impl RedisLock {
             fence: lease.held_fence(),
         };
         holds::enter(hold).or_else(|hold| {
-            // The thread is ending, and nobody would ever take this hold back, nor give up its turn.
+            // The thread is ending, and nobody would ever take this hold back, nor give up its
+            // turn.
             let released = self.release(&hold);
             self.shared.turn.leave(hold.ticket);
             released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))
@@ -308,7 +344,9 @@ impl RedisLock {
         match self.background().release(&hold.lease) {
             Released::Yes => Ok(()),
             Released::Lost => Err(self.lost()),
-            Released::Unknown(error) => Err(self.unknown("nobody knows whether the lock was released", error)),
+            Released::Unknown(error) => {
+                Err(self.unknown("nobody knows whether the lock was released", error))
+            }
         }
     }
 
@@ -340,11 +378,18 @@ impl RedisLock {
 
 impl Lock for RedisLock {
     fn lock(&self) -> Result<()> {
-        self.acquire(&Patience { once: false, deadline: None, trying: false, interrupt: None }).map(|_| ())
+        self.acquire(&Patience { once: false, deadline: None, trying: false, interrupt: None })
+            .map(|_| ())
     }
 
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.acquire(&Patience { once: false, deadline: None, trying: false, interrupt: Some(interrupt) }).map(|_| ())
+        self.acquire(&Patience {
+            once: false,
+            deadline: None,
+            trying: false,
+            interrupt: Some(interrupt),
+        })
+        .map(|_| ())
     }
 
     fn try_lock(&self, timeout: Duration) -> Result<bool> {
@@ -361,7 +406,8 @@ impl Lock for RedisLock {
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
             Dropped::Last(hold) => {
-                // Before anything is locked: in a forked child any mutex may stay locked for ever. Nor is the hold dropped there.
+                // Before anything is locked: in a forked child any mutex may stay locked for ever.
+                // Nor is the hold dropped there.
                 if let Err(error) = self.background().check_process() {
                     std::mem::forget(hold);
                     return Err(self.named(error));
@@ -379,7 +425,9 @@ impl Lock for RedisLock {
     fn new_condition(&self, name: &str) -> Result<Condition> {
         let options = &self.options;
         if !self.store.has_conditions() || options.queue != Queue::Fifo || options.owner.is_some() {
-            return Err(self.named(Error::unsupported("conditions need the plain layout, Queue::Fifo and no owner of the caller's")));
+            return Err(self.named(Error::unsupported(
+                "conditions need the plain layout, Queue::Fifo and no owner of the caller's",
+            )));
         }
         check_name(name).map_err(|error| self.named(error))?;
         Ok(Condition::new(self.clone(), name))
@@ -388,12 +436,20 @@ impl Lock for RedisLock {
 
 impl RedisLock {
     fn patience<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> Patience<'a> {
-        Patience { once: timeout.is_zero(), deadline: self.deadline(timeout), trying: true, interrupt }
+        Patience {
+            once: timeout.is_zero(),
+            deadline: self.deadline(timeout),
+            trying: true,
+            interrupt,
+        }
     }
 }
 
 impl fmt::Debug for RedisLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLock").field("name", &self.name()).field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("RedisLock")
+            .field("name", &self.name())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

@@ -17,7 +17,8 @@ pub struct Args {
 }
 
 impl Args {
-    /// Reads the command line. A process that was started as one contender's driver never comes back from here.
+    /// Reads the command line. A process that was started as one contender's driver never comes
+    /// back from here.
     pub fn parse() -> Self {
         let words: Vec<String> = env::args().skip(1).collect();
         if let [flag, name, url] = words.as_slice()
@@ -38,7 +39,10 @@ impl Args {
                 _ => match word.strip_prefix("--only=") {
                     Some(text) => args.only = Some(text.to_lowercase()),
                     None => {
-                        eprintln!("{word}: unknown. There are --quick, --alone (without the peers), --only=TEXT, --place=one|split|free");
+                        eprintln!(
+                            "{word}: unknown. There are --quick, --alone (without the peers), \
+                             --only=TEXT, --place=one|split|free"
+                        );
                         std::process::exit(64);
                     }
                 },
@@ -47,7 +51,8 @@ impl Args {
         args
     }
 
-    /// Puts this process where it belongs and prints the head of the report. The bench's own choice stands unless the command line says otherwise.
+    /// Puts this process where it belongs and prints the head of the report. The bench's own choice
+    /// stands unless the command line says otherwise.
     pub fn begin(&self, title: &str, place: Place) -> Place {
         let place = self.place.unwrap_or(place);
         place.of_clients();

@@ -21,7 +21,8 @@ pub fn sleep_until(at: u64) {
     thread::sleep(Duration::from_nanos(at.saturating_sub(now())));
 }
 
-/// The CPU time in nanoseconds that each thread of this process has used so far, by the names of the threads.
+/// The CPU time in nanoseconds that each thread of this process has used so far, by the names of
+/// the threads.
 pub fn cpu_of_threads() -> Vec<(String, u64)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
     tasks

@@ -11,7 +11,8 @@ use distlock::{Client, Lock, LockOptions, RedisLock};
 const LEASE_MS: u64 = 30_000;
 
 /// Compare-and-delete: what every textbook has.
-const DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+const DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// One thread's access to one lock.
 pub trait Contender: Send {
@@ -27,7 +28,8 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// `ours`, `ours-fenced`, `ours-apart` (no local hand-offs), `raw`, `raw-1ms` (pauses of 1 ms between attempts).
+    /// `ours`, `ours-fenced`, `ours-apart` (no local hand-offs), `raw`, `raw-1ms` (pauses of 1 ms
+    /// between attempts).
     pub fn new(name: &str, url: &str) -> Self {
         let client = name.starts_with("ours").then(|| Client::open(url).unwrap());
         Self { name: name.to_owned(), url: url.to_owned(), client }
@@ -68,7 +70,8 @@ impl Contender for Ours {
     }
 }
 
-/// `SET NX PX` and EVALSHA on a bare connection: the least that a lock on Redis can send. No renewal, no queue, no care.
+/// `SET NX PX` and EVALSHA on a bare connection: the least that a lock on Redis can send. No
+/// renewal, no queue, no care.
 pub struct Raw {
     connection: redis::Connection,
     key: String,
@@ -83,7 +86,14 @@ impl Raw {
     pub fn new(url: &str, key: &str, pause: Option<Duration>) -> Self {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         let delete = redis::cmd("SCRIPT").arg("LOAD").arg(DELETE).query(&mut connection).unwrap();
-        Self { connection, key: key.to_owned(), process: process::id(), token: String::new(), delete, pause }
+        Self {
+            connection,
+            key: key.to_owned(),
+            process: process::id(),
+            token: String::new(),
+            delete,
+            pause,
+        }
     }
 }
 
@@ -93,8 +103,14 @@ impl Contender for Raw {
         // As long as a UUID, so that the same number of bytes travels.
         self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
         loop {
-            let set: Option<String> =
-                redis::cmd("SET").arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(LEASE_MS).query(&mut self.connection).unwrap();
+            let set: Option<String> = redis::cmd("SET")
+                .arg(&self.key)
+                .arg(&self.token)
+                .arg("NX")
+                .arg("PX")
+                .arg(LEASE_MS)
+                .query(&mut self.connection)
+                .unwrap();
             if set.is_some() {
                 return;
             }
@@ -105,8 +121,13 @@ impl Contender for Raw {
     }
 
     fn unlock(&mut self) {
-        let deleted: u64 =
-            redis::cmd("EVALSHA").arg(&self.delete).arg(1).arg(&self.key).arg(&self.token).query(&mut self.connection).unwrap();
+        let deleted: u64 = redis::cmd("EVALSHA")
+            .arg(&self.delete)
+            .arg(1)
+            .arg(&self.key)
+            .arg(&self.token)
+            .query(&mut self.connection)
+            .unwrap();
         assert_eq!(deleted, 1, "the lease was not ours any more");
     }
 }

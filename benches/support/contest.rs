@@ -34,7 +34,8 @@ struct Hold {
 /// What came of it. Times in nanoseconds.
 pub struct Outcome {
     pub rate: f64,
-    /// From the call of unlock to the return of the next process's lock, where that was waiting already.
+    /// From the call of unlock to the return of the next process's lock, where that was waiting
+    /// already.
     pub hand_over_p50: u64,
     pub hand_over_p99: u64,
     /// The share of holds by the process that had just released.
@@ -52,9 +53,14 @@ pub struct Outcome {
 
 impl Contest<'_> {
     pub fn run(&self, peer: &Peer, side: &mut Side, key: &str) -> Outcome {
-        let mut drivers: Vec<Driver> = (0..self.processes).map(|_| peer.start(self.url).unwrap()).collect();
+        let mut drivers: Vec<Driver> =
+            (0..self.processes).map(|_| peer.start(self.url).unwrap()).collect();
         // Many JVMs at once take their time until the waiting path is compiled.
-        let warmup = if peer.is_jvm { 3000 + 250 * self.processes as u64 } else { 300 + 10 * self.processes as u64 };
+        let warmup = if peer.is_jvm {
+            3000 + 250 * self.processes as u64
+        } else {
+            300 + 10 * self.processes as u64
+        };
         let start = now() + warmup * 1_000_000;
         let end = start + self.seconds * 1_000_000_000;
         let file = |process: usize| self.dir.join(format!("{process}"));
@@ -68,21 +74,30 @@ impl Contest<'_> {
         let probed = trips.len() as u64;
         let after = side.counters();
         drivers.iter_mut().for_each(|driver| drop(driver.answer()));
-        let mut holds: Vec<Hold> = (0..self.processes).flat_map(|process| read(&file(process), process)).collect();
+        let mut holds: Vec<Hold> =
+            (0..self.processes).flat_map(|process| read(&file(process), process)).collect();
         holds.sort_unstable_by_key(|hold| hold.acquired);
         let mut shares = vec![0; self.processes];
         holds.iter().for_each(|hold| shares[hold.process] += 1);
         let pairs = || holds.windows(2).map(|pair| (&pair[0], &pair[1]));
-        let waited = pairs().filter(|(last, next)| next.process != last.process && next.lock_called < last.unlock_called);
-        let mut hand_overs: Vec<u64> = waited.map(|(last, next)| next.acquired.saturating_sub(last.unlock_called)).collect();
+        let waited = pairs().filter(|(last, next)| {
+            next.process != last.process && next.lock_called < last.unlock_called
+        });
+        let mut hand_overs: Vec<u64> =
+            waited.map(|(last, next)| next.acquired.saturating_sub(last.unlock_called)).collect();
         let mut unlocks: Vec<u64> = holds.iter().filter_map(|hold| hold.unlocking).collect();
         let in_time = holds.iter().filter(|hold| hold.acquired < end).count() as f64;
         Outcome {
             rate: in_time / self.seconds as f64,
             hand_over_p50: percentile(&mut hand_overs, 0.50),
             hand_over_p99: percentile(&mut hand_overs, 0.99),
-            barged: pairs().filter(|(last, next)| next.process == last.process).count() as f64 / holds.len().max(1) as f64,
-            longest_wait: holds.iter().map(|hold| hold.acquired - hold.lock_called).max().unwrap_or(0),
+            barged: pairs().filter(|(last, next)| next.process == last.process).count() as f64
+                / holds.len().max(1) as f64,
+            longest_wait: holds
+                .iter()
+                .map(|hold| hold.acquired - hold.lock_called)
+                .max()
+                .unwrap_or(0),
             jain: jain(&shares),
             requests: (after.reads_since(&before).saturating_sub(probed)) as f64 / in_time,
             round_trip_p50: percentile(&mut trips, 0.50),
@@ -92,7 +107,8 @@ impl Contest<'_> {
     }
 }
 
-/// Asks for one key every 2 ms, over a connection of its own, while `goes_on`: how long each answer took.
+/// Asks for one key every 2 ms, over a connection of its own, while `goes_on`: how long each answer
+/// took.
 pub fn round_trips(url: &str, goes_on: impl Fn() -> bool) -> Vec<u64> {
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut trips = Vec::new();
@@ -110,7 +126,13 @@ fn read(file: &Path, process: usize) -> Vec<Hold> {
     let hold = |line: &str| {
         let mut numbers = line.split(' ').map(|number| number.parse().unwrap());
         let mut next = || numbers.next();
-        Hold { acquired: next().unwrap(), unlock_called: next().unwrap(), lock_called: next().unwrap(), unlocking: next(), process }
+        Hold {
+            acquired: next().unwrap(),
+            unlock_called: next().unwrap(),
+            lock_called: next().unwrap(),
+            unlocking: next(),
+            process,
+        }
     };
     text.lines().map(hold).collect()
 }

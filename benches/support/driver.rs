@@ -1,5 +1,6 @@
-//! A contender of ours as a process of its own, which says and hears what the drivers in `tests/peers` do (PROTOCOL.md there).
-//! In the file of `benchcs` each line has a fourth number: how many nanoseconds unlock took.
+//! A contender of ours as a process of its own, which says and hears what the drivers in
+//! `tests/peers` do (PROTOCOL.md there). In the file of `benchcs` each line has a fourth number:
+//! how many nanoseconds unlock took.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write as _};
@@ -13,7 +14,8 @@ use super::contender::{Contender, Maker};
 
 const MS: u64 = 1_000_000;
 
-/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the process. After `condition` it waits until it is killed.
+/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the
+/// process. After `condition` it waits until it is killed.
 pub fn run(name: &str, url: &str) -> ! {
     let maker = Maker::new(name, url);
     let mut warmup = 200 * MS;
@@ -67,7 +69,13 @@ pub fn cycles(contender: &mut dyn Contender, n: u64) -> Vec<u64> {
     (0..n).map(cycle).collect()
 }
 
-fn spans(contender: &mut dyn Contender, seconds: u64, hold_us: u64, file: &str, start: u64) -> String {
+fn spans(
+    contender: &mut dyn Contender,
+    seconds: u64,
+    hold_us: u64,
+    file: &str,
+    start: u64,
+) -> String {
     let end = start + seconds * 1000 * MS;
     let (mut text, mut n, mut longest) = (String::new(), 0_u64, 0);
     loop {
@@ -94,7 +102,8 @@ fn spans(contender: &mut dyn Contender, seconds: u64, hold_us: u64, file: &str, 
     format!("ok {n} {}", longest / 1000)
 }
 
-/// Waits in a condition of a lock again and again, and writes down when each wait returned; until it is killed.
+/// Waits in a condition of a lock again and again, and writes down when each wait returned; until
+/// it is killed.
 fn waits(maker: &Maker, key: &str, file: &str) -> ! {
     let lock = maker.lock(key);
     let condition = lock.new_condition("bench").unwrap();
@@ -136,5 +145,11 @@ fn threads(maker: &Maker, key: &str, threads: u64, seconds: u64, warmup: u64) ->
     let counts = || shares.iter().map(|share| share.0);
     let longest = shares.iter().map(|share| share.1).max().unwrap_or(0);
     let list: String = counts().map(|n| format!(" {n}")).collect();
-    format!("ok {} {} {} {}{list}", counts().sum::<u64>(), counts().min().unwrap_or(0), counts().max().unwrap_or(0), longest / 1000)
+    format!(
+        "ok {} {} {} {}{list}",
+        counts().sum::<u64>(),
+        counts().min().unwrap_or(0),
+        counts().max().unwrap_or(0),
+        longest / 1000
+    )
 }

@@ -1,6 +1,7 @@
 //! What the benches share: placement, contenders and their processes, statistics, tables.
 //!
-//! A bench prints Markdown to standard output and its progress to standard error; `benches/run` gathers the former.
+//! A bench prints Markdown to standard output and its progress to standard error; `benches/run`
+//! gathers the former.
 #![allow(
     dead_code,
     clippy::unwrap_used,

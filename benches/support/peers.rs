@@ -1,11 +1,13 @@
-//! Contenders as processes: ours (this very program, as a driver), and the real libraries in `tests/peers`.
+//! Contenders as processes: ours (this very program, as a driver), and the real libraries in
+//! `tests/peers`.
 
 use std::env;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A driver that runs. It ends when it is dropped, or when this process does: at the end of its input.
+/// A driver that runs. It ends when it is dropped, or when this process does: at the end of its
+/// input.
 pub struct Driver {
     process: Child,
     say: Option<ChildStdin>,
@@ -31,13 +33,23 @@ pub const OURS_AGAIN: Peer = ours("A': distlock again", "ours");
 pub const OURS_APART: Peer = ours("distlock, local_hand_offs(0)", "ours-apart");
 pub const RAW: Peer = ours("raw, asks again at once", "raw");
 pub const RAW_1MS: Peer = ours("raw, pauses of 1 ms", "raw-1ms");
-pub const REDISSON: Peer = Peer { label: "Redisson", driver: "redisson", settings: &[], is_jvm: true };
-pub const JEDIS: Peer = Peer { label: "Jedis, pauses of 100 ms", driver: "jedis", settings: &["sleep 100"], is_jvm: true };
-pub const JEDIS_1MS: Peer = Peer { label: "Jedis, pauses of 1 ms", driver: "jedis", settings: &["sleep 1"], is_jvm: true };
-pub const REDIS_PY: Peer = Peer { label: "redis-py", driver: "redis-py", settings: &[], is_jvm: false };
-pub const REDSYNC: Peer = Peer { label: "redsync", driver: "redsync", settings: &[], is_jvm: false };
+pub const REDISSON: Peer =
+    Peer { label: "Redisson", driver: "redisson", settings: &[], is_jvm: true };
+pub const JEDIS: Peer = Peer {
+    label: "Jedis, pauses of 100 ms",
+    driver: "jedis",
+    settings: &["sleep 100"],
+    is_jvm: true,
+};
+pub const JEDIS_1MS: Peer =
+    Peer { label: "Jedis, pauses of 1 ms", driver: "jedis", settings: &["sleep 1"], is_jvm: true };
+pub const REDIS_PY: Peer =
+    Peer { label: "redis-py", driver: "redis-py", settings: &[], is_jvm: false };
+pub const REDSYNC: Peer =
+    Peer { label: "redsync", driver: "redsync", settings: &[], is_jvm: false };
 pub const RSLOCK: Peer = Peer { label: "rslock", driver: "rslock", settings: &[], is_jvm: false };
-pub const REDLOCK: Peer = Peer { label: "redlock", driver: "redlock", settings: &[], is_jvm: false };
+pub const REDLOCK: Peer =
+    Peer { label: "redlock", driver: "redlock", settings: &[], is_jvm: false };
 
 const fn ours(label: &'static str, driver: &'static str) -> Peer {
     Peer { label, driver, settings: &[], is_jvm: false }
@@ -58,7 +70,13 @@ impl Peer {
         } else {
             Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/run"))
         };
-        let spawned = command.arg(self.driver).arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        let spawned = command
+            .arg(self.driver)
+            .arg(url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn();
         let mut process = spawned.unwrap_or_else(|error| panic!("{}: {error}", self.driver));
         let say = process.stdin.take();
         let hear = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -80,11 +98,13 @@ impl Peer {
 
 /// Those of `peers` that can be started; the others are named in the report, in one line.
 pub fn built(peers: &[Peer], url: &str) -> Vec<Peer> {
-    let (built, missing): (Vec<Peer>, Vec<Peer>) = peers.iter().partition(|peer| peer.start(url).is_some());
+    let (built, missing): (Vec<Peer>, Vec<Peer>) =
+        peers.iter().partition(|peer| peer.start(url).is_some());
     if !missing.is_empty() {
         let names: Vec<&str> = missing.iter().map(|peer| peer.label).collect();
         println!(
-            "Left out, because they do not start (`tests/peers/build jvm redis-py redsync rust` builds them): {}.\n",
+            "Left out, because they do not start (`tests/peers/build jvm redis-py redsync rust` \
+             builds them): {}.\n",
             names.join("; ")
         );
     }
@@ -94,7 +114,8 @@ pub fn built(peers: &[Peer], url: &str) -> Vec<Peer> {
 impl Driver {
     /// Gives a command whose answer is taken later.
     pub fn tell(&mut self, command: &str) {
-        writeln!(self.say.as_mut().unwrap(), "{command}").unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        writeln!(self.say.as_mut().unwrap(), "{command}")
+            .unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
     /// The numbers of the next answer.

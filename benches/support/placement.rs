@@ -1,9 +1,11 @@
-//! Where client and server run. On a virtual machine with two cores this changes a cycle fourfold: a message to another core has to
-//! wake it first. So each bench chooses, says what it chose, and every contender is placed alike.
+//! Where client and server run. On a virtual machine with two cores this changes a cycle fourfold:
+//! a message to another core has to wake it first. So each bench chooses, says what it chose, and
+//! every contender is placed alike.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// A choice, by sched_setaffinity: inherited by every thread and process that is started afterwards.
+/// A choice, by sched_setaffinity: inherited by every thread and process that is started
+/// afterwards.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Place {
     /// Everything on one core.
@@ -37,10 +39,14 @@ impl Place {
     pub fn in_words(self) -> String {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         match self {
-            Self::One => format!("Placement: clients and server pinned to core {} (sched_setaffinity)", cores().last().unwrap()),
+            Self::One => format!(
+                "Placement: clients and server pinned to core {} (sched_setaffinity)",
+                cores().last().unwrap()
+            ),
             Self::Split => {
                 format!(
-                    "Placement: the server pinned to core {}, all clients to core {} (sched_setaffinity)",
+                    "Placement: the server pinned to core {}, all clients to core {} \
+                     (sched_setaffinity)",
                     first_core(),
                     cores().last().unwrap()
                 )

@@ -16,8 +16,9 @@ pub struct Side {
 /// The server's counters at one moment.
 #[derive(Clone, Copy)]
 pub struct Counters {
-    /// How often it has read from a client. A client that waits for each answer is read once per command, and commands inside
-    /// scripts do not count, which they do in the server's own commandstats.
+    /// How often it has read from a client. A client that waits for each answer is read once per
+    /// command, and commands inside scripts do not count, which they do in the server's own
+    /// commandstats.
     pub reads: u64,
     /// CPU time in microseconds.
     pub cpu_us: f64,
@@ -28,10 +29,17 @@ impl Side {
         Self { connection: server.connection() }
     }
 
-    /// The counters. Each call is itself one read, which the later of two calls leaves out by `since`.
+    /// The counters. Each call is itself one read, which the later of two calls leaves out by
+    /// `since`.
     pub fn counters(&mut self) -> Counters {
-        let info: String = redis::cmd("INFO").arg("stats").arg("cpu").query(&mut self.connection).unwrap();
-        let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap().to_owned();
+        let info: String =
+            redis::cmd("INFO").arg("stats").arg("cpu").query(&mut self.connection).unwrap();
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap()
+                .to_owned()
+        };
         let seconds = |name: &str| field(name).parse::<f64>().unwrap();
         Counters {
             reads: field("total_reads_processed").parse().unwrap(),
@@ -51,7 +59,13 @@ impl Side {
 
     /// Writes a lock that somebody else holds, for far longer than any bench takes.
     pub fn hold(&mut self, key: &str) {
-        redis::cmd("SET").arg(key).arg("somebody-else").arg("PX").arg(3_600_000).exec(&mut self.connection).unwrap();
+        redis::cmd("SET")
+            .arg(key)
+            .arg("somebody-else")
+            .arg("PX")
+            .arg(3_600_000)
+            .exec(&mut self.connection)
+            .unwrap();
     }
 }
 

@@ -32,7 +32,8 @@ pub fn jain(shares: &[u64]) -> f64 {
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let logs: Vec<(f64, f64)> = points.iter().map(|&(x, y)| (x.log2(), y.log2())).collect();
     let n = logs.len() as f64;
-    let (mean_x, mean_y) = (logs.iter().map(|p| p.0).sum::<f64>() / n, logs.iter().map(|p| p.1).sum::<f64>() / n);
+    let (mean_x, mean_y) =
+        (logs.iter().map(|p| p.0).sum::<f64>() / n, logs.iter().map(|p| p.1).sum::<f64>() / n);
     let above: f64 = logs.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
     let below: f64 = logs.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
     above / below

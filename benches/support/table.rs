@@ -17,17 +17,27 @@ impl Table {
     /// Prints it, names to the left and numbers to the right.
     pub fn print(&self) {
         let columns = self.rows[0].len();
-        let wide = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(2);
+        let wide = |column: usize| {
+            self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(2)
+        };
         let widths: Vec<usize> = (0..columns).map(wide).collect();
         let line = |row: &[String]| {
             let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(at, (cell, &width))| if at == 0 { format!(" {cell:<width$} |") } else { format!(" {cell:>width$} |") });
+            let cells = cells.map(|(at, (cell, &width))| {
+                if at == 0 { format!(" {cell:<width$} |") } else { format!(" {cell:>width$} |") }
+            });
             println!("|{}", cells.collect::<String>());
         };
         line(&self.rows[0]);
         let rule = widths.iter().enumerate();
         let rule: String = rule
-            .map(|(at, &width)| if at == 0 { format!("{}|", "-".repeat(width + 2)) } else { format!("{}:|", "-".repeat(width + 1)) })
+            .map(|(at, &width)| {
+                if at == 0 {
+                    format!("{}|", "-".repeat(width + 2))
+                } else {
+                    format!("{}:|", "-".repeat(width + 1))
+                }
+            })
             .collect();
         println!("|{rule}");
         self.rows[1..].iter().for_each(|row| line(row));

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token, Withdraw, Within};
+use distlock::testing::{
+    Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token,
+    Withdraw, Within,
+};
 use distlock::{Error, Holder, LockOptions};
 
 /// What was seen.
@@ -12,7 +15,8 @@ use distlock::{Error, Holder, LockOptions};
 pub struct Seen {
     /// When each lease was last granted or asked to be extended with success.
     last: HashMap<String, Instant>,
-    /// How far behind a third of the lease each extend was sent, in nanoseconds; those before their time count as 0.
+    /// How far behind a third of the lease each extend was sent, in nanoseconds; those before their
+    /// time count as 0.
     pub late: Vec<u64>,
     /// How much of its lease each had left when its extend was answered, as a share of the lease.
     pub margins: Vec<f64>,

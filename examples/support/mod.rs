@@ -1,4 +1,5 @@
-//! What the examples share: a server and a directory to play with, a progress line, and how an example ends.
+//! What the examples share: a server and a directory to play with, a progress line, and how an
+//! example ends.
 #![allow(dead_code, reason = "no example uses all of it")]
 
 use std::error::Error;
@@ -15,7 +16,8 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 /// Whatever ends an example early. It is shown as one line.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// Exit code 0 for `Ok(true)`; 1 for `Ok(false)`, when the example did not come out as it should; 2 for what it could not even try.
+/// Exit code 0 for `Ok(true)`; 1 for `Ok(false)`, when the example did not come out as it should; 2
+/// for what it could not even try.
 pub fn end(result: Result<bool, Failure>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -33,16 +35,20 @@ pub fn end(result: Result<bool, Failure>) -> ExitCode {
     }
 }
 
-/// Sends a signal, such as `STOP`. The shell has `kill` built in; a program of that name may be missing.
+/// Sends a signal, such as `STOP`. The shell has `kill` built in; a program of that name may be
+/// missing.
 pub fn signal(pid: u32, name: &str) -> Result<(), Failure> {
-    let sent = Command::new("/bin/sh").args(["-c", r#"kill -s "$1" "$2""#, "kill", name, &pid.to_string()]).status()?;
+    let sent = Command::new("/bin/sh")
+        .args(["-c", r#"kill -s "$1" "$2""#, "kill", name, &pid.to_string()])
+        .status()?;
     if sent.success() { Ok(()) } else { Err(format!("cannot send {name} to process {pid}").into()) }
 }
 
 /// All lines of these files, or of the crate's own sources.
 pub fn read_lines(files: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let mut files = files.to_vec();
-    let mut folders = Vec::from_iter(files.is_empty().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
+    let mut folders =
+        Vec::from_iter(files.is_empty().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
     while let Some(folder) = folders.pop() {
         for entry in folder.read_dir().map_err(|error| format!("{}: {error}", folder.display()))? {
             let path = entry?.path();
@@ -68,7 +74,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits until the pipe from us is closed, by `drop` or because we died, and clears up: no signal to us can leave anything behind.
+/// Waits until the pipe from us is closed, by `drop` or because we died, and clears up: no signal
+/// to us can leave anything behind.
 const KEEPER: &str = r#"
 dir=$1; shift
 [ $# = 0 ] || "$@" </dev/null >"$dir/redis.log" 2>&1 &
@@ -80,9 +87,11 @@ wait
 rm -rf "$dir"
 "#;
 
-/// A Redis to use, and a directory of our own. What was started or made for it is gone after the drop.
+/// A Redis to use, and a directory of our own. What was started or made for it is gone after the
+/// drop.
 pub struct Sandbox {
-    /// The server's URL. May hold a password: for the environment of a child, not for its arguments.
+    /// The server's URL. May hold a password: for the environment of a child, not for its
+    /// arguments.
     pub url: String,
     /// What to call the server in a sentence.
     pub server: &'static str,
@@ -94,10 +103,12 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// The server that `REDIS_URL` names; else a `redis-server` of our own; else the embedded store. Returns once it answers.
+    /// The server that `REDIS_URL` names; else a `redis-server` of our own; else the embedded
+    /// store. Returns once it answers.
     pub fn open() -> Result<Self, Failure> {
         let given = env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
-        let own = given.is_none() && Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
+        let own = given.is_none()
+            && Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
         let dir = tempfile::Builder::new().prefix("distlock-example-").tempdir()?.keep();
         let socket = dir.join("redis.sock");
         let mut keeper = Command::new("/bin/sh");
@@ -105,20 +116,31 @@ impl Sandbox {
         keeper.args(["-c", KEEPER, "keeper"]).arg(&dir).stdin(Stdio::piped()).process_group(0);
         if own {
             // On a unix socket: no port to find, and nobody else gets in.
-            keeper.args(["redis-server", "--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--dir").arg(&dir);
+            keeper
+                .args(["redis-server", "--port", "0", "--save", "", "--unixsocket"])
+                .arg(&socket)
+                .arg("--dir")
+                .arg(&dir);
         }
         let keeper = keeper.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let (url, server) = match given {
             Some(url) => (url, "the server of REDIS_URL"),
             None if own => (format!("redis+unix://{}", socket.display()), "a private redis-server"),
-            None => ("memory://example".to_owned(), "none, but memory:// (there is no redis-server, and REDIS_URL is not set)"),
+            None => (
+                "memory://example".to_owned(),
+                "none, but memory:// (there is no redis-server, and REDIS_URL is not set)",
+            ),
         };
         let sandbox = Self { is_shared: !url.starts_with("memory:"), url, server, dir, keeper };
         let start = Instant::now();
         while own && !socket.exists() {
             if start.elapsed() > Duration::from_secs(10) {
                 let log = fs::read_to_string(sandbox.dir.join("redis.log")).unwrap_or_default();
-                return Err(format!("redis-server did not start: {}", log.lines().last().unwrap_or("no reason given")).into());
+                return Err(format!(
+                    "redis-server did not start: {}",
+                    log.lines().last().unwrap_or("no reason given")
+                )
+                .into());
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -126,7 +148,8 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Has this child killed if we die: one that is paused would hear no other signal. `None` once it has ended.
+    /// Has this child killed if we die: one that is paused would hear no other signal. `None` once
+    /// it has ended.
     pub fn take_along(&self, child: Option<u32>) -> Result<(), Failure> {
         let line = child.map_or(String::new(), |pid| pid.to_string());
         Ok(self.keeper.stdin.as_ref().map_or(Ok(()), |mut pipe| writeln!(pipe, "{line}"))?)
@@ -155,8 +178,11 @@ pub struct Progress {
 impl Progress {
     /// For this many things of a kind, such as `lines`.
     pub fn new(length: u64, things: &'static str) -> Self {
-        let style = ProgressStyle::with_template(&format!("  {{wide_bar}} {{human_pos}} of {{human_len}} {things}, {{elapsed}}"));
-        let bar = ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let style = ProgressStyle::with_template(&format!(
+            "  {{wide_bar}} {{human_pos}} of {{human_len}} {things}, {{elapsed}}"
+        ));
+        let bar = ProgressBar::new(length)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { bar, plain: !stderr().is_terminal(), shown: 0 }
     }
 

@@ -15,7 +15,8 @@ pub struct Fences {
     pub count: u32,
 }
 
-/// A hand-off that a release made to a waiter: which attempt of it was served, and with which fences.
+/// A hand-off that a release made to a waiter: which attempt of it was served, and with which
+/// fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The number of the attempt whose entry in the queue was served (R15).
@@ -35,7 +36,8 @@ pub enum Rung {
     Grant(Grant),
 }
 
-/// Rung by a grant, a hint, its turn, an interrupt. A ring before the wait is not lost: the next wait returns at once.
+/// Rung by a grant, a hint, its turn, an interrupt. A ring before the wait is not lost: the next
+/// wait returns at once.
 #[derive(Debug, Default)]
 pub struct Bell {
     state: Mutex<State>,
@@ -84,7 +86,10 @@ impl Bell {
                     if clock.now() >= until {
                         return Rung::Silent;
                     }
-                    let (state, _) = self.changed.wait_timeout(state, clock.sleep_for(until)).unwrap_or_else(PoisonError::into_inner);
+                    let (state, _) = self
+                        .changed
+                        .wait_timeout(state, clock.sleep_for(until))
+                        .unwrap_or_else(PoisonError::into_inner);
                     state
                 }
             };

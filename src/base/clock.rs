@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where leases, waits and limits read the time: a test may advance it. What waits for a socket reads
-/// `Instant` itself. Both are the monotonic clock: a wall clock that is set must not move a lease.
+/// Where leases, waits and limits read the time: a test may advance it. What waits for a socket
+/// reads `Instant` itself. Both are the monotonic clock: a wall clock that is set must not move a
+/// lease.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     #[cfg(feature = "testing")]
@@ -33,14 +34,17 @@ impl Clock {
         Instant::now()
     }
 
-    /// The instant that lies `wait` ahead; `None`, which means no limit, where it is too far away to be one (R18).
+    /// The instant that lies `wait` ahead; `None`, which means no limit, where it is too far away
+    /// to be one (R18).
     pub(crate) fn after(&self, wait: Duration) -> Option<Instant> {
         self.now().checked_add(wait)
     }
 
-    /// How long a thread that wants to sleep until `until` may sleep before it looks at the clock again.
+    /// How long a thread that wants to sleep until `until` may sleep before it looks at the clock
+    /// again.
     ///
-    /// On the real clock that is the whole time. A fake clock moves without waking anybody, so its sleepers look every millisecond.
+    /// On the real clock that is the whole time. A fake clock moves without waking anybody, so its
+    /// sleepers look every millisecond.
     pub(crate) fn sleep_for(&self, until: Instant) -> Duration {
         #[cfg(feature = "testing")]
         if self.fake.is_some() {

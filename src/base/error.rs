@@ -18,27 +18,31 @@ pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// This thread does not hold the lock. The call changed nothing; another thread or process may hold it.
+    /// This thread does not hold the lock. The call changed nothing; another thread or process may
+    /// hold it.
     NotHeld,
-    /// This thread held the lock, and the lease was lost: it ran out, the server said that it belongs to
-    /// somebody else, or the client was closed. Another process may hold the lock now. From this
-    /// thread nothing is left behind for longer than the rest of one lease.
+    /// This thread held the lock, and the lease was lost: it ran out, the server said that it
+    /// belongs to somebody else, or the client was closed. Another process may hold the lock now.
+    /// From this thread nothing is left behind for longer than the rest of one lease.
     Lost,
-    /// The server did not answer, so nobody knows whether it did what was asked. After an unlock: the lock
-    /// may still be held on the server; the background goes on removing it, and it ends with its lease at
-    /// the latest. After an `extend`, a `force_unlock` or a notification: a lock that this thread holds
-    /// is held still.
+    /// The server did not answer, so nobody knows whether it did what was asked. After an unlock:
+    /// the lock may still be held on the server; the background goes on removing it, and it ends
+    /// with its lease at the latest. After an `extend`, a `force_unlock` or a notification: a lock
+    /// that this thread holds is held still.
     Unknown,
-    /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held: whatever an
-    /// unanswered attempt left is withdrawn in the background. Of a wait in a condition: held.
+    /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held:
+    /// whatever an unanswered attempt left is withdrawn in the background. Of a wait in a
+    /// condition: held.
     Interrupted,
-    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, each refused. Not held.
+    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, each refused. Not
+    /// held.
     Exhausted,
-    /// No lock could be had because the server did not answer, is down, loading or overloaded, or because
-    /// no pooled connection came free in time. Not held: whatever an unanswered attempt left is withdrawn
-    /// in the background.
+    /// No lock could be had because the server did not answer, is down, loading or overloaded, or
+    /// because no pooled connection came free in time. Not held: whatever an unanswered attempt
+    /// left is withdrawn in the background.
     Unavailable,
-    /// The server refuses this user: a wrong password, or no permission for a command or key. Not held.
+    /// The server refuses this user: a wrong password, or no permission for a command or key. Not
+    /// held.
     Denied,
     /// The lock's key holds data of another type, which was left alone. Not held.
     WrongType,
@@ -48,15 +52,16 @@ pub enum ErrorKind {
     Conflict,
     /// This store or layout cannot do what was asked. Nothing was sent.
     Unsupported,
-    /// The server answered with an error that none of the other kinds covers. Not held: whatever the call
-    /// may have left is withdrawn in the background.
+    /// The server answered with an error that none of the other kinds covers. Not held: whatever
+    /// the call may have left is withdrawn in the background.
     Server,
 }
 
 /// An error of this crate.
 ///
-/// It is opaque: ask for its [`kind`](Error::kind), or use the predicate for one kind. [`source`](StdError::source)
-/// gives the cause where there is one, such as the server's reply. Neither text ever holds a token, a password or a URL.
+/// It is opaque: ask for its [`kind`](Error::kind), or use the predicate for one kind.
+/// [`source`](StdError::source) gives the cause where there is one, such as the server's reply.
+/// Neither text ever holds a token, a password or a URL.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
@@ -92,7 +97,13 @@ macro_rules! predicates {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, lock_name: None, what: "lock", message: message.into(), source: None }))
+        Self(Box::new(Inner {
+            kind,
+            lock_name: None,
+            what: "lock",
+            message: message.into(),
+            source: None,
+        }))
     }
 
     pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
@@ -124,7 +135,8 @@ impl Error {
         self.0.kind
     }
 
-    /// The name of the lock or the rate limiter that the call was about, as it was given to the client; `None` where the call was about neither.
+    /// The name of the lock or the rate limiter that the call was about, as it was given to the
+    /// client; `None` where the call was about neither.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {
         self.0.lock_name.as_deref()

@@ -9,9 +9,10 @@ use super::locked;
 
 /// Ends the waits of the threads that were given it.
 ///
-/// Plain threads cannot be interrupted from outside, so a wait that shall be interruptible is handed an
-/// `Interrupt`; any thread that has a clone of it can end the wait. It stays set until [`reset`](Interrupt::reset), so a wait that
-/// begins later ends at once. Clones are the same interrupt.
+/// Plain threads cannot be interrupted from outside, so a wait that shall be interruptible is
+/// handed an `Interrupt`; any thread that has a clone of it can end the wait. It stays set until
+/// [`reset`](Interrupt::reset), so a wait that begins later ends at once. Clones are the same
+/// interrupt.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
@@ -40,7 +41,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-/// The bells to ring, by number: thousands of threads may wait with one interrupt, and each takes its own out again.
+/// The bells to ring, by number: thousands of threads may wait with one interrupt, and each takes
+/// its own out again.
 #[derive(Debug, Default)]
 struct Waiting {
     bells: HashMap<u64, Weak<Bell>>,
@@ -75,7 +77,8 @@ impl Interrupt {
 
     /// Has `bell` rung by this interrupt until the returned value is dropped.
     ///
-    /// The caller looks at [`is_interrupted`](Self::is_interrupted) *after* this, so an interrupt is either seen there or rings.
+    /// The caller looks at [`is_interrupted`](Self::is_interrupted) *after* this, so an interrupt
+    /// is either seen there or rings.
     pub(crate) fn rings(&self, bell: &Arc<Bell>) -> Ringing<'_> {
         let mut waiting = locked(&self.shared.waiting);
         waiting.last += 1;
@@ -119,7 +122,9 @@ mod tests {
         for out in [2, 0, 3, 4, 1] {
             ringing[out] = None;
             interrupt.interrupt();
-            for (bell, ringing) in bells.iter().zip(&ringing).filter(|(bell, _)| !Arc::ptr_eq(bell, &bells[3])) {
+            for (bell, ringing) in
+                bells.iter().zip(&ringing).filter(|(bell, _)| !Arc::ptr_eq(bell, &bells[3]))
+            {
                 assert_eq!(is_rung(bell), ringing.is_some());
             }
             assert!(is_rung(&bells[3]));
@@ -144,8 +149,12 @@ mod tests {
             (0..200).map(|_| one()).min().unwrap_or_default()
         };
         let alone = quickest();
-        let _others: Vec<_> = (0..20_000).map(|_| Bell::new()).map(|other| interrupt.rings(&other)).collect();
+        let _others: Vec<_> =
+            (0..20_000).map(|_| Bell::new()).map(|other| interrupt.rings(&other)).collect();
         let among_many = quickest();
-        assert!(among_many < alone * 20 + Duration::from_micros(10), "{among_many:?} instead of {alone:?}");
+        assert!(
+            among_many < alone * 20 + Duration::from_micros(10),
+            "{among_many:?} instead of {alone:?}"
+        );
     }
 }

@@ -28,7 +28,8 @@ pub struct ClientBuilder {
 pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl ClientBuilder {
-    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its own.
+    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its
+    /// own.
     ///
     /// They are opened when they are needed, and closed when nobody has used them for 20 to 50 s.
     #[must_use]
@@ -37,31 +38,36 @@ impl ClientBuilder {
         self
     }
 
-    /// How long one command may take, from the wait for a pooled connection to the end of its reply. Default 2 s; at least 1 ms, at most 1 h.
+    /// How long one command may take, from the wait for a pooled connection to the end of its
+    /// reply. Default 2 s; at least 1 ms, at most 1 h.
     ///
-    /// Linux may end the wait for a reply late, by at most an eighth of this: it rounds the timeouts of sockets up.
+    /// Linux may end the wait for a reply late, by at most an eighth of this: it rounds the
+    /// timeouts of sockets up.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
         self
     }
 
-    /// How long opening a connection may take: name resolution, TCP, TLS and AUTH together. Default 2 s; at least 1 ms, at most 1 h.
-    /// A command that needs a new connection has no longer than its own timeout for both.
+    /// How long opening a connection may take: name resolution, TCP, TLS and AUTH together. Default
+    /// 2 s; at least 1 ms, at most 1 h. A command that needs a new connection has no longer than
+    /// its own timeout for both.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
-    /// For how long `lock()` waits through an outage before it fails with `Unavailable`. Default 30 s.
+    /// For how long `lock()` waits through an outage before it fails with `Unavailable`. Default 30
+    /// s.
     #[must_use]
     pub fn max_outage(mut self, outage: Duration) -> Self {
         self.max_outage = outage;
         self
     }
 
-    /// What stands before each lock's name in its key, such as `lock:`. Default: nothing, the name is the key.
+    /// What stands before each lock's name in its key, such as `lock:`. Default: nothing, the name
+    /// is the key.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -77,9 +83,12 @@ impl ClientBuilder {
 
     /// Uses a pool that the program already has, instead of one of the client's own.
     ///
-    /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool delays no extend. The pool's own settings stand: with r2d2's default
-    /// `test_on_check_out` each check-out costs one more round trip, which r2d2 waits for without an end over a connection that has no read timeout: a call may then
-    /// last as long as the server is silent. Turn it off, or give the connections a timeout; those that the client has used have one. The connections are given the client's command timeout, and one that timed out or failed is
+    /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool
+    /// delays no extend. The pool's own settings stand: with r2d2's default `test_on_check_out`
+    /// each check-out costs one more round trip, which r2d2 waits for without an end over a
+    /// connection that has no read timeout: a call may then last as long as the server is silent.
+    /// Turn it off, or give the connections a timeout; those that the client has used have one. The
+    /// connections are given the client's command timeout, and one that timed out or failed is
     /// replaced by a closed one, which the pool then discards.
     #[must_use]
     pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
@@ -98,15 +107,18 @@ impl ClientBuilder {
     /// Makes the client. Never connects yet.
     ///
     /// # Errors
-    /// `InvalidInput` for a URL that cannot be understood or settings that cannot work, `Unsupported` for a URL that this build cannot use.
+    /// `InvalidInput` for a URL that cannot be understood or settings that cannot work,
+    /// `Unsupported` for a URL that this build cannot use.
     pub fn build(self) -> Result<Client> {
         self.settings.check()?;
         self.options.check()?;
-        let limits = Limits { command_timeout: self.settings.command_timeout, max_outage: self.max_outage };
+        let limits =
+            Limits { command_timeout: self.settings.command_timeout, max_outage: self.max_outage };
         let background = Background::new(self.clock.clone(), limits);
         let command_timeout = self.settings.command_timeout;
         #[allow(unused_mut, reason = "wrapped only for tests")]
-        let mut backend = Backend::new(self.settings, self.clock, &background.tokens, &background.cleaner)?;
+        let mut backend =
+            Backend::new(self.settings, self.clock, &background.tokens, &background.cleaner)?;
         #[cfg(feature = "testing")]
         if let Some(wrap) = self.wrap {
             backend.wrap(&wrap);
@@ -131,6 +143,9 @@ impl ClientBuilder {
 
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("key_prefix", &self.prefix).field("lock_options", &self.options).finish_non_exhaustive()
+        f.debug_struct("ClientBuilder")
+            .field("key_prefix", &self.prefix)
+            .field("lock_options", &self.options)
+            .finish_non_exhaustive()
     }
 }

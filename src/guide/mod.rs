@@ -1,4 +1,5 @@
-//! Longer pages: what is promised, how to port, how it works inside, and how to run it safely. Documentation only.
+//! Longer pages: what is promised, how to port, how it works inside, and how to run it safely.
+//! Documentation only.
 
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}

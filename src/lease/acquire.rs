@@ -23,9 +23,17 @@ pub(crate) struct Wait<'a> {
 
 impl Wait<'_> {
     /// An attempt had no answer. The error, once that is for the caller.
-    fn unanswered(&mut self, error: StoreError, now: Instant, background: &Background, out_of_time: bool) -> Result<Duration> {
+    fn unanswered(
+        &mut self,
+        error: StoreError,
+        now: Instant,
+        background: &Background,
+        out_of_time: bool,
+    ) -> Result<Duration> {
         let outage = now.saturating_duration_since(*self.silent_since.get_or_insert(now));
-        if out_of_time || (self.patience.deadline.is_none() && outage >= background.limits.max_outage) {
+        if out_of_time
+            || (self.patience.deadline.is_none() && outage >= background.limits.max_outage)
+        {
             return Err(error.into_error());
         }
         Ok(backoff::outage_pause())
@@ -36,15 +44,24 @@ impl Wait<'_> {
         if self.patience.trying {
             return Ok(None);
         }
-        Err(Error::new(ErrorKind::Exhausted, "every attempt was refused: the lock is held by another"))
+        Err(Error::new(
+            ErrorKind::Exhausted,
+            "every attempt was refused: the lock is held by another",
+        ))
     }
 }
 
 impl Acquisition {
-    /// Asks until granted, or until patience or attempts end: `Ok(None)` where that is an answer, and the last answer was a refusal.
+    /// Asks until granted, or until patience or attempts end: `Ok(None)` where that is an answer,
+    /// and the last answer was a refusal.
     ///
-    /// `refused`: what to go on from, where that is not an attempt but a refusal that was received before, with the rest of the lease in the way.
-    pub(crate) fn run(&mut self, wait: &mut Wait<'_>, mut refused: Option<Option<Duration>>) -> Result<Option<Arc<Lease>>> {
+    /// `refused`: what to go on from, where that is not an attempt but a refusal that was received
+    /// before, with the rest of the lease in the way.
+    pub(crate) fn run(
+        &mut self,
+        wait: &mut Wait<'_>,
+        mut refused: Option<Option<Duration>>,
+    ) -> Result<Option<Arc<Lease>>> {
         let background = Arc::clone(&self.background);
         let bell = Arc::clone(&self.bell);
         let patience = wait.patience;
@@ -68,8 +85,11 @@ impl Acquisition {
                     (self.pause_after_refusal(remaining), None)
                 }
                 Step::Failed(error) if error.permanent => return Err(error.into_error()),
-                // An idle connection that the server had closed: not an outage yet. The same token asks again over a fresh one.
-                Step::Failed(error) if error.stale && !std::mem::replace(&mut was_stale, true) => continue,
+                // An idle connection that the server had closed: not an outage yet. The same token
+                // asks again over a fresh one.
+                Step::Failed(error) if error.stale && !std::mem::replace(&mut was_stale, true) => {
+                    continue;
+                }
                 Step::Failed(error) => {
                     (wait.report)(Report::Unanswered);
                     (Duration::ZERO, Some(error))
@@ -85,14 +105,21 @@ impl Acquisition {
             };
             let until = wait.attempts.pause(now, now.checked_add(pause));
             let until = until.into_iter().chain(patience.deadline).min();
-            // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing is missed.
-            rings.get_or_insert_with(|| (background.closing.rings(&bell), patience.interrupt.map(|interrupt| interrupt.rings(&bell))));
+            // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing
+            // is missed.
+            rings.get_or_insert_with(|| {
+                (
+                    background.closing.rings(&bell),
+                    patience.interrupt.map(|interrupt| interrupt.rings(&bell)),
+                )
+            });
             patience.check(&background)?;
             if let Rung::Grant(grant) = bell.wait(&background.clock, until) {
                 match self.enter(grant) {
                     Ok(Some(lease)) => return Ok(Some(self.hand_out(lease))),
                     Ok(None) => {}
-                    // It was handed to us, and may be ours: at the deadline that is not "held by another".
+                    // It was handed to us, and may be ours: at the deadline that is not "held by
+                    // another".
                     Err(_) => _ = wait.silent_since.get_or_insert_with(|| background.clock.now()),
                 }
             }
@@ -101,7 +128,10 @@ impl Acquisition {
             if patience.is_over(background.clock.now()) {
                 return match wait.silent_since {
                     None => Ok(None),
-                    Some(_) => Err(Error::new(ErrorKind::Unavailable, "the server did not answer until the end of the wait")),
+                    Some(_) => Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "the server did not answer until the end of the wait",
+                    )),
                 };
             }
         }

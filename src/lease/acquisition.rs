@@ -1,4 +1,5 @@
-//! One acquisition: its token, its attempts, its place in the store's queue, and what it may leave behind there.
+//! One acquisition: its token, its attempts, its place in the store's queue, and what it may leave
+//! behind there.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -17,12 +18,14 @@ use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 
-/// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease (R20).
+/// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease
+/// (R20).
 const FIRST_LEASE: Duration = Duration::from_secs(3);
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
 ///
-/// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to another thread, place and all.
+/// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to
+/// another thread, place and all.
 pub(crate) struct Acquisition {
     pub(super) background: Arc<Background>,
     pub(super) store: Arc<dyn LeaseStore>,
@@ -48,7 +51,8 @@ pub(crate) struct Acquisition {
     _counted: Counted,
 }
 
-/// The last refusal that was received: what a hand-off must name, and what its validity counts from (R15).
+/// The last refusal that was received: what a hand-off must name, and what its validity counts from
+/// (R15).
 #[derive(Clone, Copy)]
 struct Refusal {
     attempt: u64,
@@ -110,11 +114,15 @@ impl Acquisition {
         let place = self.place(patience);
         let contended = self.attempts > 1 || contention.is_known();
         let deadline = patience.attempt_deadline(&self.background);
-        let answer = self.store.try_acquire(&Ask { deadline, ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended) });
+        let answer = self.store.try_acquire(&Ask {
+            deadline,
+            ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended)
+        });
         match answer {
             Ok(Answer::Granted { asked_at, fences }) => {
                 if self.attempts == 1 {
-                    // A store that was refused first, and granted it on a closer look, has asked where the waiter listens.
+                    // A store that was refused first, and granted it on a closer look, has asked
+                    // where the waiter listens.
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
@@ -132,7 +140,8 @@ impl Acquisition {
         }
     }
 
-    /// Before the first attempt under a caller's own value: what an earlier hold has left under it must not be undone beside this one.
+    /// Before the first attempt under a caller's own value: what an earlier hold has left under it
+    /// must not be undone beside this one.
     fn begin_use(&mut self, patience: &Patience<'_>) -> std::result::Result<(), StoreError> {
         if self.options.owner.is_some() && self.in_use.is_none() {
             let deadline = patience.attempt_deadline(&self.background);
@@ -159,8 +168,9 @@ impl Acquisition {
         }
     }
 
-    /// Whether a key that holds our token already is ours. Nobody has seen a fresh token before its first attempt; a caller's own value may be there
-    /// for somebody else, unless an attempt of ours may have put it there.
+    /// Whether a key that holds our token already is ours. Nobody has seen a fresh token before its
+    /// first attempt; a caller's own value may be there for somebody else, unless an attempt of
+    /// ours may have put it there.
     fn may_be_mine(&self) -> bool {
         self.unanswered || (self.options.owner.is_none() && self.attempts > 1)
     }
@@ -168,7 +178,8 @@ impl Acquisition {
     pub(super) fn refused_at(&mut self, asked_at: Instant, heard: bool) {
         let took = self.background.clock.now().saturating_duration_since(asked_at);
         self.refusal = Some(Refusal { attempt: self.attempts, asked_at, took, heard });
-        self.left_behind |= self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
+        self.left_behind |=
+            self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
     }
 
     pub(super) fn no_answer(&mut self, error: StoreError) -> StoreError {
@@ -177,14 +188,18 @@ impl Acquisition {
         error
     }
 
-    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence with it.
+    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence
+    /// with it.
     pub(super) fn too_late(&mut self) -> StoreError {
         self.left_behind = true;
-        StoreError::not_sent(ErrorKind::Unavailable, "the lock was granted so late that the lease had run out, or without its fence")
+        StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "the lock was granted so late that the lease had run out, or without its fence",
+        )
     }
 
-    /// The store is undoing the last attempt, which takes its token with it. What it does not know of is left to the cleaner: a grant that we
-    /// did not take because it came too late.
+    /// The store is undoing the last attempt, which takes its token with it. What it does not know
+    /// of is left to the cleaner: a grant that we did not take because it came too late.
     pub(super) fn change_token(&mut self) -> Result<()> {
         if self.attempts == 0 || !self.store.undoes_attempts() || self.options.owner.is_some() {
             return Ok(());
@@ -201,7 +216,8 @@ impl Acquisition {
 
     /// What to leave in the store's queue, if this acquisition queues.
     fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
-        let queues = !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
+        let queues =
+            !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
         (queues && self.store.queues()).then(|| self.waiting())
     }
 
@@ -214,7 +230,9 @@ impl Acquisition {
         let woken = heard && self.listening.get().is_some_and(Option::is_some);
         let pause = backoff::pause(self.options.retry, woken, self.first_lease());
         // A key that simply runs out is taken at once by whoever asks then.
-        remaining.map_or(pause, |remaining| pause.min(remaining.saturating_add(Duration::from_millis(1))))
+        remaining.map_or(pause, |remaining| {
+            pause.min(remaining.saturating_add(Duration::from_millis(1)))
+        })
     }
 
     fn first_lease(&self) -> Duration {
@@ -237,8 +255,14 @@ impl Acquisition {
     }
 
     /// A grant that was answered in time (R2) becomes a lease.
-    pub(super) fn granted(&mut self, asked_at: Instant, length: Duration, fences: Option<Fences>) -> Option<Arc<Lease>> {
-        // Without the fence that was asked for, the resource would not be protected: as if it had not been granted.
+    pub(super) fn granted(
+        &mut self,
+        asked_at: Instant,
+        length: Duration,
+        fences: Option<Fences>,
+    ) -> Option<Arc<Lease>> {
+        // Without the fence that was asked for, the resource would not be protected: as if it had
+        // not been granted.
         let is_whole = fences.is_some() || !self.options.fenced;
         if !is_whole || self.background.clock.now() >= valid_until(asked_at, length) {
             return None;
@@ -251,33 +275,48 @@ impl Acquisition {
             fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
-            // Whoever was in a condition may have been notified, and what it was notified of is used up by the first word of this lease: only
-            // then is it certain that the wait has come to something.
+            // Whoever was in a condition may have been notified, and what it was notified of is
+            // used up by the first word of this lease: only then is it certain that the wait has
+            // come to something.
             settles: self.was_in_condition,
             in_use: self.in_use.take(),
         };
         let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
-        Some(Arc::new(Lease::new(key, token, store, Arc::clone(&self.keeper), self.background.clock.clone(), terms)))
+        Some(Arc::new(Lease::new(
+            key,
+            token,
+            store,
+            Arc::clone(&self.keeper),
+            self.background.clock.clone(),
+            terms,
+        )))
     }
 
-    /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we received (R15):
+    /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we
+    /// received (R15):
     ///
     /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
     /// 2. the grant runs out, B acquires; attempt 2 is refused;
-    /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no lease.
+    /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no
+    ///    lease.
     ///
-    /// `Err`: it had to be made whole first, and the server did not say whether it was. The next attempt asks.
+    /// `Err`: it had to be made whole first, and the server did not say whether it was. The next
+    /// attempt asks.
     pub(super) fn enter(&mut self, grant: Grant) -> Result<Option<Arc<Lease>>, StoreError> {
-        let Some(refusal) = self.refusal.filter(|refusal| grant.attempt == refusal.attempt) else { return Ok(None) };
+        let Some(refusal) = self.refusal.filter(|refusal| grant.attempt == refusal.attempt) else {
+            return Ok(None);
+        };
         if grant.fences.is_some() != self.options.fenced {
             return Ok(None);
         }
         let first = self.first_lease();
-        let left = valid_until(refusal.asked_at, first).saturating_duration_since(self.background.clock.now());
+        let left = valid_until(refusal.asked_at, first)
+            .saturating_duration_since(self.background.clock.now());
         if left.is_zero() {
             return Ok(None);
         }
-        // Nobody would make this one whole, or it would count as an extend; or it would end before renewal has made it whole.
+        // Nobody would make this one whole, or it would count as an extend; or it would end before
+        // renewal has made it whole.
         let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
         if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
             return self.make_whole(grant.fences);
@@ -285,11 +324,18 @@ impl Acquisition {
         Ok(self.granted(refusal.asked_at, first, grant.fences))
     }
 
-    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more; the next attempt asks, with the same token.
+    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more;
+    /// the next attempt asks, with the same token.
     fn make_whole(&mut self, fences: Option<Fences>) -> Result<Option<Arc<Lease>>, StoreError> {
         let asked_at = self.background.clock.now();
-        let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease, settles: false };
-        let is_ours = self.store.end_in(&whole, End::NotBefore, self.background.command_deadline())?;
+        let whole = Extend {
+            key: &self.key,
+            token: &self.token,
+            lease: self.options.lease,
+            settles: false,
+        };
+        let is_ours =
+            self.store.end_in(&whole, End::NotBefore, self.background.command_deadline())?;
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 
@@ -304,13 +350,18 @@ impl Acquisition {
         lease
     }
 
-    /// Ends without a grant, and withdraws what may be left behind: on this thread, if the caller's time allows it.
+    /// Ends without a grant, and withdraws what may be left behind: on this thread, if the caller's
+    /// time allows it.
     ///
-    /// The server answers then, and a place that stays for a moment longer may be handed the lock: whoever was told "held by another" would find it
-    /// held by nobody he knows. But a caller whose time is over is not kept for one more round trip that would end later than an attempt may (R13):
+    /// The server answers then, and a place that stays for a moment longer may be handed the lock:
+    /// whoever was told "held by another" would find it held by nobody he knows. But a caller whose
+    /// time is over is not kept for one more round trip that would end later than an attempt may
+    /// (R13):
     ///
-    /// 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2 s;
-    /// 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s: 2.4 s, instead of at most 2.05.
+    /// 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2
+    ///    s;
+    /// 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s:
+    ///    2.4 s, instead of at most 2.05.
     pub(crate) fn give_up(mut self, wait: &Wait<'_>) {
         let latest = wait.patience.attempt_deadline(&self.background);
         let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
@@ -331,13 +382,17 @@ pub(super) struct Waiting<'a> {
 impl Place for Waiting<'_> {
     fn address(&self) -> Option<&str> {
         let waiter = self.acquisition;
-        let listening = waiter.listening.get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
+        let listening = waiter
+            .listening
+            .get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
         listening.as_ref().map(|listening| &*listening.address)
     }
 
     fn alive_for(&self) -> Duration {
-        // Three pauses, and not so few milliseconds that a question over a slow line comes after its own end.
-        let pause = backoff::longest_pause(self.acquisition.options.retry, true).max(backoff::longest_pause(None, true));
+        // Three pauses, and not so few milliseconds that a question over a slow line comes after
+        // its own end.
+        let pause = backoff::longest_pause(self.acquisition.options.retry, true)
+            .max(backoff::longest_pause(None, true));
         pause.saturating_mul(3)
     }
 

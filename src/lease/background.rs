@@ -1,4 +1,5 @@
-//! What the leases of one client have in common: the clock, the limits, and the threads that look after them.
+//! What the leases of one client have in common: the clock, the limits, and the threads that look
+//! after them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 
-/// What every lease of one client shares: the clock, the limits, and the threads that look after leases.
+/// What every lease of one client shares: the clock, the limits, and the threads that look after
+/// leases.
 pub(crate) struct Background {
     pub(crate) clock: Clock,
     pub(crate) limits: Limits,
@@ -38,7 +40,12 @@ impl Background {
         let cleaner = cleaner::Cleaner::new(clock.clone(), limits);
         let acquiring = Count::default();
         Self {
-            renewal: renewal::Renewal::new(clock.clone(), limits, cleaner.clone(), acquiring.clone()),
+            renewal: renewal::Renewal::new(
+                clock.clone(),
+                limits,
+                cleaner.clone(),
+                acquiring.clone(),
+            ),
             cleaner,
             notifier: notify::Notifier::new(),
             tokens: Tokens::default(),
@@ -52,13 +59,14 @@ impl Background {
 
     /// Starts the threads that a lease needs, unless they run already. Before it is asked for.
     pub(crate) fn start(&self) -> Result<()> {
-        self.cleaner
-            .start()
-            .and_then(|()| self.renewal.start())
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases").because(error))
+        self.cleaner.start().and_then(|()| self.renewal.start()).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases")
+                .because(error)
+        })
     }
 
-    /// An error once the client is being closed, and in a forked child. To be asked before anything is locked.
+    /// An error once the client is being closed, and in a forked child. To be asked before anything
+    /// is locked.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.check_process()?;
         if self.closing.is_interrupted() {
@@ -67,8 +75,9 @@ impl Background {
         Ok(())
     }
 
-    /// Whether this process is a fork of the one that made the client. Then nothing here may be waited for: none of the threads is in this process, and one of
-    /// them may have held any of these mutexes when it was copied (R11).
+    /// Whether this process is a fork of the one that made the client. Then nothing here may be
+    /// waited for: none of the threads is in this process, and one of them may have held any of
+    /// these mutexes when it was copied (R11).
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
@@ -76,7 +85,9 @@ impl Background {
     /// An error in a fork of the process that made the client.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_forked() {
-            return Err(Error::unsupported("the client belongs to the process that this one was forked from: make a new one"));
+            return Err(Error::unsupported(
+                "the client belongs to the process that this one was forked from: make a new one",
+            ));
         }
         Ok(())
     }

@@ -8,8 +8,9 @@ use crate::base::options::Retry;
 const WOKEN: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1500));
 /// One that nobody wakes has to poll.
 const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(80));
-/// While the server does not answer. Together with the node's gate it bounds how late its return is seen: a little longer than the gate's pause, or a lone
-/// waiter would find the gate shut after every second of its own probes.
+/// While the server does not answer. Together with the node's gate it bounds how late its return is
+/// seen: a little longer than the gate's pause, or a lone waiter would find the gate shut after
+/// every second of its own probes.
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
 /// The shortest pause of a thread that was told when to come back.
@@ -30,7 +31,8 @@ pub(crate) fn condition_life() -> Duration {
 
 /// The pause after a refusal.
 ///
-/// `first_lease`: what a hand-off grants. It counts from the last attempt that was refused, so half of it must be left after the longest pause.
+/// `first_lease`: what a hand-off grants. It counts from the last attempt that was refused, so half
+/// of it must be left after the longest pause.
 pub(crate) fn pause(retry: Option<Retry>, woken: bool, first_lease: Duration) -> Duration {
     let (min, max) = match retry {
         Some(retry) => (retry.min, retry.max),
@@ -50,17 +52,23 @@ pub(crate) fn outage_pause() -> Duration {
     between(OUTAGE.0, OUTAGE.1)
 }
 
-/// The pause of a thread that was told to come back after `wait`: never none, and not in step with others that were told the same.
+/// The pause of a thread that was told to come back after `wait`: never none, and not in step with
+/// others that were told the same.
 pub(crate) fn room_pause(wait: Duration) -> Duration {
     wait.saturating_add(between(Duration::ZERO, SHORTEST)).max(SHORTEST)
 }
 
 fn between(min: Duration, max: Duration) -> Duration {
     let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
-    if span == 0 { min } else { min + Duration::from_nanos(random() % (span + u64::from(span < u64::MAX))) }
+    if span == 0 {
+        min
+    } else {
+        min + Duration::from_nanos(random() % (span + u64::from(span < u64::MAX)))
+    }
 }
 
-/// A number that other waiters do not draw. Jitter needs no more than that, so the seed of std's hash maps is enough.
+/// A number that other waiters do not draw. Jitter needs no more than that, so the seed of std's
+/// hash maps is enough.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(())
@@ -82,7 +90,9 @@ mod tests {
     #[test]
     fn the_guide_names_the_pauses() {
         let guide = include_str!("../guide/internals.md");
-        for (after, (min, max)) in [("refused, and nobody wakes it", POLLING), ("not answered", OUTAGE)] {
+        for (after, (min, max)) in
+            [("refused, and nobody wakes it", POLLING), ("not answered", OUTAGE)]
+        {
             let row = format!("| {after} | {} to {} ms |", min.as_millis(), max.as_millis());
             assert!(guide.contains(&row), "{row}");
         }

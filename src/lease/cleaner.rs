@@ -25,8 +25,9 @@ use crate::base::locked;
 /// 2. we withdraw over another connection: "not ours";
 /// 3. the attempt arrives, is granted, and nobody knows.
 ///
-/// Our own kernel forgets what it has not delivered when the connection is closed (it is reset), so what can arrive late is
-/// what already waits at the server, which is read within moments of the server's next answer, or what a middle-box keeps.
+/// Our own kernel forgets what it has not delivered when the connection is closed (it is reset), so
+/// what can arrive late is what already waits at the server, which is read within moments of the
+/// server's next answer, or what a middle-box keeps.
 const SETTLE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
@@ -80,7 +81,8 @@ struct Shared {
 struct State {
     jobs: Vec<Job>,
     last_number: u64,
-    /// The values of callers that acquisitions and leases use now. What is left of an earlier use waits for its end.
+    /// The values of callers that acquisitions and leases use now. What is left of an earlier use
+    /// waits for its end.
     in_use: Vec<(Key, Token)>,
     /// Until when to go on trying, once the client is closed.
     closing: Option<Instant>,
@@ -112,7 +114,10 @@ impl Job {
     /// Whether nothing is left to do after an answer at `now`.
     fn is_settled(&self, now: Instant) -> bool {
         let may_arrive = self.what.in_flight || (self.what.reused && self.release_in_flight);
-        !may_arrive || self.answered_at.is_some_and(|answered| now.saturating_duration_since(answered) >= SETTLE)
+        !may_arrive
+            || self
+                .answered_at
+                .is_some_and(|answered| now.saturating_duration_since(answered) >= SETTLE)
     }
 }
 
@@ -142,20 +147,23 @@ impl Cleaner {
         Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
-    /// Starts the thread. Before a lease is asked for: a thread that dies while it holds cannot start another.
+    /// Starts the thread. Before a lease is asked for: a thread that dies while it holds cannot
+    /// start another.
     pub(crate) fn start(&self) -> io::Result<()> {
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
     }
 
-    /// Withdraws soon, and again until nothing can be left. Once the client is closed: at once, on this thread, and only once.
+    /// Withdraws soon, and again until nothing can be left. Once the client is closed: at once, on
+    /// this thread, and only once.
     pub(crate) fn withdraw(&self, what: Withdrawal) {
         if let Err(what) = self.add(what) {
             let _ = what.try_once(self.thread.command_deadline());
         }
     }
 
-    /// Withdraws at once, on this thread; what is not answered by the deadline is left to the background.
+    /// Withdraws at once, on this thread; what is not answered by the deadline is left to the
+    /// background.
     pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) {
         if let Err(error) = what.try_once(deadline) {
             what.release_in_flight |= error.may_have_run;
@@ -163,13 +171,14 @@ impl Cleaner {
         }
     }
 
-    /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it. After `close` it does nothing: closing
-    /// released every hold.
+    /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it.
+    /// After `close` it does nothing: closing released every hold.
     pub(crate) fn withdraw_later(&self, what: Withdrawal) {
         let _ = self.add(what);
     }
 
-    /// Notes what a store goes on undoing by itself, and had no answer for yet: closing asks until there is one.
+    /// Notes what a store goes on undoing by itself, and had no answer for yet: closing asks until
+    /// there is one.
     pub(crate) fn leave_to_the_store(&self, what: Withdrawal) {
         let _ = self.add_job(Withdrawal { release_in_flight: false, ..what }, true);
     }
@@ -188,32 +197,59 @@ impl Cleaner {
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
         let next = if by_store { now + what.lease } else { now };
         let (since, pause) = (now, FIRST_PAUSE);
-        let job = Job { number, what, since, next, pause, answered_at: None, release_in_flight, running: false, tries: 0, by_store };
+        let job = Job {
+            number,
+            what,
+            since,
+            next,
+            pause,
+            answered_at: None,
+            release_in_flight,
+            running: false,
+            tries: 0,
+            by_store,
+        };
         state.jobs.push(job);
         drop(state);
         let _ = self.worker.send(Wake);
         Ok(())
     }
 
-    /// Begins to use a caller's own value, which may have been used before. A withdrawal of it never runs beside the new use:
+    /// Begins to use a caller's own value, which may have been used before. A withdrawal of it
+    /// never runs beside the new use:
     ///
-    /// 1. hold 1 ends, and its value is withdrawn in the background, again and again, because an attempt of it had no answer;
+    /// 1. hold 1 ends, and its value is withdrawn in the background, again and again, because an
+    ///    attempt of it had no answer;
     /// 2. hold 2 begins, under the same value;
     /// 3. the next withdrawal deletes hold 2.
     ///
-    /// So what is still to be withdrawn is forgotten here: a late copy of an attempt changes nothing while hold 2 lasts, and hold 2 withdraws
-    /// it in the end. Only a late copy of a *release* would delete hold 2: where one may be on its way, the use is refused.
-    pub(crate) fn reuse(&self, key: &Key, token: &Token, deadline: Instant) -> Result<InUse, StoreError> {
-        let refused = || StoreError::not_sent(ErrorKind::Unavailable, "an earlier hold with the same value is still being undone");
+    /// So what is still to be withdrawn is forgotten here: a late copy of an attempt changes
+    /// nothing while hold 2 lasts, and hold 2 withdraws it in the end. Only a late copy of a
+    /// *release* would delete hold 2: where one may be on its way, the use is refused.
+    pub(crate) fn reuse(
+        &self,
+        key: &Key,
+        token: &Token,
+        deadline: Instant,
+    ) -> Result<InUse, StoreError> {
+        let refused = || {
+            StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "an earlier hold with the same value is still being undone",
+            )
+        };
         let name = (key.clone(), token.clone());
         let Thread { shared, clock, .. } = &self.thread;
         let mut state = locked(&shared.state);
-        while state.in_use.contains(&name) || state.jobs.iter().any(|job| job.running && job.is(key, token)) {
+        while state.in_use.contains(&name)
+            || state.jobs.iter().any(|job| job.running && job.is(key, token))
+        {
             let left = clock.sleep_for(deadline);
             if left.is_zero() {
                 return Err(refused());
             }
-            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state =
+                shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         if state.jobs.iter().any(|job| job.is(key, token) && job.release_in_flight) {
             return Err(refused());
@@ -233,7 +269,11 @@ impl Cleaner {
 
     /// How many locks may still be held on the server, because nobody has answered.
     pub(crate) fn unanswered(&self) -> usize {
-        locked(&self.thread.shared.state).jobs.iter().filter(|job| job.answered_at.is_none()).count()
+        locked(&self.thread.shared.state)
+            .jobs
+            .iter()
+            .filter(|job| job.answered_at.is_none())
+            .count()
     }
 }
 
@@ -251,7 +291,10 @@ impl Thread {
             if due.is_empty() {
                 let closed = match next {
                     None => wake.recv().is_err(),
-                    Some(next) => matches!(wake.recv_timeout(self.clock.sleep_for(next)), Err(RecvTimeoutError::Disconnected)),
+                    Some(next) => matches!(
+                        wake.recv_timeout(self.clock.sleep_for(next)),
+                        Err(RecvTimeoutError::Disconnected)
+                    ),
                 };
                 if closed {
                     return self.drain();
@@ -263,17 +306,22 @@ impl Thread {
     }
 
     /// Takes the jobs of one store that `wanted` chooses, or says when the next one is due.
-    fn take(&self, wanted: impl Fn(&Job) -> bool) -> (Vec<(u64, Arc<Withdrawal>)>, Option<Instant>) {
+    fn take(
+        &self,
+        wanted: impl Fn(&Job) -> bool,
+    ) -> (Vec<(u64, Arc<Withdrawal>)>, Option<Instant>) {
         let mut state = locked(&self.shared.state);
         let State { jobs, in_use, .. } = &mut *state;
         let is_free = |job: &Job| !in_use.iter().any(|(key, token)| job.is(key, token));
         let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
-        let mut chosen: Vec<&mut Job> = jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
+        let mut chosen: Vec<&mut Job> =
+            jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
         // Many that fail again and again keep nothing else waiting.
         chosen.sort_by_key(|job| job.tries);
         let mut taken: Vec<(u64, Arc<Withdrawal>)> = Vec::new();
         for job in chosen {
-            let same_store = taken.first().is_none_or(|(_, first)| Arc::ptr_eq(&first.store, &job.what.store));
+            let same_store =
+                taken.first().is_none_or(|(_, first)| Arc::ptr_eq(&first.store, &job.what.store));
             if taken.len() < BULK && same_store {
                 (job.running, job.tries) = (true, job.tries + 1);
                 taken.push((job.number, Arc::clone(&job.what)));
@@ -282,11 +330,16 @@ impl Thread {
         (taken, next)
     }
 
-    /// Tries these once. `false`: not all were answered. `all`: go on also where the store goes on by itself.
+    /// Tries these once. `false`: not all were answered. `all`: go on also where the store goes on
+    /// by itself.
     fn withdraw(&self, due: &[(u64, Arc<Withdrawal>)], deadline: Instant, all: bool) -> bool {
         let Some((_, first)) = due.first() else { return true };
-        for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst)) {
-            log::warn!("lock {:?}: a thread ended while it held the lock; it is released now", what.name);
+        for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst))
+        {
+            log::warn!(
+                "lock {:?}: a thread ended while it held the lock; it is released now",
+                what.name
+            );
         }
         let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
         let mut answers = first.store.withdraw(&what, deadline).into_iter();
@@ -295,7 +348,9 @@ impl Thread {
         let (mut answered, mut unanswered) = (true, Vec::new());
         let mut state = locked(&self.shared.state);
         for (number, what) in due {
-            let Some(at) = state.jobs.iter().position(|job| job.number == *number) else { continue };
+            let Some(at) = state.jobs.iter().position(|job| job.number == *number) else {
+                continue;
+            };
             let Some(job) = state.jobs.get_mut(at) else { continue };
             job.running = false;
             let ended = match answers.next() {
@@ -314,7 +369,8 @@ impl Thread {
                         job.answered_at = None;
                     }
                     if by_itself {
-                        (job.by_store, job.release_in_flight, job.next) = (true, false, job.since + what.lease);
+                        (job.by_store, job.release_in_flight, job.next) =
+                            (true, false, job.since + what.lease);
                     }
                     // What cannot be withdrawn for lack of a permission ends with its lease.
                     error.permanent && now.saturating_duration_since(job.since) >= what.lease
@@ -329,9 +385,13 @@ impl Thread {
             }
         }
         if !answered {
-            // One that is not answered holds up the others for its whole deadline: let them all wait for the server's return.
+            // One that is not answered holds up the others for its whole deadline: let them all
+            // wait for the server's return.
             let again = now + backoff::outage_pause();
-            let same_store = state.jobs.iter_mut().filter(|job| !job.by_store && Arc::ptr_eq(&job.what.store, &first.store));
+            let same_store = state
+                .jobs
+                .iter_mut()
+                .filter(|job| !job.by_store && Arc::ptr_eq(&job.what.store, &first.store));
             same_store.for_each(|job| job.next = job.next.max(again));
         }
         drop(state);
@@ -342,7 +402,8 @@ impl Thread {
         answered
     }
 
-    /// The client is being closed: whatever has not been answered is tried until it is, or until the time is over.
+    /// The client is being closed: whatever has not been answered is tried until it is, or until
+    /// the time is over.
     fn drain(&self) {
         let until = locked(&self.shared.state).closing.unwrap_or_else(|| self.clock.now());
         let mut deadline = self.command_deadline();
@@ -363,7 +424,12 @@ impl Thread {
         }
         let mut state = locked(&self.shared.state);
         state.ended = true;
-        let left: Vec<_> = state.jobs.iter().filter(|job| job.answered_at.is_none()).map(|job| Arc::clone(&job.what)).collect();
+        let left: Vec<_> = state
+            .jobs
+            .iter()
+            .filter(|job| job.answered_at.is_none())
+            .map(|job| Arc::clone(&job.what))
+            .collect();
         drop(state);
         for what in left {
             log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
@@ -394,6 +460,8 @@ impl Withdrawal {
 
     fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
         let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
-        answer.inspect_err(|error| log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message))
+        answer.inspect_err(|error| {
+            log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message)
+        })
     }
 }

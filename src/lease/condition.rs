@@ -34,9 +34,11 @@ pub(crate) enum Failed {
 }
 
 impl Acquisition {
-    /// Enters `condition`, which releases the lease of `release`, and waits there. `released` is called as soon as the lease is known to be gone.
+    /// Enters `condition`, which releases the lease of `release`, and waits there. `released` is
+    /// called as soon as the lease is known to be gone.
     ///
-    /// Each question is the same one: "let me in if I still hold; else tell me how I stand". So an answer that was lost is found out by asking again:
+    /// Each question is the same one: "let me in if I still hold; else tell me how I stand". So an
+    /// answer that was lost is found out by asking again:
     ///
     /// 1. we enter, and release; the answer is lost;
     /// 2. somebody notifies us, and releases: the lock is ours;
@@ -69,7 +71,9 @@ impl Acquisition {
             match not_sent.take() {
                 Some(_) if interrupted => {
                     let interrupted = "the wait was interrupted; the lock is held";
-                    return Err(self.failed(entered, Error::new(ErrorKind::Interrupted, interrupted)));
+                    return Err(
+                        self.failed(entered, Error::new(ErrorKind::Interrupted, interrupted))
+                    );
                 }
                 Some(error) if timed_out => return Err(self.failed(entered, error.into_error())),
                 _ => {}
@@ -96,10 +100,12 @@ impl Acquisition {
                         false => backoff::condition_pause(),
                     }
                 }
-                Ok(InCondition::Granted { asked_at, fences }) => match self.grant_at(asked_at, fences) {
-                    Some(lease) => return Ok(Woken::Granted(lease)),
-                    None => backoff::outage_pause(),
-                },
+                Ok(InCondition::Granted { asked_at, fences }) => {
+                    match self.grant_at(asked_at, fences) {
+                        Some(lease) => return Ok(Woken::Granted(lease)),
+                        None => backoff::outage_pause(),
+                    }
+                }
                 Ok(InCondition::Notified { asked_at, remaining, heard }) => {
                     self.refused_at(asked_at, heard);
                     self.condition = None;
@@ -119,7 +125,8 @@ impl Acquisition {
                     self.condition = None;
                     return Err(Failed::Lost);
                 }
-                // An answer was lost, and since then the server has lost both the lease and our place: woken for no reason.
+                // An answer was lost, and since then the server has lost both the lease and our
+                // place: woken for no reason.
                 Ok(InCondition::NotOurs) => {
                     self.condition = None;
                     released();
@@ -141,7 +148,10 @@ impl Acquisition {
                 }
             };
             let until = background.clock.now() + pause;
-            let until = patience.deadline.filter(|_| !timed_out).map_or(until, |deadline| deadline.min(until));
+            let until = patience
+                .deadline
+                .filter(|_| !timed_out)
+                .map_or(until, |deadline| deadline.min(until));
             if let Rung::Grant(grant) = bell.wait(&background.clock, Some(until))
                 && entered
                 && let Ok(Some(lease)) = self.enter(grant)
@@ -174,7 +184,8 @@ impl Acquisition {
         Failed::Unknown(if error.kind() == ErrorKind::Interrupted {
             error
         } else {
-            Error::new(ErrorKind::Unavailable, "the wait in a condition ended without the lock").because(error)
+            Error::new(ErrorKind::Unavailable, "the wait in a condition ended without the lock")
+                .because(error)
         })
     }
 }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
 
-/// How often closing looks. Counting is part of every lock and unlock, and closing happens once: so nobody is woken.
+/// How often closing looks. Counting is part of every lock and unlock, and closing happens once: so
+/// nobody is woken.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Counts them.

@@ -16,9 +16,10 @@ struct Parts {
 impl Key {
     /// The key with this text.
     ///
-    /// Companion keys begin with its stem, which Redis Cluster hashes to the same slot: `{key}:` where the key has no hash tag of its own,
-    /// else `key::`. The two forms differ so that the locks `x` and `{x}` never share a companion: a shared queue
-    /// would hand one lock to a waiter of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
+    /// Companion keys begin with its stem, which Redis Cluster hashes to the same slot: `{key}:`
+    /// where the key has no hash tag of its own, else `key::`. The two forms differ so that the
+    /// locks `x` and `{x}` never share a companion: a shared queue would hand one lock to a waiter
+    /// of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
     #[must_use]
     pub fn new(full: String) -> Self {
         let stem = if has_hash_tag(&full) { format!("{full}::") } else { format!("{{{full}}}:") };
@@ -44,9 +45,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whether Redis Cluster hashes only a part of the key: what stands between the first `{` and the next `}`, if anything does.
+/// Whether Redis Cluster hashes only a part of the key: what stands between the first `{` and the
+/// next `}`, if anything does.
 fn has_hash_tag(key: &str) -> bool {
-    key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).is_some_and(|(tag, _)| !tag.is_empty())
+    key.split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .is_some_and(|(tag, _)| !tag.is_empty())
 }
 
 #[cfg(test)]
@@ -62,8 +66,10 @@ mod tests {
 
     #[test]
     fn no_two_locks_share_a_companion() {
-        let names = ["x", "{x}", "a}b", "{a}b}", "{}x", "{{}x}", "x:", "x::", "{x}:", "{x}::", "{{x}:}"];
-        let stems: std::collections::HashSet<_> = names.iter().map(|name| Key::new((*name).into()).stem().to_owned()).collect();
+        let names =
+            ["x", "{x}", "a}b", "{a}b}", "{}x", "{{}x}", "x:", "x::", "{x}:", "{x}::", "{{x}:}"];
+        let stems: std::collections::HashSet<_> =
+            names.iter().map(|name| Key::new((*name).into()).stem().to_owned()).collect();
         assert_eq!(stems.len(), names.len());
     }
 }

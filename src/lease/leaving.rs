@@ -37,12 +37,24 @@ struct Ours {
 impl<'a> Leaving<'a> {
     /// Of a lease that is released.
     pub(crate) fn new(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
-        Self { background, lease, is_counted: false, ours: RefCell::default(), is_over: Cell::new(false) }
+        Self {
+            background,
+            lease,
+            is_counted: false,
+            ours: RefCell::default(),
+            is_over: Cell::new(false),
+        }
     }
 
     /// Of a lease that is released for a wait in a condition: its acquisition is counted already.
     pub(crate) fn of_a_wait(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
-        Self { background, lease, is_counted: true, ours: RefCell::default(), is_over: Cell::new(false) }
+        Self {
+            background,
+            lease,
+            is_counted: true,
+            ours: RefCell::default(),
+            is_over: Cell::new(false),
+        }
     }
 
     /// Takes the lease out of renewal, so that no extend of ours follows its release (R8).
@@ -80,7 +92,12 @@ impl<'a> Leaving<'a> {
 
     /// The request that releases it. `may_be_sent` is [`take`](Leaving::take).
     pub(crate) fn release<'b>(&'b self, may_be_sent: &'b dyn Fn() -> bool) -> Release<'b> {
-        Release { key: &self.lease.key, token: &self.lease.token, settles: self.lease.settles(), may_be_sent }
+        Release {
+            key: &self.lease.key,
+            token: &self.lease.token,
+            settles: self.lease.settles(),
+            may_be_sent,
+        }
     }
 
     pub(crate) fn lease(&self) -> &'a Arc<Lease> {

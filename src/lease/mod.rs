@@ -40,7 +40,8 @@ pub(crate) enum Ended {
         /// Whether a copy of the release, which had no answer, may still be on its way.
         copy_in_flight: bool,
     },
-    /// Nobody wants it any more, and the store may hold it still: its release had no answer, or none was sent.
+    /// Nobody wants it any more, and the store may hold it still: its release had no answer, or
+    /// none was sent.
     GivenUp {
         /// Whether a release may be on its way.
         release_sent: bool,
@@ -65,9 +66,11 @@ pub(crate) struct Lease {
     until: AtomicU64,
     /// Why it is over; the first reason stays.
     reason: AtomicUsize,
-    /// Whether it has ended, in whatever way: until then a release that the server confirms is simply a release.
+    /// Whether it has ended, in whatever way: until then a release that the server confirms is
+    /// simply a release.
     ended: AtomicBool,
-    /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run after the release (R5).
+    /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run
+    /// after the release (R5).
     unsettled: bool,
     /// Whether the token is the caller's own value.
     reuses_value: bool,
@@ -79,13 +82,15 @@ pub(crate) struct Lease {
     in_use: Mutex<Option<cleaner::InUse>>,
     /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
     listening: OnceLock<store::Listening>,
-    /// Whether the server has not heard of us since it handed us the lock: it keeps the notification that woke us until then.
+    /// Whether the server has not heard of us since it handed us the lock: it keeps the
+    /// notification that woke us until then.
     settles: AtomicBool,
     /// How many notifications have been sent under it.
     notifications: AtomicU64,
     /// What has been done to its end.
     moves: Mutex<Moves>,
-    /// How many times renewal may still move the end; `u32::MAX`: as often as it takes. Kept here, because a wait takes the lease out of the book for a while.
+    /// How many times renewal may still move the end; `u32::MAX`: as often as it takes. Kept here,
+    /// because a wait takes the lease out of the book for a while.
     pub(super) extends_left: AtomicU32,
     /// Its entry in the renewal's book.
     pub(super) entry: AtomicUsize,
@@ -101,17 +106,20 @@ struct Moves {
     shortening: Option<u64>,
 }
 
-/// How often a lease had been shortened when an extend was sent; `None`: just then it was being shortened.
+/// How often a lease had been shortened when an extend was sent; `None`: just then it was being
+/// shortened.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark(Option<u64>);
 
-/// What is taken off a lease's length for clocks that run at slightly different rates: 1 % and 2 ms (R1).
+/// What is taken off a lease's length for clocks that run at slightly different rates: 1 % and 2 ms
+/// (R1).
 pub(crate) fn drift(length: Duration) -> Duration {
     length / 100 + Duration::from_millis(2)
 }
 
-/// The end of the validity of a lease of `length` that was asked for at `asked_at` (R1): counted from before the first byte was
-/// sent, because the server's clock for it starts at some moment after that.
+/// The end of the validity of a lease of `length` that was asked for at `asked_at` (R1): counted
+/// from before the first byte was sent, because the server's clock for it starts at some moment
+/// after that.
 pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + length.saturating_sub(drift(length))
 }
@@ -134,7 +142,14 @@ pub(crate) struct Terms {
 }
 
 impl Lease {
-    pub(crate) fn new(key: Key, token: Token, store: Arc<dyn LeaseStore>, keeper: Arc<dyn Keeper>, clock: Clock, terms: Terms) -> Self {
+    pub(crate) fn new(
+        key: Key,
+        token: Token,
+        store: Arc<dyn LeaseStore>,
+        keeper: Arc<dyn Keeper>,
+        clock: Clock,
+        terms: Terms,
+    ) -> Self {
         let origin = terms.asked_at;
         let lease = Self {
             key,
@@ -150,13 +165,14 @@ impl Lease {
             unsettled: terms.unsettled,
             reuses_value: terms.in_use.is_some(),
             // The first holder gets the first of the block.
-            next_fence: AtomicU64::new(
-                terms.fences.map_or(0, |fences| fences.last.saturating_sub(u64::from(fences.count.saturating_sub(1))).max(1)),
-            ),
-            // One fence for each hand-off, and the server may have reserved fewer than were asked for (R16).
-            hand_offs: AtomicU64::new(u64::from(
-                terms.fences.map_or(terms.hand_offs, |fences| terms.hand_offs.min(fences.count.saturating_sub(1))),
-            )),
+            next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| {
+                fences.last.saturating_sub(u64::from(fences.count.saturating_sub(1))).max(1)
+            })),
+            // One fence for each hand-off, and the server may have reserved fewer than were asked
+            // for (R16).
+            hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| {
+                terms.hand_offs.min(fences.count.saturating_sub(1))
+            }))),
             in_use: Mutex::new(terms.in_use),
             listening: OnceLock::new(),
             settles: AtomicBool::new(terms.settles),
@@ -169,7 +185,9 @@ impl Lease {
             }),
             entry: AtomicUsize::new(0),
         };
-        lease.until.store(lease.stamp(valid_until(terms.asked_at, terms.granted)), Ordering::SeqCst);
+        lease
+            .until
+            .store(lease.stamp(valid_until(terms.asked_at, terms.granted)), Ordering::SeqCst);
         lease
     }
 
@@ -184,7 +202,8 @@ impl Lease {
         (until != OVER).then(|| self.origin + Duration::from_nanos(until))
     }
 
-    /// Whether this process's own monotonic clock says that the lease has not run out. Once `false`, always `false`.
+    /// Whether this process's own monotonic clock says that the lease has not run out. Once
+    /// `false`, always `false`.
     pub(crate) fn is_valid(&self) -> bool {
         loop {
             let until = self.until.load(Ordering::SeqCst);
@@ -194,8 +213,10 @@ impl Lease {
             if self.stamp(self.clock.now()) < until {
                 return true;
             }
-            // Run out. Renewal may move the end at this very moment; whoever is first decides, and a validity that was seen ended stays ended.
-            if self.until.compare_exchange(until, OVER, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            // Run out. Renewal may move the end at this very moment; whoever is first decides, and
+            // a validity that was seen ended stays ended.
+            if self.until.compare_exchange(until, OVER, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            {
                 self.set_reason(LostReason::Expired);
                 return false;
             }
@@ -221,9 +242,11 @@ impl Lease {
         Mark(moves.shortening.is_none().then_some(moves.count))
     }
 
-    /// Moves the end of the validity to a later one, after the server confirmed an extend that was asked for at `asked_at`. `false`: it was over before.
+    /// Moves the end of the validity to a later one, after the server confirmed an extend that was
+    /// asked for at `asked_at`. `false`: it was over before.
     ///
-    /// An answer does not count where a shortening was on its way since it was asked for: the two may have been carried out in either order.
+    /// An answer does not count where a shortening was on its way since it was asked for: the two
+    /// may have been carried out in either order.
     pub(crate) fn extended(&self, mark: Mark, asked_at: Instant, length: Duration) -> bool {
         let moves = locked(&self.moves);
         if moves.shortening.is_some() || mark.0 != Some(moves.count) {
@@ -232,14 +255,16 @@ impl Lease {
         self.move_to(valid_until(asked_at, length), |old, new| new > old)
     }
 
-    /// Before a shortening is sent: the server may carry it out and the answer get lost, so our end moves first. `false`: an
-    /// earlier one is still without an answer. Until that has come nothing makes the lease longer, because a late copy would shorten it unseen.
+    /// Before a shortening is sent: the server may carry it out and the answer get lost, so our end
+    /// moves first. `false`: an earlier one is still without an answer. Until that has come nothing
+    /// makes the lease longer, because a late copy would shorten it unseen.
     pub(crate) fn begin_shortening(&self, asked_at: Instant, length: Duration) -> bool {
         let mut moves = locked(&self.moves);
         if moves.shortening.is_some() {
             return false;
         }
-        *moves = Moves { count: moves.count + 1, shortening: Some(self.until.load(Ordering::SeqCst)) };
+        *moves =
+            Moves { count: moves.count + 1, shortening: Some(self.until.load(Ordering::SeqCst)) };
         self.move_to(valid_until(asked_at, length), |old, new| new < old);
         true
     }
@@ -250,7 +275,8 @@ impl Lease {
         *moves = Moves { count: moves.count + 1, shortening: None };
     }
 
-    /// The shortening was certainly not sent: the end is what it was before, unless the validity has been seen to end meanwhile.
+    /// The shortening was certainly not sent: the end is what it was before, unless the validity
+    /// has been seen to end meanwhile.
     pub(crate) fn cancel_shortening(&self) {
         let mut moves = locked(&self.moves);
         let before = moves.shortening.take();
@@ -269,7 +295,13 @@ impl Lease {
         let new = self.stamp(end);
         while self.is_valid() {
             let old = self.until.load(Ordering::SeqCst);
-            if old != OVER && (!wanted(old, new) || self.until.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()) {
+            if old != OVER
+                && (!wanted(old, new)
+                    || self
+                        .until
+                        .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+                        .is_ok())
+            {
                 return self.is_valid();
             }
         }
@@ -286,26 +318,36 @@ impl Lease {
         let _ = self.reason.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Ends the lease, once: the first way in which it ends is the one that counts. `false`: it had ended before.
+    /// Ends the lease, once: the first way in which it ends is the one that counts. `false`: it had
+    /// ended before.
     ///
-    /// What may be left on the server is handed to the cleaner first, so that it is known before another thread has its turn.
+    /// What may be left on the server is handed to the cleaner first, so that it is known before
+    /// another thread has its turn.
     fn finish(self: &Arc<Self>, cleaner: &Cleaner, how: Ended) -> bool {
         self.end(if let Ended::Lost(reason) = how { reason } else { LostReason::Expired });
         if self.ended.swap(true, Ordering::SeqCst) {
             return false;
         }
         // A store that undoes by itself has begun to with the release.
-        let by_store = self.store.undoes_attempts() && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
-        // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the next hold of a caller's own value (R38).
-        let released_late = matches!(how, Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true });
+        let by_store = self.store.undoes_attempts()
+            && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
+        // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the
+        // next hold of a caller's own value (R38).
+        let released_late = matches!(
+            how,
+            Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true }
+        );
         let release_in_flight = released_late || self.is_being_shortened();
         let may_be_left = match how {
-            Ended::Released { .. } | Ended::Lost(LostReason::Taken) => self.unsettled || (self.reuses_value && release_in_flight),
+            Ended::Released { .. } | Ended::Lost(LostReason::Taken) => {
+                self.unsettled || (self.reuses_value && release_in_flight)
+            }
             _ => true,
         };
         if may_be_left {
             let abandoned = how == Ended::Abandoned;
-            let what = Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
+            let what =
+                Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
             match how {
                 Ended::Released { .. } if by_store => {}
                 _ if by_store => cleaner.leave_to_the_store(what),
@@ -335,11 +377,13 @@ impl Lease {
         (fence != 0).then_some(fence)
     }
 
-    /// Takes one local hand-off off the lease, and moves to the next fence of the block. `false`: none is left.
+    /// Takes one local hand-off off the lease, and moves to the next fence of the block. `false`:
+    /// none is left.
     pub(crate) fn take_hand_off(&self) -> bool {
         let left = self.hand_offs.load(Ordering::SeqCst);
-        // One that may be shortened unseen would take the next thread's validity with it.
-        // Nor one that was extended beyond its length: if this process dies, the lock shall be free within one lease.
+        // One that may be shortened unseen would take the next thread's validity with it. Nor one
+        // that was extended beyond its length: if this process dies, the lock shall be free within
+        // one lease.
         if left == 0 || self.is_being_shortened() || self.remaining() > self.length {
             return false;
         }

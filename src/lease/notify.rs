@@ -24,9 +24,11 @@ pub(crate) trait Keeper: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its validity ran out: it was not renewed any more, the server could not be reached in time, or the process was paused.
+    /// Its validity ran out: it was not renewed any more, the server could not be reached in time,
+    /// or the process was paused.
     Expired,
-    /// The server said that it is not ours: the key was deleted or overwritten, or the lease ran out there.
+    /// The server said that it is not ours: the key was deleted or overwritten, or the lease ran
+    /// out there.
     Taken,
     /// The client was closed.
     Closed,
@@ -50,7 +52,8 @@ impl LostReason {
     }
 }
 
-/// A lease that was lost while it was held; what an [`on_lost`](crate::RedisLock::on_lost) callback is given.
+/// A lease that was lost while it was held; what an [`on_lost`](crate::RedisLock::on_lost) callback
+/// is given.
 #[derive(Debug, Clone)]
 pub struct Lost {
     name: Arc<str>,
@@ -104,7 +107,10 @@ impl Notifier {
             }
         });
         if let Err(error) = started {
-            log::error!("lock {:?}: lost, and no thread could be started to tell it: {error}", lost.name());
+            log::error!(
+                "lock {:?}: lost, and no thread could be started to tell it: {error}",
+                lost.name()
+            );
         }
         // After the client was closed there is nobody to tell.
         let _ = self.worker.send((callback, lost));

@@ -8,7 +8,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::LockOptions;
 
-/// How often a lock that was seen contended is asked for in the way that suits contention before that is forgotten.
+/// How often a lock that was seen contended is asked for in the way that suits contention before
+/// that is forgotten.
 const REMEMBERED: u32 = 16;
 
 /// How long a caller is willing to wait.
@@ -16,7 +17,8 @@ const REMEMBERED: u32 = 16;
 pub(crate) struct Patience<'a> {
     /// One attempt only: `try_lock(ZERO)`.
     pub(crate) once: bool,
-    /// When the wait ends; `None`: never. Whether that is an answer or an error is for `trying` to say.
+    /// When the wait ends; `None`: never. Whether that is an answer or an error is for `trying` to
+    /// say.
     pub(crate) deadline: Option<Instant>,
     /// Whether running out of time or attempts is an answer: `try_lock`.
     pub(crate) trying: bool,
@@ -33,11 +35,13 @@ impl Patience<'_> {
         Ok(())
     }
 
-    /// Until when an attempt may wait for its answer: one command timeout, and no longer than that after the caller's own deadline (R13). A thread whose local
-    /// turn comes late has less.
+    /// Until when an attempt may wait for its answer: one command timeout, and no longer than that
+    /// after the caller's own deadline (R13). A thread whose local turn comes late has less.
     pub(super) fn attempt_deadline(&self, background: &Background) -> Instant {
         let whole = background.command_deadline();
-        let latest = self.deadline.and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
+        let latest = self
+            .deadline
+            .and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
         latest.map_or(whole, |latest| whole.min(latest))
     }
 
@@ -71,8 +75,8 @@ impl Attempts {
         self.left != Some(0)
     }
 
-    /// Uses one up, unless the last pause is not over yet: what a wake-up made come early is an extra one, or hints would use all of them up
-    /// within one pause. `false`: it was the last.
+    /// Uses one up, unless the last pause is not over yet: what a wake-up made come early is an
+    /// extra one, or hints would use all of them up within one pause. `false`: it was the last.
     pub(super) fn use_one_at(&mut self, now: Instant) -> bool {
         self.due.is_some_and(|due| now < due) || self.use_one()
     }
@@ -91,7 +95,8 @@ impl Attempts {
     }
 }
 
-/// Whether a lock was just seen contended. Then the simple first attempt, which cannot queue, would be a round trip for nothing.
+/// Whether a lock was just seen contended. Then the simple first attempt, which cannot queue, would
+/// be a round trip for nothing.
 #[derive(Default)]
 pub(crate) struct Contention(AtomicU32);
 
@@ -104,7 +109,8 @@ impl Contention {
         self.0.store(REMEMBERED, Ordering::Relaxed);
     }
 
-    /// Granted at the first attempt: a little is forgotten. Only the thread whose turn it is gets here.
+    /// Granted at the first attempt: a little is forgotten. Only the thread whose turn it is gets
+    /// here.
     pub(super) fn not_seen(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }

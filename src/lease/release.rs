@@ -48,23 +48,31 @@ impl Background {
         }
     }
 
-    /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the questions may have arrived, or do so yet, without an answer.
-    fn ask_to_release(&self, leaving: &Leaving<'_>, unanswered: &mut bool) -> Result<Gone, StoreError> {
+    /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the
+    /// questions may have arrived, or do so yet, without an answer.
+    fn ask_to_release(
+        &self,
+        leaving: &Leaving<'_>,
+        unanswered: &mut bool,
+    ) -> Result<Gone, StoreError> {
         let lease = leaving.lease();
         let take = || leaving.take();
         let mut deadline = self.command_deadline();
         let mut repeated = false;
         loop {
             let error = match lease.store.release(&leaving.release(&take), deadline) {
-                // A release without an answer has run after all: nobody else can have taken it while it was valid.
+                // A release without an answer has run after all: nobody else can have taken it
+                // while it was valid.
                 Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
-                // It may have been that, or the end of the lease, or somebody else: nobody knows any more.
+                // It may have been that, or the end of the lease, or somebody else: nobody knows
+                // any more.
                 Ok(Gone::NotOurs) if *unanswered => {
                     let late = "the lease ran out before it was known whether it had been released";
                     return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
                 }
                 Ok(gone) => return Ok(gone),
-                // It goes on by itself. A second question would be answered "not ours" by the nodes that the first has reached.
+                // It goes on by itself. A second question would be answered "not ours" by the nodes
+                // that the first has reached.
                 Err(error) if lease.store.undoes_attempts() => {
                     *unanswered |= error.may_have_run;
                     return Err(error);
@@ -77,7 +85,8 @@ impl Background {
             }
             let timed_out = self.clock.now() >= deadline;
             if timed_out && *unanswered && !repeated && lease.is_valid() {
-                // An idle connection may have died without a word, or one reply got lost: the next connection tells.
+                // An idle connection may have died without a word, or one reply got lost: the next
+                // connection tells.
                 repeated = true;
                 deadline = self.command_deadline();
                 continue;

@@ -20,23 +20,28 @@ use crate::base::clock::Clock;
 use crate::base::locked;
 use book::{Book, Sleep};
 
-/// At most this many leases in one call: so few that the call ends well before the next short lease is due,
+/// At most this many leases in one call: so few that the call ends well before the next short lease
+/// is due,
 const BULK: usize = 1024;
-/// and of leases of at least [`LONG`]: each call costs a round trip, on a slow line too, and thousands may be due together.
+/// and of leases of at least [`LONG`]: each call costs a round trip, on a slow line too, and
+/// thousands may be due together.
 const LONG_BULK: usize = 4096;
-/// Extends of long leases are brought forward to a common beat, so that thousands of them go out together, and no later than their time although the
-/// batch before them took a round trip; leases shorter than [`LONG`] are not.
+/// Extends of long leases are brought forward to a common beat, so that thousands of them go out
+/// together, and no later than their time although the batch before them took a round trip; leases
+/// shorter than [`LONG`] are not.
 const BEAT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3);
-/// A hand-off grants a short lease first, and renewal makes it whole once the hold has lasted for this long: at once, as far as a paused process is
-/// concerned (R20), and so late that a hold of less than a millisecond costs no extend.
+/// A hand-off grants a short lease first, and renewal makes it whole once the hold has lasted for
+/// this long: at once, as far as a paused process is concerned (R20), and so late that a hold of
+/// less than a millisecond costs no extend.
 const FIRST: Duration = Duration::from_millis(10);
 
 fn bulk(lease: &Lease) -> usize {
     if lease.length < LONG { BULK } else { LONG_BULK }
 }
 
-/// Looks after the leases that are held: one thread per client, started with the first lease, stopped over a channel.
+/// Looks after the leases that are held: one thread per client, started with the first lease,
+/// stopped over a channel.
 pub(crate) struct Renewal {
     worker: Worker<Wake>,
     thread: Thread,
@@ -61,11 +66,19 @@ impl Renewal {
     pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner, under_way: Count) -> Self {
         Self {
             worker: Worker::new("distlock-renewal"),
-            thread: Thread { book: Arc::default(), origin: clock.now(), clock, limits, cleaner, under_way },
+            thread: Thread {
+                book: Arc::default(),
+                origin: clock.now(),
+                clock,
+                limits,
+                cleaner,
+                under_way,
+            },
         }
     }
 
-    /// Starts the thread. Before a lease is asked for, so that one that was granted is always looked after (R8).
+    /// Starts the thread. Before a lease is asked for, so that one that was granted is always
+    /// looked after (R8).
     pub(crate) fn start(&self) -> io::Result<()> {
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
@@ -81,7 +94,8 @@ impl Renewal {
         let now = self.thread.clock.now();
         book.pace.granted_within(now.saturating_duration_since(lease.origin));
         let mut due = self.thread.next_due(lease, extends_left, now);
-        if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length)) {
+        if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length))
+        {
             due = due.min(now + FIRST);
         }
         book.insert(lease, due);
@@ -90,7 +104,8 @@ impl Renewal {
         true
     }
 
-    /// Looks after `lease` as before it was removed, also if that is done again and again. `false`: the client was closed meanwhile.
+    /// Looks after `lease` as before it was removed, also if that is done again and again. `false`:
+    /// the client was closed meanwhile.
     pub(crate) fn put_back(&self, lease: &Arc<Lease>, due: Instant) -> bool {
         let mut book = locked(&self.thread.book);
         if book.closed {
@@ -101,8 +116,9 @@ impl Renewal {
         true
     }
 
-    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way may still arrive: it compares the token. Result: when it
-    /// was due; `None`: it was not looked after any more.
+    /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way
+    /// may still arrive: it compares the token. Result: when it was due; `None`: it was not looked
+    /// after any more.
     pub(crate) fn remove(&self, lease: &Lease) -> Option<Instant> {
         locked(&self.thread.book).remove(lease)
     }
@@ -111,7 +127,11 @@ impl Renewal {
     pub(crate) fn reschedule(&self, lease: &Lease) {
         let mut book = locked(&self.thread.book);
         let due = book.with_entry(lease, |entry| {
-            self.thread.next_due(&entry.lease, entry.lease.extends_left.load(Ordering::SeqCst), self.thread.clock.now())
+            self.thread.next_due(
+                &entry.lease,
+                entry.lease.extends_left.load(Ordering::SeqCst),
+                self.thread.clock.now(),
+            )
         });
         if let Some(due) = due {
             book.set_due(lease, due);
@@ -145,7 +165,12 @@ impl Renewal {
         book.due.clear();
         let entries = std::mem::take(&mut book.entries);
         drop(book);
-        entries.into_iter().flatten().map(|entry| entry.lease).inspect(|lease| lease.entry.store(0, Ordering::SeqCst)).collect()
+        entries
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.lease)
+            .inspect(|lease| lease.entry.store(0, Ordering::SeqCst))
+            .collect()
     }
 
     pub(crate) fn stop(&self) -> Stopped {
@@ -157,7 +182,8 @@ impl Renewal {
 struct Due {
     lease: Arc<Lease>,
     extends_left: u32,
-    /// How long to wait for the answer: so short that three tries fit into a validity, the first of them after a third of it.
+    /// How long to wait for the answer: so short that three tries fit into a validity, the first of
+    /// them after a third of it.
     patience: Duration,
 }
 
@@ -181,7 +207,10 @@ impl Thread {
                     continue;
                 }
                 Sleep::Until(until) => {
-                    matches!(wake.recv_timeout(self.clock.sleep_for(until)), Err(RecvTimeoutError::Disconnected))
+                    matches!(
+                        wake.recv_timeout(self.clock.sleep_for(until)),
+                        Err(RecvTimeoutError::Disconnected)
+                    )
                 }
                 Sleep::Forever => wake.recv().is_err(),
             };
@@ -202,9 +231,16 @@ impl Thread {
             }
             *extends_left > 0
         });
-        let mut due: Vec<Due> = found.into_iter().map(|(lease, extends_left)| Due::new(lease, extends_left)).collect();
-        // One store after another, the most urgent first; leases of very different urgency never share a call, because its deadline suits the most urgent.
-        let urgency = |due: &Due| (Arc::as_ptr(&due.lease.store).cast::<()>() as usize, due.patience.as_millis().checked_ilog2());
+        let mut due: Vec<Due> =
+            found.into_iter().map(|(lease, extends_left)| Due::new(lease, extends_left)).collect();
+        // One store after another, the most urgent first; leases of very different urgency never
+        // share a call, because its deadline suits the most urgent.
+        let urgency = |due: &Due| {
+            (
+                Arc::as_ptr(&due.lease.store).cast::<()>() as usize,
+                due.patience.as_millis().checked_ilog2(),
+            )
+        };
         due.sort_by_key(urgency);
         for group in due.chunk_by(|a, b| urgency(a) == urgency(b)) {
             let most = group.first().map_or(BULK, |due| bulk(&due.lease));
@@ -222,36 +258,53 @@ impl Thread {
         let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked: Vec<_> = bulk
             .iter()
-            .map(|Due { lease, .. }| Extend { key: &lease.key, token: &lease.token, lease: lease.length, settles: lease.settles() })
+            .map(|Due { lease, .. }| Extend {
+                key: &lease.key,
+                token: &lease.token,
+                lease: lease.length,
+                settles: lease.settles(),
+            })
             .collect();
         let answers = first.lease.store.extend(&asked, within);
         let now = self.clock.now();
         let took = now.saturating_duration_since(asked_at);
-        let silent = took >= within.reply && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
+        let silent = took >= within.reply
+            && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.limits.command_timeout;
-        // In vain by the pace's own time, not by that of a lease so short that it could not wait for longer.
-        let no_connection = took >= within.connect_by.saturating_duration_since(asked_at) && answers.iter().all(Result::is_err);
+        // In vain by the pace's own time, not by that of a lease so short that it could not wait
+        // for longer.
+        let no_connection = took >= within.connect_by.saturating_duration_since(asked_at)
+            && answers.iter().all(Result::is_err);
         if (silent && hurried) || no_connection {
             locked(&self.book).pace.timed_out(most);
         } else if answers.iter().all(Result::is_ok) {
             locked(&self.book).pace.answered(took, most);
         }
-        for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers) {
+        for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers)
+        {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
                     lease.settled();
-                    // `AtMost` counts those that moved the end: the holder may have moved it further meanwhile.
+                    // `AtMost` counts those that moved the end: the holder may have moved it
+                    // further meanwhile.
                     let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));
                     let counts = moved && *extends_left != u32::MAX;
                     self.put_off(lease, None, extends_left - u32::from(counts));
                 }
-                // Confirmed, but after the validity had run out: a validity that was seen ended stays ended.
+                // Confirmed, but after the validity had run out: a validity that was seen ended
+                // stays ended.
                 Ok(true) => self.lost(lease, LostReason::Expired),
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
-                    log::debug!("lock {:?}: no answer to an extend: {}", lease.keeper.name(), error.message);
-                    // A short wait that was in vain is a pause itself; whatever fails sooner, or had all the time there is, has one after it (R14).
-                    let pause = (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    log::debug!(
+                        "lock {:?}: no answer to an extend: {}",
+                        lease.keeper.name(),
+                        error.message
+                    );
+                    // A short wait that was in vain is a pause itself; whatever fails sooner, or
+                    // had all the time there is, has one after it (R14).
+                    let pause =
+                        (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
                     let again = now + if silent && hurried { Duration::ZERO } else { pause };
                     let again = lease.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
@@ -260,17 +313,25 @@ impl Thread {
         }
     }
 
-    /// How long an extend of these leases may take; and whether its answer is waited for less long than they could afford.
+    /// How long an extend of these leases may take; and whether its answer is waited for less long
+    /// than they could afford.
     fn within(&self, bulk: &[Due], now: Instant) -> (Within, bool) {
-        let patience = bulk.iter().map(|due| due.patience).min().unwrap_or_default().min(self.limits.command_timeout);
+        let patience = bulk
+            .iter()
+            .map(|due| due.patience)
+            .min()
+            .unwrap_or_default()
+            .min(self.limits.command_timeout);
         let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
-        // A log-in is several round trips, and all leases of the client wait for it: so it, too, has little time at first, and more when it was in vain.
+        // A log-in is several round trips, and all leases of the client wait for it: so it, too,
+        // has little time at first, and more when it was in vain.
         let connect_by = now + (left / 2).min(self.limits.command_timeout).min(wait * 2);
         (Within { reply: patience.min(wait), connect_by }, wait < patience)
     }
 
-    /// When to look at a lease next: after a third of its length, or of what is left of it if that is less; or when it runs out.
+    /// When to look at a lease next: after a third of its length, or of what is left of it if that
+    /// is less; or when it runs out.
     fn next_due(&self, lease: &Lease, extends_left: u32, now: Instant) -> Instant {
         let Some(valid_until) = lease.valid_until() else { return now };
         if extends_left == 0 {
@@ -278,7 +339,8 @@ impl Thread {
         }
         let left = valid_until.saturating_duration_since(now);
         if left > lease.length {
-            // The holder has extended it further than renewal would: until two thirds of its length are left an extend would move nothing.
+            // The holder has extended it further than renewal would: until two thirds of its length
+            // are left an extend would move nothing.
             return valid_until - lease.length * 2 / 3;
         }
         // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
@@ -298,10 +360,12 @@ impl Thread {
         book.set_due(lease, due);
     }
 
-    /// Marks and tells, unless the lease was unlocked meanwhile: its entry is taken out *before* its release is sent, so an entry
-    /// that is still there when the answer has come proves that no release of ours made the server say "not ours".
+    /// Marks and tells, unless the lease was unlocked meanwhile: its entry is taken out *before*
+    /// its release is sent, so an entry that is still there when the answer has come proves that no
+    /// release of ours made the server say "not ours".
     fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
-        // Until the cleaner has what is left: closing finds the lease neither in the book nor there meanwhile.
+        // Until the cleaner has what is left: closing finds the lease neither in the book nor there
+        // meanwhile.
         let _counted = self.under_way.add();
         if locked(&self.book).remove(lease).is_none() {
             return;

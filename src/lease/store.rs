@@ -15,7 +15,8 @@ use crate::base::error::{Cause, Error, ErrorKind};
 use crate::base::options::LockOptions;
 pub use request::{Ask, End, Extend, Notify, Place, Release, Withdraw, Within};
 
-/// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte was sent.
+/// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte
+/// was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The lease is ours.
@@ -31,7 +32,8 @@ pub enum Answer {
         asked_at: Instant,
         /// How long their lease lasts at most; `None`: no end is known.
         remaining: Option<Duration>,
-        /// Whether a wake-up would reach the waiter now: the place that answered hears it listening. Otherwise it has to poll.
+        /// Whether a wake-up would reach the waiter now: the place that answered hears it
+        /// listening. Otherwise it has to poll.
         heard: bool,
     },
 }
@@ -78,10 +80,12 @@ pub enum Gone {
 /// Who holds a lock, as the store sees it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The token under the key. Whoever knows it can release the lock, so it is not shown by `Debug`.
+    /// The token under the key. Whoever knows it can release the lock, so it is not shown by
+    /// `Debug`.
     pub token: String,
-    /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it lasts on a majority at least: of the nodes that were heard, one
-    /// may have missed an extend, while those that were not waited for have it.
+    /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
+    /// lasts on a majority at least: of the nodes that were heard, one may have missed an extend,
+    /// while those that were not waited for have it.
     pub remaining: Option<Duration>,
 }
 
@@ -95,8 +99,9 @@ impl fmt::Debug for Holder {
 pub struct Listening {
     /// Where the store sends them.
     pub address: Arc<str>,
-    /// Whether a place in the store's queue goes with it. Then a wake-up may be a grant, also a late one: the place has to be withdrawn in the end,
-    /// and who is granted the lease goes on listening. Otherwise every wake-up is a hint.
+    /// Whether a place in the store's queue goes with it. Then a wake-up may be a grant, also a
+    /// late one: the place has to be withdrawn in the end, and who is granted the lease goes on
+    /// listening. Otherwise every wake-up is a hint.
     pub queues: bool,
     /// Ends the listening when dropped.
     #[allow(dead_code, reason = "it is there to be dropped")]
@@ -111,8 +116,8 @@ impl fmt::Debug for Listening {
 
 /// A place that keeps leases.
 ///
-/// Every call ends by its deadline. A call that fails says whether the store may have carried it out all the same; only the
-/// absence of that makes a failure harmless (R5).
+/// Every call ends by its deadline. A call that fails says whether the store may have carried it
+/// out all the same; only the absence of that makes a failure harmless (R5).
 pub trait LeaseStore: Send + Sync {
     /// Tries once to acquire.
     ///
@@ -120,8 +125,9 @@ pub trait LeaseStore: Send + Sync {
     /// When there was no answer, or one that was neither a grant nor a refusal.
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError>;
 
-    /// Extends many leases, each only if it is ours and never to an earlier end (R7). `Ok(false)`: not ours. An error means *unknown*,
-    /// for that lease. Uses a connection of its own, so that no exhausted pool delays it (R9).
+    /// Extends many leases, each only if it is ours and never to an earlier end (R7). `Ok(false)`:
+    /// not ours. An error means *unknown*, for that lease. Uses a connection of its own, so that no
+    /// exhausted pool delays it (R9).
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>>;
 
     /// Moves the end of one lease that is ours, over a pooled connection. `Ok(false)`: not ours.
@@ -130,14 +136,16 @@ pub trait LeaseStore: Send + Sync {
     /// Unknown: the end may have been moved or not.
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError>;
 
-    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the store has a queue.
+    /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the
+    /// store has a queue.
     ///
     /// # Errors
     /// Unknown: it may have been released or not.
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError>;
 
-    /// Undoes whatever attempts with these tokens may have done: leaves the condition and the queue, and releases. What a waiter was notified of passes on to
-    /// another. May be repeated. An error means *unknown*, for that token.
+    /// Undoes whatever attempts with these tokens may have done: leaves the condition and the
+    /// queue, and releases. What a waiter was notified of passes on to another. May be repeated. An
+    /// error means *unknown*, for that token.
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>>;
 
     /// Withdraws one.
@@ -145,14 +153,18 @@ pub trait LeaseStore: Send + Sync {
     /// # Errors
     /// Unknown: it may have been withdrawn or not.
     fn withdraw_one(&self, what: Withdraw<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        let missing = || StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run();
+        let missing = || {
+            StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run()
+        };
         self.withdraw(&[what], deadline).pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this store cannot wake anybody, the waiter polls.
+    /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this
+    /// store cannot wake anybody, the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
 
-    /// Whether waiters are woken here, so that a refused attempt listens, and may leave a place behind.
+    /// Whether waiters are woken here, so that a refused attempt listens, and may leave a place
+    /// behind.
     fn queues(&self) -> bool;
 
     /// Whether locks here have conditions: the two calls below.
@@ -160,17 +172,26 @@ pub trait LeaseStore: Send + Sync {
         false
     }
 
-    /// Enters a condition and releases the lease of `release` in one step, or keeps the place in it. With `leave`, leaves it instead; a waiter that was
-    /// notified before is told so. The `place` of `ask` is required.
+    /// Enters a condition and releases the lease of `release` in one step, or keeps the place in
+    /// it. With `leave`, leaves it instead; a waiter that was notified before is told so. The
+    /// `place` of `ask` is required.
     ///
     /// # Errors
-    /// Unknown: it may have been carried out or not. Asking again with the same arguments finds out.
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
+    /// Unknown: it may have been carried out or not. Asking again with the same arguments finds
+    /// out.
+    fn wait_in(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
         let _ = (ask, condition, release, leave);
         Err(StoreError::without_conditions())
     }
 
-    /// Notifies waiters of a condition, if the lease is ours. `None`: it is not. May be repeated under the same number.
+    /// Notifies waiters of a condition, if the lease is ours. `None`: it is not. May be repeated
+    /// under the same number.
     ///
     /// # Errors
     /// Unknown: they may have been notified or not.
@@ -179,8 +200,10 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
-    /// Whether the store undoes by itself, for as long as it takes, whatever an attempt left behind that it answered without a grant, and what it was once asked
-    /// to withdraw or release. The undoing may arrive late, so the next attempt must not use the same token: what it is granted would be deleted.
+    /// Whether the store undoes by itself, for as long as it takes, whatever an attempt left behind
+    /// that it answered without a grant, and what it was once asked to withdraw or release. The
+    /// undoing may arrive late, so the next attempt must not use the same token: what it is granted
+    /// would be deleted.
     fn undoes_attempts(&self) -> bool {
         false
     }
@@ -211,7 +234,8 @@ pub struct StoreError {
     pub may_have_run: bool,
     /// Trying again cannot help.
     pub permanent: bool,
-    /// An idle connection turned out to be closed: trying again at once, on a fresh one, is likely to help.
+    /// An idle connection turned out to be closed: trying again at once, on a fresh one, is likely
+    /// to help.
     pub stale: bool,
     /// The connection was dropped, as opposed to an answer that took too long.
     pub dropped: bool,
@@ -226,7 +250,15 @@ pub struct StoreError {
 impl StoreError {
     /// A failure before anything was sent.
     pub fn not_sent(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { may_have_run: false, permanent: false, stale: false, dropped: false, kind, message: message.into(), source: None }
+        Self {
+            may_have_run: false,
+            permanent: false,
+            stale: false,
+            dropped: false,
+            kind,
+            message: message.into(),
+            source: None,
+        }
     }
 
     /// A release that was not sent, because its lease ended first.
@@ -235,7 +267,8 @@ impl StoreError {
     }
 
     fn without_conditions() -> Self {
-        Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions").permanent()
+        Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions")
+            .permanent()
     }
 
     /// A failure that trying again cannot mend.

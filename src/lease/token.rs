@@ -10,7 +10,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::Layout;
 
-/// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text never reaches a log or a `Debug` (R19).
+/// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text
+/// never reaches a log or a `Debug` (R19).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(Arc<str>);
 
@@ -36,10 +37,12 @@ impl fmt::Debug for Token {
 
 const BUFFERED: usize = 32;
 
-/// Draws tokens from a buffer of randomness, because asking the system for 16 bytes costs more than 1 % of a lock cycle.
+/// Draws tokens from a buffer of randomness, because asking the system for 16 bytes costs more than
+/// 1 % of a lock cycle.
 ///
-/// The buffer belongs to one client. A buffer per thread would be copied by a fork, and then a new client of the child would
-/// draw the tokens of its parent; a *client* that was forked is refused before it can send anything.
+/// The buffer belongs to one client. A buffer per thread would be copied by a fork, and then a new
+/// client of the child would draw the tokens of its parent; a *client* that was forked is refused
+/// before it can send anything.
 #[derive(Default)]
 pub(crate) struct Tokens {
     buffer: Mutex<Vec<[u8; 16]>>,
@@ -48,8 +51,9 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// A fresh token in the form that locks of this layout show. Redisson's owners are `uuid:thread`; both parts of ours are fresh (R3), because
-    /// what Redisson does, one UUID per client and one number per thread, makes one hold of a thread look like the next.
+    /// A fresh token in the form that locks of this layout show. Redisson's owners are
+    /// `uuid:thread`; both parts of ours are fresh (R3), because what Redisson does, one UUID per
+    /// client and one number per thread, makes one hold of a thread look like the next.
     pub(crate) fn fresh_for(&self, layout: Layout) -> Result<Token> {
         let token = self.fresh()?;
         if layout != Layout::Redisson {
@@ -67,13 +71,17 @@ impl Tokens {
                 break bytes;
             }
             let mut random = [0; 16 * BUFFERED];
-            getrandom::fill(&mut random)
-                .map_err(|error| Error::new(ErrorKind::Unavailable, "the system gives no randomness for a token").because(error))?;
+            getrandom::fill(&mut random).map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "the system gives no randomness for a token")
+                    .because(error)
+            })?;
             buffer.extend(random.as_chunks().0);
         };
         drop(buffer);
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-        Ok(Token(Arc::from(&*Builder::from_random_bytes(bytes).into_uuid().hyphenated().encode_lower(&mut text))))
+        Ok(Token(Arc::from(
+            &*Builder::from_random_bytes(bytes).into_uuid().hyphenated().encode_lower(&mut text),
+        )))
     }
 }
 
@@ -84,7 +92,8 @@ mod tests {
     #[test]
     fn no_token_is_drawn_twice() {
         let tokens = Tokens::default();
-        let drawn: std::collections::HashSet<_> = (0..BUFFERED * 3).map(|_| tokens.fresh().expect("randomness")).collect();
+        let drawn: std::collections::HashSet<_> =
+            (0..BUFFERED * 3).map(|_| tokens.fresh().expect("randomness")).collect();
         assert_eq!(drawn.len(), BUFFERED * 3);
     }
 }

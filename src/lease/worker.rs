@@ -12,7 +12,8 @@ use crate::base::locked;
 
 /// A thread that starts when it is first needed and ends when its channel is closed.
 ///
-/// The thread holds the receiving end and nothing else of the client, so it never keeps a client alive.
+/// The thread holds the receiving end and nothing else of the client, so it never keeps a client
+/// alive.
 pub(crate) struct Worker<T> {
     name: Cow<'static, str>,
     state: Mutex<State<T>>,
@@ -38,9 +39,10 @@ impl Stopped {
     pub(crate) fn wait(&self, deadline: Instant) -> bool {
         match &self.0 {
             // A callback may drop the last handle of its client: a thread does not wait for itself.
-            Some((ended, id)) if *id != thread::current().id() => {
-                !matches!(ended.recv_deadline(deadline), Err(crossbeam_channel::RecvTimeoutError::Timeout))
-            }
+            Some((ended, id)) if *id != thread::current().id() => !matches!(
+                ended.recv_deadline(deadline),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout)
+            ),
             _ => true,
         }
     }
@@ -52,17 +54,20 @@ impl<T: Send + 'static> Worker<T> {
         Self { name: name.into(), state: Mutex::new(State::Idle(work, todo)) }
     }
 
-    /// Starts the thread unless it has been started. It shall return when the receiver it is given is disconnected.
+    /// Starts the thread unless it has been started. It shall return when the receiver it is given
+    /// is disconnected.
     pub(crate) fn start(&self, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> io::Result<()> {
         let mut state = locked(&self.state);
         if let State::Idle(work, todo) = &*state {
             let (ending, ended) = bounded::<()>(0);
             let (work, todo) = (work.clone(), todo.clone());
-            let thread = thread::Builder::new().name(self.name.clone().into_owned()).spawn(move || {
-                // Dropped at the end of the thread, however it ends: that is what `Stopped::wait` waits for.
-                let _ending = ending;
-                run(&todo);
-            })?;
+            let thread =
+                thread::Builder::new().name(self.name.clone().into_owned()).spawn(move || {
+                    // Dropped at the end of the thread, however it ends: that is what
+                    // `Stopped::wait` waits for.
+                    let _ending = ending;
+                    run(&todo);
+                })?;
             *state = State::Running { work, ended, thread: thread.thread().id() };
         }
         Ok(())
@@ -72,7 +77,9 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn send(&self, work: T) -> Result<(), T> {
         // Nothing is done under the lock but putting it into an unbounded channel.
         match &*locked(&self.state) {
-            State::Idle(sender, _) | State::Running { work: sender, .. } => sender.send(work).map_err(|unsent| unsent.0),
+            State::Idle(sender, _) | State::Running { work: sender, .. } => {
+                sender.send(work).map_err(|unsent| unsent.0)
+            }
             State::Stopped(_) => Err(work),
         }
     }

@@ -31,15 +31,18 @@ pub(crate) enum Dropped {
     Last(Hold),
 }
 
-/// What this thread holds, by the address of the lock. Each hold keeps its lock alive, so no two have the same.
+/// What this thread holds, by the address of the lock. Each hold keeps its lock alive, so no two
+/// have the same.
 struct Holds(RefCell<HashMap<usize, Hold, BuildHasherDefault<Spread>>>);
 
 thread_local! {
-    static HOLDS: Holds = const { Holds(RefCell::new(HashMap::with_hasher(BuildHasherDefault::new()))) };
+    static HOLDS: Holds =
+        const { Holds(RefCell::new(HashMap::with_hasher(BuildHasherDefault::new()))) };
 }
 
-/// Hashes an address. Nobody chooses the addresses from outside, so this need not withstand anybody, and costs nearly nothing: a thread looks here each time
-/// that it locks again or asks whether it is valid.
+/// Hashes an address. Nobody chooses the addresses from outside, so this need not withstand
+/// anybody, and costs nearly nothing: a thread looks here each time that it locks again or asks
+/// whether it is valid.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -49,7 +52,8 @@ impl Hasher for Spread {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // Addresses differ in their middle bits. The product carries those upwards, and the table looks at both ends.
+        // Addresses differ in their middle bits. The product carries those upwards, and the table
+        // looks at both ends.
         let product = (self.0 ^ address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = product ^ (product >> 32);
     }
@@ -65,11 +69,16 @@ fn address(lock: &Arc<SharedLock>) -> usize {
 
 /// Looks at this thread's hold of `lock`; `None` if it has none.
 pub(crate) fn with<R>(lock: &Arc<SharedLock>, look: impl FnOnce(&mut Hold) -> R) -> Option<R> {
-    // Gone already, or in use further up this very call chain: both mean that this thread can hold nothing here.
-    HOLDS.try_with(|holds| holds.0.try_borrow_mut().ok()?.get_mut(&address(lock)).map(look)).ok().flatten()
+    // Gone already, or in use further up this very call chain: both mean that this thread can hold
+    // nothing here.
+    HOLDS
+        .try_with(|holds| holds.0.try_borrow_mut().ok()?.get_mut(&address(lock)).map(look))
+        .ok()
+        .flatten()
 }
 
-/// Enters a hold. Gives back what cannot be held: this hold where the thread is ending; and never drops one unseen.
+/// Enters a hold. Gives back what cannot be held: this hold where the thread is ending; and never
+/// drops one unseen.
 pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
     let mut hold = Some(hold);
     let _ = HOLDS.try_with(|holds| {
@@ -105,13 +114,15 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
 impl Drop for Holds {
     /// The thread ends, or panicked, while it holds (R11).
     ///
-    /// No I/O here, nothing that can wait for a server, no logging, and no panic: a panic in a thread-local destructor aborts the process.
-    /// The cleaner does the rest. It runs: it was started before the lease was asked for.
+    /// No I/O here, nothing that can wait for a server, no logging, and no panic: a panic in a
+    /// thread-local destructor aborts the process. The cleaner does the rest. It runs: it was
+    /// started before the lease was asked for.
     fn drop(&mut self) {
         for (_, hold) in self.0.get_mut().drain() {
             let background = &hold.lock.background;
             if background.is_forked() {
-                // The parent's. Not even dropped: that could wait for a mutex that another thread held when this process was copied.
+                // The parent's. Not even dropped: that could wait for a mutex that another thread
+                // held when this process was copied.
                 std::mem::forget(hold);
                 continue;
             }

@@ -1,5 +1,6 @@
-//! Threads of this process that wait for permits which cannot be promised: first come, first served. All of them know what one was told, so that
-//! nobody asks before there is room, and no more of them than there is room for.
+//! Threads of this process that wait for permits which cannot be promised: first come, first
+//! served. All of them know what one was told, so that nobody asks before there is room, and no
+//! more of them than there is room for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,8 @@ use crate::base::locked;
 use crate::lease::backoff;
 use crate::lease::key::Key;
 
-/// The lines of one client, by the key of what is waited for. One that nobody stands in leaves nothing behind.
+/// The lines of one client, by the key of what is waited for. One that nobody stands in leaves
+/// nothing behind.
 #[derive(Default)]
 pub(crate) struct Lines {
     by_key: Mutex<HashMap<Key, Line>>,
@@ -29,7 +31,8 @@ struct Waiter {
     bell: Arc<Bell>,
     /// `None`: no limit.
     deadline: Option<Instant>,
-    /// Whether it may ask as soon as there is room. Those who may stand anywhere in the line: one that was refused waits for those before it.
+    /// Whether it may ask as soon as there is room. Those who may stand anywhere in the line: one
+    /// that was refused waits for those before it.
     may_ask: bool,
 }
 
@@ -49,13 +52,21 @@ pub(crate) enum Next {
 }
 
 impl Lines {
-    /// Where nobody has to wait one may ask at once, beside the others who ask: only a refusal makes a queue.
-    pub(crate) fn enter<'a>(&'a self, key: &'a Key, bell: &Arc<Bell>, deadline: Option<Instant>, now: Instant) -> Place<'a> {
+    /// Where nobody has to wait one may ask at once, beside the others who ask: only a refusal
+    /// makes a queue.
+    pub(crate) fn enter<'a>(
+        &'a self,
+        key: &'a Key,
+        bell: &Arc<Bell>,
+        deadline: Option<Instant>,
+        now: Instant,
+    ) -> Place<'a> {
         let mut by_key = locked(&self.by_key);
         let line = by_key.entry(key.clone()).or_default();
         line.last_ticket += 1;
         let ticket = line.last_ticket;
-        let may_ask = line.waiting.is_empty() || line.has_room(now) && line.waiting.iter().all(|waiter| waiter.may_ask);
+        let may_ask = line.waiting.is_empty()
+            || line.has_room(now) && line.waiting.iter().all(|waiter| waiter.may_ask);
         line.waiting.push_back(Waiter { ticket, bell: Arc::clone(bell), deadline, may_ask });
         Place { lines: self, key, ticket }
     }
@@ -69,7 +80,12 @@ impl Line {
     /// Lets so many ask, those included who may already.
     fn admit(&mut self, most: usize) {
         let already = self.waiting.iter().filter(|waiter| waiter.may_ask).count();
-        for waiter in self.waiting.iter_mut().filter(|waiter| !waiter.may_ask).take(most.saturating_sub(already)) {
+        for waiter in self
+            .waiting
+            .iter_mut()
+            .filter(|waiter| !waiter.may_ask)
+            .take(most.saturating_sub(already))
+        {
             waiter.may_ask = true;
             waiter.bell.ring();
         }
@@ -80,20 +96,26 @@ impl Place<'_> {
     pub(crate) fn next(&self, now: Instant) -> Next {
         self.with(|line, at| {
             let waiter = &line.waiting[at];
-            // The last question; and that of one for whom there will be no room in time, as others have heard. The answer is the server's, never a guess of ours.
-            if waiter.deadline.is_some_and(|deadline| deadline <= now || line.room.is_some_and(|room| deadline < room)) {
+            // The last question; and that of one for whom there will be no room in time, as others
+            // have heard. The answer is the server's, never a guess of ours.
+            if waiter.deadline.is_some_and(|deadline| {
+                deadline <= now || line.room.is_some_and(|room| deadline < room)
+            }) {
                 return Next::Ask;
             }
             match line.room {
                 _ if !waiter.may_ask => Next::Sleep(None),
-                Some(room) if room > now => Next::Sleep(now.checked_add(backoff::room_pause(room - now))),
+                Some(room) if room > now => {
+                    Next::Sleep(now.checked_add(backoff::room_pause(room - now)))
+                }
                 _ => Next::Ask,
             }
         })
         .unwrap_or(Next::Ask)
     }
 
-    /// Permits were taken, and so many are left: as many others may ask at the same time, or a line would be served more slowly than a crowd.
+    /// Permits were taken, and so many are left: as many others may ask at the same time, or a line
+    /// would be served more slowly than a crowd.
     pub(crate) fn passed(&self, left: u64) {
         self.with(|line, _| {
             line.room = None;
@@ -178,11 +200,16 @@ mod tests {
     fn whoever_leaves_lets_the_next_one_ask() {
         let (lines, key, start) = (Lines::default(), Key::new("ip".into()), Instant::now());
         let bells = [Bell::new(), Bell::new(), Bell::new()];
-        let mut places: Vec<_> = bells.iter().map(|bell| lines.enter(&key, bell, None, start)).collect();
+        let mut places: Vec<_> =
+            bells.iter().map(|bell| lines.enter(&key, bell, None, start)).collect();
         places.iter().for_each(|place| place.refused(start + SECOND));
         let end = start + SECOND * 2;
         for left in (1..=3).rev() {
-            assert_eq!(asks(&places, end).iter().filter(|asks| **asks).count(), 1, "{left} are left");
+            assert_eq!(
+                asks(&places, end).iter().filter(|asks| **asks).count(),
+                1,
+                "{left} are left"
+            );
             let asking = asks(&places, end).iter().position(|asks| *asks).unwrap();
             drop(places.remove(asking));
         }

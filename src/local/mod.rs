@@ -59,7 +59,8 @@ impl Keeper for SharedLock {
     }
 
     fn over(&self, lease: &Arc<Lease>) {
-        // The holder goes on until it notices; the other threads of this process need not wait for that, as other processes do not.
+        // The holder goes on until it notices; the other threads of this process need not wait for
+        // that, as other processes do not.
         self.turn.leave_after_loss(lease);
     }
 
@@ -81,14 +82,20 @@ impl Drop for SharedLock {
     }
 }
 
-/// The locks of one client by name: same name, same lock. A name that is used no more leaves nothing behind.
+/// The locks of one client by name: same name, same lock. A name that is used no more leaves
+/// nothing behind.
 #[derive(Default)]
 pub(crate) struct Names {
     by_name: Mutex<HashMap<Arc<str>, Weak<SharedLock>>>,
 }
 
 impl Names {
-    pub(crate) fn get(self: &Arc<Self>, name: &str, prefix: &str, background: &Arc<Background>) -> Arc<SharedLock> {
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        name: &str,
+        prefix: &str,
+        background: &Arc<Background>,
+    ) -> Arc<SharedLock> {
         let name: Arc<str> = name.into();
         if background.is_forked() {
             // Every call of it will be refused. The mutex may stay locked for ever here.
@@ -103,7 +110,12 @@ impl Names {
         lock
     }
 
-    fn make(self: &Arc<Self>, name: Arc<str>, prefix: &str, background: &Arc<Background>) -> Arc<SharedLock> {
+    fn make(
+        self: &Arc<Self>,
+        name: Arc<str>,
+        prefix: &str,
+        background: &Arc<Background>,
+    ) -> Arc<SharedLock> {
         Arc::new(SharedLock {
             key: Key::new(format!("{prefix}{name}")),
             turn: Turn::default(),
@@ -115,7 +127,8 @@ impl Names {
         })
     }
 
-    /// Takes the name out, unless a new lock has been made under it since the old one's last handle went.
+    /// Takes the name out, unless a new lock has been made under it since the old one's last handle
+    /// went.
     fn forget(&self, name: &str) {
         let mut by_name = locked(&self.by_name);
         if by_name.get(name).is_some_and(|lock| lock.strong_count() == 0) {

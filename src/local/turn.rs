@@ -1,5 +1,6 @@
-//! Whose turn it is among this process's threads. They queue here, first come first served, and only the one
-//! whose turn it is talks to Redis. With the turn passes what the last one had: a lease that is still valid, or a place in the server's queue.
+//! Whose turn it is among this process's threads. They queue here, first come first served, and
+//! only the one whose turn it is talks to Redis. With the turn passes what the last one had: a
+//! lease that is still valid, or a place in the server's queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -55,7 +56,9 @@ impl Phase {
     fn ticket(&self) -> Option<u64> {
         match self {
             Self::Nobody => None,
-            Self::Given(ticket, _) | Self::Asking(ticket) | Self::Holding(ticket, _) => Some(*ticket),
+            Self::Given(ticket, _) | Self::Asking(ticket) | Self::Holding(ticket, _) => {
+                Some(*ticket)
+            }
         }
     }
 
@@ -100,7 +103,8 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Turn {
-    /// Waits for the turn. `Ok(None)`: patience or attempts ended, that is an answer, and another has the lock.
+    /// Waits for the turn. `Ok(None)`: patience or attempts ended, that is an answer, and another
+    /// has the lock.
     pub(crate) fn take(
         &self,
         background: &Background,
@@ -117,7 +121,11 @@ impl Turn {
             return Ok(Some((Ticket::new(self, ticket), Baton::Turn { silent_since: None })));
         }
         let bell = Bell::new();
-        state.waiting.push_back(Waiter { ticket, bell: Arc::clone(&bell), options: Arc::clone(options) });
+        state.waiting.push_back(Waiter {
+            ticket,
+            bell: Arc::clone(&bell),
+            options: Arc::clone(options),
+        });
         drop(state);
         let result = self.wait(background, &bell, ticket, options, patience, attempts);
         if let Ok(Some(_)) = result {
@@ -160,7 +168,9 @@ impl Turn {
         loop {
             if let Some(mut baton) = self.pick_up(ticket) {
                 // An outage counts for each thread from when it began to wait.
-                if let Baton::Turn { silent_since: Some(since) } | Baton::Place { silent_since: Some(since), .. } = &mut baton {
+                if let Baton::Turn { silent_since: Some(since) }
+                | Baton::Place { silent_since: Some(since), .. } = &mut baton
+                {
                     *since = (*since).max(started);
                 }
                 return Ok(Some((Ticket::new(self, ticket), baton)));
@@ -168,30 +178,41 @@ impl Turn {
             patience.check(background)?;
             let now = clock.now();
             let standing = self.standing();
-            while let Some(due) = next_attempt.filter(|due| attempts.are_limited() && *due <= now && !exhausted) {
+            while let Some(due) =
+                next_attempt.filter(|due| attempts.are_limited() && *due <= now && !exhausted)
+            {
                 exhausted = !attempts.use_one();
                 next_attempt = due.checked_add(backoff::pause(options.retry, false, options.lease));
             }
             if exhausted || patience.is_over(now) {
                 match standing {
                     Standing::Held | Standing::Refused if exhausted && !patience.trying => {
-                        return Err(Error::new(ErrorKind::Exhausted, "the lock was held by another during every attempt"));
+                        return Err(Error::new(
+                            ErrorKind::Exhausted,
+                            "the lock was held by another during every attempt",
+                        ));
                     }
                     Standing::Held | Standing::Refused => return Ok(None),
                     Standing::Silent(_) => return Err(silent()),
-                    // The first question of whoever is before us is on its way: its answer is ours, too, and bounded as every command is.
+                    // The first question of whoever is before us is on its way: its answer is ours,
+                    // too, and bounded as every command is.
                     Standing::Asking => {
-                        let asked_for = now.saturating_duration_since(*over_since.get_or_insert(now));
+                        let asked_for =
+                            now.saturating_duration_since(*over_since.get_or_insert(now));
                         if asked_for >= limits.command_timeout {
                             return Err(silent());
                         }
-                        bell.wait(clock, Some(now + LOOK_AGAIN.min(limits.command_timeout - asked_for)));
+                        bell.wait(
+                            clock,
+                            Some(now + LOOK_AGAIN.min(limits.command_timeout - asked_for)),
+                        );
                         continue;
                     }
                 }
             }
             let mut until = patience.deadline;
-            let mut sooner = |instant: Instant| until = Some(until.map_or(instant, |until| until.min(instant)));
+            let mut sooner =
+                |instant: Instant| until = Some(until.map_or(instant, |until| until.min(instant)));
             if let Some(due) = next_attempt.filter(|_| attempts.are_limited()) {
                 sooner(due);
             }
@@ -237,11 +258,19 @@ impl Turn {
         };
     }
 
-    /// Passes a lease that is still valid to the next thread, if it waits for such a one. `false`: it does not.
-    pub(crate) fn hand_off(&self, ticket: u64, lease: &Arc<Lease>, options: &Arc<LockOptions>) -> bool {
+    /// Passes a lease that is still valid to the next thread, if it waits for such a one. `false`:
+    /// it does not.
+    pub(crate) fn hand_off(
+        &self,
+        ticket: u64,
+        lease: &Arc<Lease>,
+        options: &Arc<LockOptions>,
+    ) -> bool {
         let mut state = locked(&self.state);
         let suits = state.phase.ticket() == Some(ticket)
-            && state.waiting.front().is_some_and(|next| Arc::ptr_eq(&next.options, options) || next.options == *options);
+            && state.waiting.front().is_some_and(|next| {
+                Arc::ptr_eq(&next.options, options) || next.options == *options
+            });
         if !suits || !lease.is_valid() || !lease.take_hand_off() {
             return false;
         }
@@ -262,10 +291,12 @@ impl Turn {
         ring(next);
     }
 
-    /// Gives the turn of the holder of `lease` up. Nothing happens where that is on its way to the next thread, which will see that the lease is over.
+    /// Gives the turn of the holder of `lease` up. Nothing happens where that is on its way to the
+    /// next thread, which will see that the lease is over.
     pub(crate) fn leave_after_loss(&self, lease: &Arc<Lease>) {
         let mut state = locked(&self.state);
-        if !matches!(&state.phase, Phase::Holding(_, held) if std::ptr::eq(held.as_ptr(), Arc::as_ptr(lease))) {
+        let is_its = |held: &Weak<Lease>| std::ptr::eq(held.as_ptr(), Arc::as_ptr(lease));
+        if !matches!(&state.phase, Phase::Holding(_, held) if is_its(held)) {
             return;
         }
         let next = state.pass(|silent_since| Baton::Turn { silent_since });
@@ -273,12 +304,15 @@ impl Turn {
         ring(next);
     }
 
-    /// Gives the turn up, and with it a place in the server's queue, if the next thread asks for the same. Gives the place back otherwise.
+    /// Gives the turn up, and with it a place in the server's queue, if the next thread asks for
+    /// the same. Gives the place back otherwise.
     fn pass_place(&self, ticket: u64, place: Acquisition) -> Option<Acquisition> {
         let mut state = locked(&self.state);
         let mut place = Some(place);
         if state.phase.ticket() == Some(ticket) {
-            let suits = state.waiting.front().is_some_and(|next| place.as_ref().is_some_and(|place| *place.options() == next.options));
+            let suits = state.waiting.front().is_some_and(|next| {
+                place.as_ref().is_some_and(|place| *place.options() == next.options)
+            });
             let next = state.pass(|silent_since| match place.take_if(|_| suits) {
                 Some(place) => Baton::Place { place: Box::new(place), silent_since },
                 None => Baton::Turn { silent_since },
@@ -296,7 +330,8 @@ impl Turn {
         state.phase.pick_up(ticket)
     }
 
-    /// The turn for a thread that has `lease` without having waited here for it, as after a wait in a condition; 0, nobody's, if another has it.
+    /// The turn for a thread that has `lease` without having waited here for it, as after a wait in
+    /// a condition; 0, nobody's, if another has it.
     pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> u64 {
         let mut state = locked(&self.state);
         if !matches!(state.phase, Phase::Nobody) {
@@ -315,7 +350,8 @@ impl Turn {
 }
 
 impl State {
-    /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not called where nobody waits.
+    /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not
+    /// called where nobody waits.
     fn pass(&mut self, baton: impl FnOnce(Option<Instant>) -> Baton) -> Option<Arc<Bell>> {
         if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Baton::Lease(_))) {
             // What the server said before that lease is old.
@@ -325,7 +361,8 @@ impl State {
             self.phase = Phase::Nobody;
             return None;
         };
-        let silent_since = if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
+        let silent_since =
+            if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
         self.phase = Phase::Given(next.ticket, baton(silent_since));
         Some(next.bell)
     }
@@ -338,7 +375,10 @@ fn ring(bell: Option<Arc<Bell>>) {
 }
 
 fn silent() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server did not answer the thread of this process that asks for this lock")
+    Error::new(
+        ErrorKind::Unavailable,
+        "the server did not answer the thread of this process that asks for this lock",
+    )
 }
 
 /// How often a thread looks at what nobody rings for.
@@ -349,7 +389,8 @@ impl<'a> Ticket<'a> {
         Self { turn, number }
     }
 
-    /// The thread holds `lease` now, and gives its turn up by [`Turn::leave`] or [`Turn::hand_off`].
+    /// The thread holds `lease` now, and gives its turn up by [`Turn::leave`] or
+    /// [`Turn::hand_off`].
     pub(crate) fn hold(self, lease: &Arc<Lease>) -> u64 {
         let number = self.number;
         let mut state = locked(&self.turn.state);
@@ -361,7 +402,8 @@ impl<'a> Ticket<'a> {
         number
     }
 
-    /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is of no use to the next thread.
+    /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is
+    /// of no use to the next thread.
     pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
         let unused = self.turn.pass_place(self.number, place);
         // The turn has passed on.

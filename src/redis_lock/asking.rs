@@ -5,7 +5,8 @@ use crate::base::error::Result;
 use crate::lease::store::Holder;
 
 impl RedisLock {
-    /// Whether anybody holds the lock, by the server's word. One round trip; true or false of a moment that has passed.
+    /// Whether anybody holds the lock, by the server's word. One round trip; true or false of a
+    /// moment that has passed.
     ///
     /// # Errors
     /// `Unavailable`, `Denied`, `WrongType`, `Server`: nobody knows.
@@ -19,20 +20,31 @@ impl RedisLock {
     /// As [`is_locked`](Self::is_locked).
     pub fn inspect(&self) -> Result<Option<Holder>> {
         self.check_usable()?;
-        self.store.inspect(&self.shared.key, self.background().command_deadline()).map_err(|error| self.failed(error))
+        self.store
+            .inspect(&self.shared.key, self.background().command_deadline())
+            .map_err(|error| self.failed(error))
     }
 
-    /// Releases the lock whoever holds it, and hands it on if somebody waits. `false`: nobody held it. One round trip; over an idle
-    /// connection one more before it, because it must not be sent twice.
+    /// Releases the lock whoever holds it, and hands it on if somebody waits. `false`: nobody held
+    /// it. One round trip; over an idle connection one more before it, because it must not be sent
+    /// twice.
     ///
-    /// For an operator's hand: the holder goes on working until it notices, which a waiting process does not wait for.
+    /// For an operator's hand: the holder goes on working until it notices, which a waiting process
+    /// does not wait for.
     ///
     /// # Errors
-    /// `Unknown`: no answer; the lock may still be held on the server. `Unavailable`, `Denied`, `WrongType`, `Server`: nothing was changed.
+    /// `Unknown`: no answer; the lock may still be held on the server. `Unavailable`, `Denied`,
+    /// `WrongType`, `Server`: nothing was changed.
     pub fn force_unlock(&self) -> Result<bool> {
         self.check_usable()?;
-        self.store.force_release(&self.shared.key, self.background().command_deadline()).map_err(|error| {
-            if error.may_have_run { self.unknown("nobody knows whether the lock was released by force", error) } else { self.failed(error) }
-        })
+        self.store.force_release(&self.shared.key, self.background().command_deadline()).map_err(
+            |error| {
+                if error.may_have_run {
+                    self.unknown("nobody knows whether the lock was released by force", error)
+                } else {
+                    self.failed(error)
+                }
+            },
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! The holder's side of conditions: giving a lock back for a wait, having it again, and waking others.
+//! The holder's side of conditions: giving a lock back for a wait, having it again, and waking
+//! others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use crate::lease::{Ended, Lease};
 use crate::local::holds::{self, Hold};
 
 impl RedisLock {
-    /// Waits in a condition, and has as many holds again when it returns. `Ok(false)`: the time was over first.
+    /// Waits in a condition, and has as many holds again when it returns. `Ok(false)`: the time was
+    /// over first.
     pub(crate) fn wait_in(&self, condition: &Arc<str>, patience: &Patience<'_>) -> Result<bool> {
         let background = self.background();
         patience.check(background).map_err(|error| self.named(error))?;
@@ -28,7 +30,9 @@ impl RedisLock {
             leaving.end(how);
             self.shared.turn.leave(hold.ticket);
         };
-        let woken = acquisition.wait_in(condition, &leaving, patience, &|| released(Ended::Released { copy_in_flight: false }));
+        let woken = acquisition.wait_in(condition, &leaving, patience, &|| {
+            released(Ended::Released { copy_in_flight: false })
+        });
         let woken = match woken {
             Ok(woken) => woken,
             Err(Failed::Lost) => {
@@ -47,7 +51,8 @@ impl RedisLock {
                 return Err(self.named(error));
             }
         };
-        let (outcome, lease) = self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
+        let (outcome, lease) =
+            self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
         if !background.renewal.add(&lease) {
             background.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
@@ -64,25 +69,46 @@ impl RedisLock {
     }
 
     /// What the wait came to, and the lock again: whoever waited under a lock goes on under it.
-    fn lock_after(&self, woken: Woken, acquisition: &mut Acquisition) -> Result<(Result<bool>, Arc<Lease>)> {
+    fn lock_after(
+        &self,
+        woken: Woken,
+        acquisition: &mut Acquisition,
+    ) -> Result<(Result<bool>, Arc<Lease>)> {
         match woken {
             Woken::Granted(lease) => Ok((Ok(true), lease)),
-            Woken::Notified(remaining) => Ok((Ok(true), self.lock_again_after(acquisition, Some(remaining))?)),
+            Woken::Notified(remaining) => {
+                Ok((Ok(true), self.lock_again_after(acquisition, Some(remaining))?))
+            }
             Woken::Gone => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
             Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
             Woken::Interrupted => {
-                let interrupted = Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held");
+                let interrupted = Error::new(
+                    ErrorKind::Interrupted,
+                    "the wait was interrupted; the lock is held",
+                );
                 Ok((Err(interrupted), self.lock_again_after(acquisition, None)?))
             }
         }
     }
 
-    fn lock_again_after(&self, acquisition: &mut Acquisition, refused: Option<Option<Duration>>) -> Result<Arc<Lease>> {
+    fn lock_again_after(
+        &self,
+        acquisition: &mut Acquisition,
+        refused: Option<Option<Duration>>,
+    ) -> Result<Arc<Lease>> {
         let patience = Patience { once: false, deadline: None, trying: false, interrupt: None };
         let attempts = &mut Attempts::unlimited();
-        let mut wait = Wait { patience: &patience, attempts, contention: &self.shared.contention, report: &|_| (), silent_since: None };
+        let mut wait = Wait {
+            patience: &patience,
+            attempts,
+            contention: &self.shared.contention,
+            report: &|_| (),
+            silent_since: None,
+        };
         let granted = acquisition.run(&mut wait, refused)?;
-        granted.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it"))
+        granted.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
+        })
     }
 
     /// Puts a hold back that a wait in a condition had taken out.
@@ -95,7 +121,8 @@ impl RedisLock {
 
     /// This thread's lease, if it is valid and was acquired with the options of this handle.
     fn held(&self) -> Result<Arc<Lease>> {
-        let held = holds::with(&self.shared, |hold| (Arc::clone(&hold.lease), self.same_options(hold)));
+        let held =
+            holds::with(&self.shared, |hold| (Arc::clone(&hold.lease), self.same_options(hold)));
         let (lease, same_options) = held.ok_or_else(|| self.not_held())?;
         if !same_options {
             return Err(self.conflict());
@@ -108,14 +135,22 @@ impl RedisLock {
         let background = self.background();
         background.check_open().map_err(|error| self.named(error))?;
         let held = self.held()?;
-        let what = Notify { key: &held.key, token: &held.token, condition, most, number: held.next_notification() };
+        let what = Notify {
+            key: &held.key,
+            token: &held.token,
+            condition,
+            most,
+            number: held.next_notification(),
+        };
         match held.store.notify(&what, background.command_deadline()) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => {
                 background.finish(&held, Ended::Lost(LostReason::Taken));
                 Err(self.lost())
             }
-            Err(error) if error.may_have_run => Err(self.unknown("nobody knows whether anybody was notified", error)),
+            Err(error) if error.may_have_run => {
+                Err(self.unknown("nobody knows whether anybody was notified", error))
+            }
             Err(error) => Err(self.failed(error)),
         }
     }

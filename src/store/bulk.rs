@@ -8,7 +8,8 @@ use super::wire::{self, Part, Script, Wire};
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 
-/// After so many commands comes a tag: what was read before it stands, also when the connection fails after it.
+/// After so many commands comes a tag: what was read before it stands, also when the connection
+/// fails after it.
 const BETWEEN_TAGS: usize = 64;
 
 /// One call of the script for each list of parts, and what was heard of them so far.
@@ -20,11 +21,16 @@ pub(super) struct Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    pub(super) fn new(script: &'a Script, keys: usize, calls: impl Iterator<Item = Vec<Part<'a>>>) -> Self {
+    pub(super) fn new(
+        script: &'a Script,
+        keys: usize,
+        calls: impl Iterator<Item = Vec<Part<'a>>>,
+    ) -> Self {
         Self { script, keys, calls: calls.collect(), values: Vec::new() }
     }
 
-    /// At the first failure the rest is unknown; going on to read would wait for each reply in turn.
+    /// At the first failure the rest is unknown; going on to read would wait for each reply in
+    /// turn.
     pub(super) fn talk(&mut self, mut wire: Wire<'_>, buffer: &mut Vec<u8>) -> RedisResult<()> {
         let Self { script, keys, calls, values } = self;
         values.clear();
@@ -49,16 +55,24 @@ impl<'a> Bulk<'a> {
             wire.receive_tag(tag, &heard)?;
             values.append(&mut heard);
         }
-        for (value, parts) in values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value)) {
+        for (value, parts) in
+            values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value))
+        {
             *value = by_body(&mut wire, buffer, script, *keys, parts)?;
         }
         Ok(())
     }
 
-    /// Each answer at the place of its question. What was read before a failure stands; a script that the server did not know has had none.
+    /// Each answer at the place of its question. What was read before a failure stands; a script
+    /// that the server did not know has had none.
     pub(super) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
-        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply").maybe_run();
-        let heard = |value| if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) };
+        let unknown = || {
+            StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")
+                .maybe_run()
+        };
+        let heard = |value| {
+            if reply::unknown_script(&value) { Err(unknown()) } else { reply::value(value) }
+        };
         let total = self.calls.len();
         let mut answers: Vec<_> = self.values.into_iter().map(heard).collect();
         if let Err(error) = talked {

@@ -1,7 +1,9 @@
-//! Channels of locks that other libraries share with us: who waits at each, and what the one subscription has to be told.
+//! Channels of locks that other libraries share with us: who waits at each, and what the one
+//! subscription has to be told.
 //!
-//! Only bookkeeping: the inbox's reader subscribes and unsubscribes. Whoever begins to wait is rung once the channel stands: a release
-//! between its refusal and that moment was published to nobody here.
+//! Only bookkeeping: the inbox's reader subscribes and unsubscribes. Whoever begins to wait is rung
+//! once the channel stands: a release between its refusal and that moment was published to nobody
+//! here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +17,8 @@ pub(super) struct Channels {
     known: HashMap<Arc<str>, Channel>,
     /// Those that somebody began to wait at while they did not stand.
     joins: Vec<Arc<str>>,
-    /// Whether the subscription stands. Then its reader sits in a read, and has to be poked to look at `joins`.
+    /// Whether the subscription stands. Then its reader sits in a read, and has to be poked to look
+    /// at `joins`.
     reading: bool,
 }
 
@@ -66,7 +69,11 @@ impl Channels {
     /// A channel to subscribe to.
     pub(super) fn next_join(&mut self) -> Option<Arc<str>> {
         while let Some(name) = self.joins.pop() {
-            if self.known.get(&name).is_some_and(|channel| !channel.stands && !channel.waiting.is_empty()) {
+            if self
+                .known
+                .get(&name)
+                .is_some_and(|channel| !channel.stands && !channel.waiting.is_empty())
+            {
                 return Some(name);
             }
         }
@@ -77,11 +84,16 @@ impl Channels {
     pub(super) fn joined(&mut self, name: &str) {
         if let Some(channel) = self.known.get_mut(name) {
             channel.stands = true;
-            channel.waiting.iter().filter_map(|(_, bell)| bell.upgrade()).for_each(|bell| bell.ring());
+            channel
+                .waiting
+                .iter()
+                .filter_map(|(_, bell)| bell.upgrade())
+                .for_each(|bell| bell.ring());
         }
     }
 
-    /// The channels to unsubscribe from, because nobody waits there. They are forgotten: whoever comes now has them subscribed to again.
+    /// The channels to unsubscribe from, because nobody waits there. They are forgotten: whoever
+    /// comes now has them subscribed to again.
     pub(super) fn take_idle(&mut self) -> Vec<Arc<str>> {
         let mut idle = Vec::new();
         self.known.retain(|name, channel| {
@@ -93,7 +105,8 @@ impl Channels {
         idle
     }
 
-    /// A release: one waiter asks again, as in Redisson, where a message lets one of a client's threads go on.
+    /// A release: one waiter asks again, as in Redisson, where a message lets one of a client's
+    /// threads go on.
     pub(super) fn heard(&self, name: &str) {
         let mut waiting = self.known.get(name).into_iter().flat_map(|channel| &channel.waiting);
         if let Some(bell) = waiting.find_map(|(_, bell)| bell.upgrade()) {
@@ -164,6 +177,10 @@ mod tests {
         assert_eq!(channels.take_idle(), [Arc::from("c")]);
         assert!(channels.take_idle().is_empty());
         channels.join(&name, &token, &bell);
-        assert_eq!(channels.next_join().as_deref(), Some("c"), "forgotten, and so subscribed to again");
+        assert_eq!(
+            channels.next_join().as_deref(),
+            Some("c"),
+            "forgotten, and so subscribed to again"
+        );
     }
 }

@@ -15,12 +15,14 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::store::StoreError;
 
-/// How many attempts may be stuck at once beside the connections that a client needs, for instance in a name server that does not answer,
-/// before further ones fail at once.
+/// How many attempts may be stuck at once beside the connections that a client needs, for instance
+/// in a name server that does not answer, before further ones fail at once.
 const MOST_STUCK: usize = 32;
 
-/// What else is asked over each new connection by this instant, once somebody has answered over it. An error: the connection is of no use.
-pub(super) type Greeting = Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
+/// What else is asked over each new connection by this instant, once somebody has answered over it.
+/// An error: the connection is of no use.
+pub(super) type Greeting =
+    Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
 /// Opens connections to one server.
 pub(super) struct Connector {
@@ -46,15 +48,18 @@ impl Connector {
         let settings = TcpSettings::default()
             // A lock is one small packet each way: waiting for more to send would double its cost.
             .set_nodelay(true)
-            // Closing resets: our kernel forgets what it has not delivered, so that no attempt arrives after we gave it up (R5).
+            // Closing resets: our kernel forgets what it has not delivered, so that no attempt
+            // arrives after we gave it up (R5).
             .set_linger_time(Duration::ZERO)
             .set_user_timeout(idle)
             .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
         let login = Arc::new(info.redis_settings().clone());
-        // The library's name would cost two more replies at each connect, and each reply has a timeout of its own.
+        // The library's name would cost two more replies at each connect, and each reply has a
+        // timeout of its own.
         let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info.set_tcp_settings(settings).set_redis_settings(redis);
-        let refused = |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
+        let refused =
+            |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
         #[cfg(feature = "tls")]
         let client = {
             if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
@@ -62,7 +67,10 @@ impl Connector {
                 let _ = rustls::crypto::ring::default_provider().install_default();
             }
             match root_certificates {
-                Some(pem) => redis::Client::build_with_tls(info, redis::TlsCertificates { client_tls: None, root_cert: Some(pem) }),
+                Some(pem) => redis::Client::build_with_tls(
+                    info,
+                    redis::TlsCertificates { client_tls: None, root_cert: Some(pem) },
+                ),
                 None => redis::Client::open(info),
             }
             .map_err(refused)?
@@ -70,13 +78,23 @@ impl Connector {
         #[cfg(not(feature = "tls"))]
         let client = redis::Client::open(info).map_err(refused)?;
         let most_under_way = MOST_STUCK + connections as usize;
-        Ok(Self { client, login, greeting: None, most_under_way, clock, timeout, under_way: Arc::default() })
+        Ok(Self {
+            client,
+            login,
+            greeting: None,
+            most_under_way,
+            clock,
+            timeout,
+            under_way: Arc::default(),
+        })
     }
 
-    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server say over it what it is.
+    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server say
+    /// over it what it is.
     ///
-    /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the full timeout, each
-    /// read too, and name resolution and unix sockets have none. A thread that comes too late closes what it opened.
+    /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the
+    /// full timeout, each read too, and name resolution and unix sockets have none. A thread that
+    /// comes too late closes what it opened.
     pub(super) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
         if within.is_zero() {
@@ -92,7 +110,9 @@ impl Connector {
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
-            let opened = client.get_connection_with_timeout(within).map_err(|error| reply::connecting(&error));
+            let opened = client
+                .get_connection_with_timeout(within)
+                .map_err(|error| reply::connecting(&error));
             let opened = opened.and_then(|connection| log_in(connection, &login, until));
             let _ = done.send(opened.and_then(|mut opened| {
                 if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened)
@@ -115,7 +135,8 @@ impl Connector {
 
 /// What came of opening a connection.
 pub(super) enum Opened {
-    /// One that can be used. `tells_role`: whether this user is told whether the server is a master.
+    /// One that can be used. `tells_role`: whether this user is told whether the server is a
+    /// master.
     Ready { connection: Connection, tells_role: bool },
     /// The server is a replica, and of no use (R22).
     Replica,
@@ -125,8 +146,13 @@ pub(super) enum Opened {
 
 /// Says who we are and which database we want, and asks for a sign of life.
 ///
-/// redis-rs would do the first two, and says of every error that the password is wrong: also of the one by which a server that has too many clients turns us away.
-fn log_in(connection: Connection, login: &RedisConnectionInfo, until: Instant) -> Result<Opened, StoreError> {
+/// redis-rs would do the first two, and says of every error that the password is wrong: also of the
+/// one by which a server that has too many clients turns us away.
+fn log_in(
+    connection: Connection,
+    login: &RedisConnectionInfo,
+    until: Instant,
+) -> Result<Opened, StoreError> {
     let mut ask = Asking { connection, until };
     if let Some(password) = login.password() {
         let mut auth = redis::cmd("AUTH");
@@ -140,10 +166,13 @@ fn log_in(connection: Connection, login: &RedisConnectionInfo, until: Instant) -
         ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
         reply::value(ask.reply()?)?;
     }
-    // The kernel of a server that stands still, or is about to hang up, accepts connections all the same;
-    // and with TLS the hands are shaken only now. Both in one packet: a server that is loading its data
-    // answers ROLE, and refuses PING as it will refuse everything else.
-    ask.send(&[redis::cmd("ROLE").get_packed_command(), redis::cmd("PING").get_packed_command()].concat())?;
+    // The kernel of a server that stands still, or is about to hang up, accepts connections all the
+    // same; and with TLS the hands are shaken only now. Both in one packet: a server that is
+    // loading its data answers ROLE, and refuses PING as it will refuse everything else.
+    ask.send(
+        &[redis::cmd("ROLE").get_packed_command(), redis::cmd("PING").get_packed_command()]
+            .concat(),
+    )?;
     let role = sign_of_life(ask.reply()?)?;
     if role.as_ref().is_some_and(demotion::is_replicas_role) {
         return Ok(Opened::Replica);
@@ -152,8 +181,8 @@ fn log_in(connection: Connection, login: &RedisConnectionInfo, until: Instant) -
     Ok(Opened::Ready { connection: ask.connection, tells_role: role.is_some() })
 }
 
-/// A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life, also a
-/// refusal; what that means will come up with the next command.
+/// A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life,
+/// also a refusal; what that means will come up with the next command.
 fn sign_of_life(reply: Value) -> Result<Option<Value>, StoreError> {
     match reply::value(reply) {
         Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
@@ -169,16 +198,22 @@ struct Asking {
 
 impl Asking {
     fn send(&mut self, commands: &[u8]) -> Result<(), StoreError> {
-        self.bound().and_then(|()| self.connection.send_packed_command(commands)).map_err(|error| reply::connecting(&error))
+        self.bound()
+            .and_then(|()| self.connection.send_packed_command(commands))
+            .map_err(|error| reply::connecting(&error))
     }
 
     fn reply(&mut self) -> Result<Value, StoreError> {
-        self.bound().and_then(|()| self.connection.recv_response()).map_err(|error| reply::connecting(&error))
+        self.bound()
+            .and_then(|()| self.connection.recv_response())
+            .map_err(|error| reply::connecting(&error))
     }
 
     fn bound(&self) -> RedisResult<()> {
         // Zero would mean no limit.
-        let left = Some(self.until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+        let left = Some(
+            self.until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
+        );
         self.connection.set_read_timeout(left)?;
         self.connection.set_write_timeout(left)
     }

@@ -1,8 +1,8 @@
 //! Demotions: how all connections to a server that has become a replica are lost (R22).
 //!
-//! Redis closes no connection on a demotion. Whoever kept one could write nothing, for as long as it
-//! lasts, while a new connection to the same name finds the new master; and a subscription would not hear
-//! what the new master publishes only to its own subscribers.
+//! Redis closes no connection on a demotion. Whoever kept one could write nothing, for as long as
+//! it lasts, while a new connection to the same name finds the new master; and a subscription would
+//! not hear what the new master publishes only to its own subscribers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +36,8 @@ impl Watch {
     }
 }
 
-/// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script, and
-/// has no code for it then.
+/// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script,
+/// and has no code for it then.
 pub(super) fn is_a_replicas(code: &str, details: &str) -> bool {
     matches!(code, "READONLY" | "MASTERDOWN")
         || details.contains("READONLY You can't write against a read only")
@@ -67,10 +67,12 @@ fn is_said(error: &ServerError) -> bool {
     is_a_replicas(error.code(), error.details().unwrap_or_default())
 }
 
-/// Whether the reply to ROLE is a replica's. Whoever may not ask, or asks a proxy that does not know the
-/// command, is told nothing.
+/// Whether the reply to ROLE is a replica's. Whoever may not ask, or asks a proxy that does not
+/// know the command, is told nothing.
 pub(super) fn is_replicas_role(reply: &Value) -> bool {
-    matches!(reply, Value::Array(role) if matches!(role.first(), Some(Value::BulkString(name)) if name == b"slave" || name == b"replica"))
+    let Value::Array(role) = reply else { return false };
+    let Some(Value::BulkString(name)) = role.first() else { return false };
+    name == b"slave" || name == b"replica"
 }
 
 /// What the reply to ROLE comes to, as an error.
@@ -86,18 +88,24 @@ mod tests {
     fn a_replicas_errors_are_known_with_and_without_their_code() {
         for (code, details) in [
             ("READONLY", "You can't write against a read only replica."),
-            ("READONLY", "You can't write against a read only replica. script: 1f, on @user_script:1."),
+            (
+                "READONLY",
+                "You can't write against a read only replica. script: 1f, on @user_script:1.",
+            ),
             ("MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
             (
                 "ERR",
-                "Error running script (call to f_1f): @user_script:4: @user_script: 4: -READONLY You can't write against a read only replica. ",
+                "Error running script (call to f_1f): @user_script:4: @user_script: 4: -READONLY \
+                 You can't write against a read only replica. ",
             ),
         ] {
             assert!(is_a_replicas(code, details), "{code} {details}");
         }
-        for (code, details) in
-            [("ERR", "unknown command 'READONLY'"), ("OOM", "command not allowed"), ("NOREPLICAS", "Not enough good replicas to write.")]
-        {
+        for (code, details) in [
+            ("ERR", "unknown command 'READONLY'"),
+            ("OOM", "command not allowed"),
+            ("NOREPLICAS", "Not enough good replicas to write."),
+        ] {
             assert!(!is_a_replicas(code, details), "{code} {details}");
         }
         assert!(says(&is_replica()));

@@ -1,6 +1,8 @@
-//! Random replies, through the parser of redis-rs and through everything here that reads one: nothing panics, and nothing but a legal grant is a grant.
+//! Random replies, through the parser of redis-rs and through everything here that reads one:
+//! nothing panics, and nothing but a legal grant is a grant.
 //!
-//! `cargo test` runs some; `DISTLOCK_FUZZ=20000000 cargo test --release --lib fuzz -- --nocapture` as many as that says, and `DISTLOCK_FUZZ_SEED` begins elsewhere.
+//! `cargo test` runs some; `DISTLOCK_FUZZ=20000000 cargo test --release --lib fuzz -- --nocapture`
+//! as many as that says, and `DISTLOCK_FUZZ_SEED` begins elsewhere.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use crate::base::clock::Clock;
 use crate::lease::store::Answer;
 use crate::lease::token::Token;
 
-/// The generator of Steele, Lea and Flood that is known as SplitMix64: small, and the same everywhere.
+/// The generator of Steele, Lea and Flood that is known as SplitMix64: small, and the same
+/// everywhere.
 struct Random(u64);
 
 impl Random {
@@ -42,7 +45,8 @@ impl Random {
 /// How many, and from where.
 fn begin(usually: u64) -> (u64, Random) {
     let set = |name| std::env::var(name).ok().and_then(|text: String| text.parse().ok());
-    let (count, seed) = (set("DISTLOCK_FUZZ").unwrap_or(usually), set("DISTLOCK_FUZZ_SEED").unwrap_or(1));
+    let (count, seed) =
+        (set("DISTLOCK_FUZZ").unwrap_or(usually), set("DISTLOCK_FUZZ_SEED").unwrap_or(1));
     eprintln!("fuzz: {count} executions from seed {seed}");
     (count, Random(seed))
 }
@@ -63,7 +67,8 @@ const NUMBERS: [&str; 14] = [
     "",
     "x",
 ];
-const TEXTS: [&str; 10] = ["", "OK", "1", "0", "-1", "QUEUED", "0a1b2c", "\u{fffd}", "9223372036854775808", "a b"];
+const TEXTS: [&str; 10] =
+    ["", "OK", "1", "0", "-1", "QUEUED", "0a1b2c", "\u{fffd}", "9223372036854775808", "a b"];
 const ERRORS: [&str; 14] = [
     "ERR",
     "ERR unknown command 'EVALSHA', with args beginning with: 'x'",
@@ -102,7 +107,11 @@ fn frame(random: &mut Random, depth: usize) -> String {
         kind => {
             let elements = random.below(4);
             let sort = random.pick(if kind < 18 { &["*"] } else { &["*", "~", ">", "%", "|"] });
-            let declared = if random.below(12) == 0 { random.pick(&NUMBERS).to_owned() } else { elements.to_string() };
+            let declared = if random.below(12) == 0 {
+                random.pick(&NUMBERS).to_owned()
+            } else {
+                elements.to_string()
+            };
             let doubled = if matches!(sort, "%" | "|") { elements * 2 } else { elements };
             let inner: String = (0..doubled).map(|_| frame(random, depth - 1)).collect();
             format!("{sort}{declared}\r\n{inner}")
@@ -118,7 +127,12 @@ fn bytes(random: &mut Random) -> Vec<u8> {
                 let number = random.pick(&NUMBERS);
                 if random.below(3) == 0 { bulk(number) } else { format!(":{number}\r\n") }
             };
-            format!("*3\r\n:{}\r\n{}{}", random.pick(&["0", "1", "2"]), number(random), number(random))
+            format!(
+                "*3\r\n:{}\r\n{}{}",
+                random.pick(&["0", "1", "2"]),
+                number(random),
+                number(random)
+            )
         }
         1 => format!("*2\r\n{}:{}\r\n", bulk(random.pick(&TEXTS)), random.pick(&NUMBERS)),
         _ => frame(random, 3),
@@ -169,11 +183,17 @@ fn check(value: &Value) {
     let asked_at = Instant::now();
     match reply::answer(Reply { asked_at, value: value.clone() }) {
         Ok(Answer::Granted { asked_at: since, fences }) => {
-            assert!(since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1), "a grant: {value:?}");
+            assert!(
+                since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1),
+                "a grant: {value:?}"
+            );
             assert_eq!(legal_fences(elements), Some(fences), "{value:?}");
         }
         Ok(Answer::Refused { remaining, heard, .. }) => {
-            assert!(elements[0] == Value::Int(0) && matches!(elements[1], Value::Int(_)), "a refusal: {value:?}");
+            assert!(
+                elements[0] == Value::Int(0) && matches!(elements[1], Value::Int(_)),
+                "a refusal: {value:?}"
+            );
             match &elements[2..] {
                 [] => assert!(heard),
                 rest => assert_eq!(heard, rest == [Value::Int(1)]),
@@ -183,15 +203,24 @@ fn check(value: &Value) {
         Err(error) => {
             // Foreign data is for sure; of anything else nobody knows what it did.
             assert!(error.may_have_run != error.permanent, "{value:?}: {error:?}");
-            assert!(elements.first() != Some(&Value::Int(1)) || legal_fences(elements).is_none(), "a grant is lost: {value:?}");
+            assert!(
+                elements.first() != Some(&Value::Int(1)) || legal_fences(elements).is_none(),
+                "a grant is lost: {value:?}"
+            );
         }
     }
-    assert_eq!(reply::yes(value).ok(), [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1));
+    assert_eq!(
+        reply::yes(value).ok(),
+        [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1)
+    );
     assert_eq!(reply::number(value).ok(), whole(value));
     match reply::holder(value.clone()) {
         Ok(None) => assert_eq!(*value, Value::Array(Vec::new())),
         Ok(Some(holder)) => {
-            assert!(elements.len() == 2 && matches!(elements[1], Value::Int(_)), "a holder: {value:?}");
+            assert!(
+                elements.len() == 2 && matches!(elements[1], Value::Int(_)),
+                "a holder: {value:?}"
+            );
             assert_eq!(reply::text(&elements[0]).ok().as_deref(), Some(&*holder.token));
         }
         Err(_) => assert!(!matches!(elements, [] if matches!(value, Value::Array(_))), "{value:?}"),
@@ -199,7 +228,10 @@ fn check(value: &Value) {
     let is_error = matches!(value, Value::ServerError(_));
     assert_eq!(reply::value(value.clone()).is_err(), is_error);
     if let Err(error) = reply::value(value.clone()) {
-        assert!(!error.may_have_run, "an error reply: the command was refused before it ran: {error:?}");
+        assert!(
+            !error.may_have_run,
+            "an error reply: the command was refused before it ran: {error:?}"
+        );
         assert!(error.source.is_none_or(|source| source.to_string().len() < 1_000));
     }
     assert_eq!(reply::logged_in(value.clone()).is_err(), is_error);
@@ -214,13 +246,18 @@ fn nothing_but_a_legal_grant_is_a_grant() {
         let bytes = bytes(&mut random);
         if let Ok(value) = redis::parse_redis_value(&bytes) {
             parsed += 1;
-            granted +=
-                u64::from(matches!(reply::answer(Reply { asked_at: Instant::now(), value: value.clone() }), Ok(Answer::Granted { .. })));
+            granted += u64::from(matches!(
+                reply::answer(Reply { asked_at: Instant::now(), value: value.clone() }),
+                Ok(Answer::Granted { .. })
+            ));
             check(&value);
         }
     }
     eprintln!("fuzz: {parsed} of {count} replies were RESP, {granted} of them grants");
-    assert!(parsed > count / 4 && granted > count / 100, "the replies are not what they should be: {parsed}, {granted}");
+    assert!(
+        parsed > count / 4 && granted > count / 100,
+        "the replies are not what they should be: {parsed}, {granted}"
+    );
 }
 
 #[test]
@@ -228,15 +265,24 @@ fn a_message_is_a_hand_off_only_with_all_its_words() {
     let (count, mut random) = begin(200_000);
     let mut understood = 0_u64;
     for _ in 0..count {
-        let words: Vec<&str> =
-            (0..random.below(7)).map(|_| if random.below(2) == 0 { random.pick(&NUMBERS) } else { random.pick(&TEXTS) }).collect();
+        let words: Vec<&str> = (0..random.below(7))
+            .map(|_| if random.below(2) == 0 { random.pick(&NUMBERS) } else { random.pick(&TEXTS) })
+            .collect();
         let message = words.join(random.pick(&[" ", " ", " ", "  ", "\n"]));
         let mut parts = message.splitn(5, ' ');
         let mut next = || parts.next();
-        let legal =
-            (|| Some((next()?.parse::<u64>().ok()?, next()?.parse::<u64>().ok()?, next()?.parse::<u32>().ok()?, next()?, next()?)))();
-        let heard = inbox::parse(&message)
-            .map(|(grant, token, key)| (grant.attempt, grant.fences, token.as_str().to_owned(), key.as_str().to_owned()));
+        let legal = (|| {
+            Some((
+                next()?.parse::<u64>().ok()?,
+                next()?.parse::<u64>().ok()?,
+                next()?.parse::<u32>().ok()?,
+                next()?,
+                next()?,
+            ))
+        })();
+        let heard = inbox::parse(&message).map(|(grant, token, key)| {
+            (grant.attempt, grant.fences, token.as_str().to_owned(), key.as_str().to_owned())
+        });
         understood += u64::from(heard.is_some());
         let legal = legal.map(|(attempt, last, count, token, key)| {
             let fences = (last > 0 && count > 0).then_some(Fences { last, count });
@@ -265,7 +311,8 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
     let token = |waiter: usize| Token::new(waiter.to_string());
     for _ in 0..count {
         let (channel, waiter) = (random.below(names.len()), random.below(bells.len()));
-        let waits = |model: &Model| model.known.values().any(|(_, waiting)| waiting.contains(&waiter));
+        let waits =
+            |model: &Model| model.known.values().any(|(_, waiting)| waiting.contains(&waiter));
         let mut rung: Vec<usize> = Vec::new();
         match random.below(7) {
             0 | 1 if !waits(&model) => {
@@ -276,7 +323,10 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
             }
             2 => {
                 channels.leave(&names[channel], &token(waiter));
-                model.known.entry(channel).and_modify(|(_, waiting)| waiting.retain(|other| *other != waiter));
+                model
+                    .known
+                    .entry(channel)
+                    .and_modify(|(_, waiting)| waiting.retain(|other| *other != waiter));
             }
             3 => {
                 channels.heard(&names[channel]);
@@ -295,7 +345,10 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
             5 => {
                 for name in channels.take_idle() {
                     let at = names.iter().position(|known| *known == name).expect("one of them");
-                    assert!(matches!(model.known.get(&at), Some((true, waiting)) if waiting.is_empty()), "somebody waits at {name}");
+                    assert!(
+                        matches!(model.known.get(&at), Some((true, waiting)) if waiting.is_empty()),
+                        "somebody waits at {name}"
+                    );
                 }
                 model.known.retain(|_, (_, waiting)| !waiting.is_empty());
             }
@@ -314,7 +367,11 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
         }
         assert!(!channels.wants_a_poke() || model.reading);
         for (waiter, bell) in bells.iter().enumerate() {
-            assert_eq!(bell.wait(&clock, Some(Instant::now())) == Rung::Hint, rung.contains(&waiter), "waiter {waiter}");
+            assert_eq!(
+                bell.wait(&clock, Some(Instant::now())) == Rung::Hint,
+                rung.contains(&waiter),
+                "waiter {waiter}"
+            );
         }
     }
 }

@@ -1,17 +1,21 @@
-//! The gate of a node: while nobody knows whether the node is up, one thread finds out and the others wait for it; while
-//! it is down, one thread at a time tries to reach it and the others fail fast (R14).
+//! The gate of a node: while nobody knows whether the node is up, one thread finds out and the
+//! others wait for it; while it is down, one thread at a time tries to reach it and the others fail
+//! fast (R14).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::locked;
 
-/// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen soon.
+/// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen
+/// soon.
 const PAUSE: Duration = Duration::from_millis(75);
-/// How many connections are opened at the same time to a node that is up: so many may be opened in vain when it goes down.
+/// How many connections are opened at the same time to a node that is up: so many may be opened in
+/// vain when it goes down.
 const AT_ONCE: u32 = 4;
 
-/// Times the number of a quorum's nodes: they share the process's connection attempts, because they may all be down together.
+/// Times the number of a quorum's nodes: they share the process's connection attempts, because they
+/// may all be down together.
 const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a node that is down is left alone; `nodes`: how many there are in its quorum.
@@ -19,18 +23,20 @@ pub(super) fn pause(nodes: Option<u32>) -> Duration {
     nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
 }
 
-/// What decides whether a connection can be opened: clients that differ in it learn nothing from each other's failures.
+/// What decides whether a connection can be opened: clients that differ in it learn nothing from
+/// each other's failures.
 ///
-/// One that speaks TLS to a plain port, or has less time than the way takes, fails for ever, and would
-/// shut out those that are set up well. Wrong credentials and certificates are permanent errors, and count
-/// as an answer.
+/// One that speaks TLS to a plain port, or has less time than the way takes, fails for ever, and
+/// would shut out those that are set up well. Wrong credentials and certificates are permanent
+/// errors, and count as an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) address: String,
     pub(super) tls: bool,
     /// How long it may take.
     pub(super) within: Duration,
-    /// Whose: a fork inherits the gates of its parent's, at which a thread may be probing that it does not have.
+    /// Whose: a fork inherits the gates of its parent's, at which a thread may be probing that it
+    /// does not have.
     pub(super) process: u32,
 }
 
@@ -49,8 +55,9 @@ pub(super) struct Gate {
 enum State {
     /// The node answered last time: whoever needs a connection opens one.
     Open { opening: u32 },
-    /// Nobody has asked yet, or a connection has failed. Without this state every connection of every pool would be opened in vain at the moment
-    /// at which a node goes down, and that alone is more than a node may be asked in a second.
+    /// Nobody has asked yet, or a connection has failed. Without this state every connection of
+    /// every pool would be opened in vain at the moment at which a node goes down, and that alone
+    /// is more than a node may be asked in a second.
     Unknown { probing: bool },
     /// The last attempt failed.
     Shut { next: Instant, probing: bool },
@@ -79,7 +86,9 @@ impl Gate {
     pub(super) fn at(target: Target, pause: Duration) -> Arc<Self> {
         let mut gates = locked(&GATES);
         gates.retain(|(_, gate)| gate.strong_count() > 0);
-        if let Some(gate) = gates.iter().find(|(at, _)| *at == target).and_then(|(_, gate)| gate.upgrade()) {
+        if let Some(gate) =
+            gates.iter().find(|(at, _)| *at == target).and_then(|(_, gate)| gate.upgrade())
+        {
             return gate;
         }
         let gate = Arc::new(Self::new(pause));
@@ -87,7 +96,8 @@ impl Gate {
         gate
     }
 
-    /// Leave to connect. `None`: the node is down, and another thread is trying or has just tried; or nobody knew within `wait`.
+    /// Leave to connect. `None`: the node is down, and another thread is trying or has just tried;
+    /// or nobody knew within `wait`.
     pub(super) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
         let entered = Instant::now();
         let mut state = locked(&self.state);
@@ -111,7 +121,11 @@ impl Gate {
                     if left.is_zero() {
                         return None;
                     }
-                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                    state = self
+                        .changed
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
                 }
             }
         }
@@ -144,7 +158,8 @@ impl Pass<'_> {
         }
     }
 
-    /// No answer. Also one of many tells: the gate may have been open since before the node went down.
+    /// No answer. Also one of many tells: the gate may have been open since before the node went
+    /// down.
     pub(super) fn failed(self) {
         if !self.probe {
             self.gate.shut();
@@ -198,7 +213,8 @@ mod tests {
     #[test]
     fn few_are_let_through_at_a_time() {
         let gate = open();
-        let mut opening: Vec<_> = (0..AT_ONCE).map(|_| gate.enter(NO_WAIT).expect("open")).collect();
+        let mut opening: Vec<_> =
+            (0..AT_ONCE).map(|_| gate.enter(NO_WAIT).expect("open")).collect();
         assert!(gate.enter(NO_WAIT).is_none());
         opening.pop().expect("some").opened();
         assert!(gate.enter(NO_WAIT).is_some());
@@ -211,7 +227,10 @@ mod tests {
         one.failed();
         assert!(gate.enter(NO_WAIT).is_none());
         other.opened();
-        assert!(gate.enter(NO_WAIT).is_none(), "one that was let through before says nothing about now");
+        assert!(
+            gate.enter(NO_WAIT).is_none(),
+            "one that was let through before says nothing about now"
+        );
     }
 
     #[test]
@@ -222,7 +241,8 @@ mod tests {
             let probe = gate.enter(NO_WAIT).expect("the first to ask");
             assert!(probe.probe && gate.enter(NO_WAIT).is_none());
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.probe));
+                let waiting = scope
+                    .spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.probe));
                 if answers {
                     probe.opened();
                 } else {
@@ -235,10 +255,19 @@ mod tests {
 
     #[test]
     fn clients_share_a_gate_if_they_open_the_same_connections() {
-        let target = |port: u16| Target { address: format!("test:{port}"), tls: false, within: PAUSE, process: 0 };
+        let target = |port: u16| Target {
+            address: format!("test:{port}"),
+            tls: false,
+            within: PAUSE,
+            process: 0,
+        };
         let gate = Gate::at(target(1), PAUSE);
         assert!(Arc::ptr_eq(&gate, &Gate::at(target(1), PAUSE)));
-        for other in [target(2), Target { tls: true, ..target(1) }, Target { within: PAUSE / 2, ..target(1) }] {
+        for other in [
+            target(2),
+            Target { tls: true, ..target(1) },
+            Target { within: PAUSE / 2, ..target(1) },
+        ] {
             assert!(!Arc::ptr_eq(&gate, &Gate::at(other, PAUSE)));
         }
     }

@@ -12,7 +12,8 @@ use crate::base::error::ErrorKind;
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
 
-/// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller back but this.
+/// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller
+/// back but this.
 #[must_use = "a refusal is only an answer: the caller has to hold back by itself"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
@@ -20,7 +21,8 @@ pub struct Decision {
     pub allowed: bool,
     /// How many permits could be taken now, after this decision.
     pub remaining: u64,
-    /// How long until the same call would be allowed if nobody else took permits meanwhile. Zero if it was allowed, never zero if it was refused.
+    /// How long until the same call would be allowed if nobody else took permits meanwhile. Zero if
+    /// it was allowed, never zero if it was refused.
     pub retry_after: Duration,
 }
 
@@ -43,7 +45,8 @@ pub(crate) struct Take<'a> {
     pub(crate) window: Duration,
     /// How many are wanted; 0: only to know how many are left.
     pub(crate) wanted: u64,
-    /// How long the caller would wait for permits that are promised to it now. A fixed window promises none: others count in it, too.
+    /// How long the caller would wait for permits that are promised to it now. A fixed window
+    /// promises none: others count in it, too.
     pub(crate) patience: Duration,
     /// When the answer must be there.
     pub(crate) deadline: Instant,
@@ -51,15 +54,18 @@ pub(crate) struct Take<'a> {
 
 /// A place that keeps rate limits.
 pub(crate) trait LimitStore: Send + Sync {
-    /// Takes permits if they fit: those that are there, or those that will be within the caller's patience. The `retry_after` of a decision that allows is how
-    /// long to wait, from when it was heard, until they may be used.
+    /// Takes permits if they fit: those that are there, or those that will be within the caller's
+    /// patience. The `retry_after` of a decision that allows is how long to wait, from when it was
+    /// heard, until they may be used.
     ///
     /// # Errors
-    /// When there was no answer, or foreign data under the key. The permits may have been taken if the error says that the call may have run.
+    /// When there was no answer, or foreign data under the key. The permits may have been taken if
+    /// the error says that the call may have run.
     fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError>;
 }
 
-/// Rate limits on one server. Only the server's clock counts, so that processes need not agree on the time.
+/// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
+/// the time.
 pub(super) struct Limits {
     node: Arc<Node>,
     fixed: Script,
@@ -92,11 +98,15 @@ impl LimitStore for Limits {
         ];
         let reply = self.node.script(script, 1, &parts, take.deadline)?;
         let decision = match reply::list(reply.value)?.as_slice() {
-            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => Decision {
-                allowed: *allowed == 1,
-                remaining: u64::try_from(*remaining).map_err(|_| reply::nonsense())?,
-                retry_after: Duration::from_micros(u64::try_from(*micros).map_err(|_| reply::nonsense())?),
-            },
+            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => {
+                Decision {
+                    allowed: *allowed == 1,
+                    remaining: u64::try_from(*remaining).map_err(|_| reply::nonsense())?,
+                    retry_after: Duration::from_micros(
+                        u64::try_from(*micros).map_err(|_| reply::nonsense())?,
+                    ),
+                }
+            }
             [Value::Int(2)] => return Err(foreign()),
             _ => return Err(reply::nonsense()),
         };
@@ -110,5 +120,6 @@ impl LimitStore for Limits {
 
 /// The key holds something that no limiter of this form has written.
 pub(super) fn foreign() -> StoreError {
-    StoreError::not_sent(ErrorKind::WrongType, "the key holds data that is not this limiter's").permanent()
+    StoreError::not_sent(ErrorKind::WrongType, "the key holds data that is not this limiter's")
+        .permanent()
 }

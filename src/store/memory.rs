@@ -1,4 +1,5 @@
-//! The embedded store behind `memory://`: leases and rate limits in this process, for a first look and for tests of programs that use the crate.
+//! The embedded store behind `memory://`: leases and rate limits in this process, for a first look
+//! and for tests of programs that use the crate.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
@@ -12,7 +13,8 @@ use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place,
+    Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 
@@ -35,7 +37,8 @@ struct Contents {
     locks: HashMap<Key, Entry>,
     /// Who listens.
     ears: HashMap<Token, Weak<Bell>>,
-    /// The last fence given out, whatever the lock: growing for all means growing for each, and leaves nothing behind.
+    /// The last fence given out, whatever the lock: growing for all means growing for each, and
+    /// leaves nothing behind.
     last_fence: u64,
     /// Apart, so that a look through many limits delays no lock.
     limits: Arc<Mutex<Limits>>,
@@ -47,7 +50,8 @@ struct Entry {
     queue: VecDeque<Waiter>,
     /// Who waits in a condition, by its name.
     conditions: HashMap<String, VecDeque<Waiter>>,
-    /// The notifications that are not used up, by the token of the notified waiter: it has not had the lock, and been heard of since.
+    /// The notifications that are not used up, by the token of the notified waiter: it has not had
+    /// the lock, and been heard of since.
     owed: HashMap<Token, Notified>,
     /// Who notified last, under which number, and how many.
     last_notification: Option<(Token, u64, u64)>,
@@ -74,7 +78,13 @@ struct Waiter {
 impl Waiter {
     fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
         let first_lease = place.first_lease();
-        Self { token: ask.token.clone(), attempt: ask.attempt, first_lease, fences: ask.fences, arrival: 0 }
+        Self {
+            token: ask.token.clone(),
+            attempt: ask.attempt,
+            first_lease,
+            fences: ask.fences,
+            arrival: 0,
+        }
     }
 }
 
@@ -84,7 +94,10 @@ impl Memory {
         let mut named = locked(&NAMED);
         named.retain(|(_, _, shelf)| shelf.strong_count() > 0);
         let process = std::process::id();
-        let known = named.iter().find(|(known, of, _)| known == name && *of == process).and_then(|(_, _, shelf)| shelf.upgrade());
+        let known = named
+            .iter()
+            .find(|(known, of, _)| known == name && *of == process)
+            .and_then(|(_, _, shelf)| shelf.upgrade());
         let shelf = known.unwrap_or_else(|| {
             let shelf = Arc::default();
             if !name.is_empty() {
@@ -96,7 +109,8 @@ impl Memory {
         Arc::new(Self { shelf, limits, clock })
     }
 
-    /// Looks at one lock, as it stands now: a lease that has run out is gone. An entry that nobody needs any more is removed.
+    /// Looks at one lock, as it stands now: a lease that has run out is gone. An entry that nobody
+    /// needs any more is removed.
     fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
         let mut contents = locked(&self.shelf);
         let Contents { locks, ears, last_fence, .. } = &mut *contents;
@@ -138,7 +152,11 @@ impl Entry {
 
     /// The whole lease for whoever asks, and never an earlier end than it has.
     fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
-        let until = self.holder.take().filter(|(token, _)| token == ask.token).map_or(now, |(_, until)| until);
+        let until = self
+            .holder
+            .take()
+            .filter(|(token, _)| token == ask.token)
+            .map_or(now, |(_, until)| until);
         self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
     }
 
@@ -167,7 +185,8 @@ impl Entry {
         self.owed.remove(token);
     }
 
-    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited when the notification was given. Result: how many.
+    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited
+    /// when the notification was given. Result: how many.
     fn move_on(&mut self, condition: &str, most: u32, given: u64, shared: &Shared<'_>) -> u64 {
         let mut moved = 0;
         let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
@@ -177,7 +196,10 @@ impl Entry {
         {
             if let Some(bell) = shared.ear(&next.token) {
                 bell.ring();
-                self.owed.insert(next.token.clone(), Notified { condition: condition.to_owned(), given });
+                self.owed.insert(
+                    next.token.clone(),
+                    Notified { condition: condition.to_owned(), given },
+                );
                 self.queue.push_back(next);
                 moved += 1;
             }
@@ -214,7 +236,10 @@ impl Entry {
 
     /// Whether nobody who listens is before the asker.
     fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
-        self.queue.iter().take_while(|waiter| waiter.token != *token).all(|waiter| shared.ear(&waiter.token).is_none())
+        self.queue
+            .iter()
+            .take_while(|waiter| waiter.token != *token)
+            .all(|waiter| shared.ear(&waiter.token).is_none())
     }
 
     fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
@@ -227,7 +252,10 @@ impl Entry {
 
     /// Whether an end was moved.
     fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
-        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token) else { return false };
+        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
+        else {
+            return false;
+        };
         if end == End::Exactly || *until < now + lease.lease {
             *until = now + lease.lease;
         }
@@ -257,13 +285,19 @@ impl LeaseStore for Memory {
                     None => entry.queue.push_back(waiter),
                 }
             }
-            let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+            let remaining =
+                entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
             Ok(Answer::Refused { asked_at, remaining, heard: true })
         })
     }
 
     fn extend(&self, leases: &[Extend<'_>], _within: Within) -> Vec<Result<bool, StoreError>> {
-        leases.iter().map(|lease| Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, End::NotBefore, now)))).collect()
+        leases
+            .iter()
+            .map(|lease| {
+                Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, End::NotBefore, now)))
+            })
+            .collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, _deadline: Instant) -> Result<bool, StoreError> {
@@ -283,7 +317,9 @@ impl LeaseStore for Memory {
     fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
             self.at(what.key, |entry, shared, now| {
-                if let Some(waiting) = what.condition.and_then(|condition| entry.conditions.get_mut(condition)) {
+                if let Some(waiting) =
+                    what.condition.and_then(|condition| entry.conditions.get_mut(condition))
+                {
                     waiting.retain(|waiter| waiter.token != *what.token);
                 }
                 entry.leave(what.token, shared);
@@ -307,10 +343,19 @@ impl LeaseStore for Memory {
         true
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
         let asked_at = self.clock.now();
         let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
-            return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
+            return Err(StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "nothing can be heard here, and a wait must hear",
+            ));
         };
         release.map_or(Ok(()), Release::check)?;
         let mut waiter = Waiter::new(ask, place);
@@ -318,19 +363,26 @@ impl LeaseStore for Memory {
             if entry.is_held_by(ask.token) {
                 return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
             }
-            if entry.owed.contains_key(ask.token) && !entry.queue.iter().any(|queued| queued.token == *ask.token) {
-                // It was handed the lock, and that ran out before it heard of it. It was notified all the same.
+            if entry.owed.contains_key(ask.token)
+                && !entry.queue.iter().any(|queued| queued.token == *ask.token)
+            {
+                // It was handed the lock, and that ran out before it heard of it. It was notified
+                // all the same.
                 entry.queue.push_back(Waiter::new(ask, place));
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
                 if entry.holder.is_none() {
                     if entry.is_next(ask.token, shared) {
-                        return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
+                        return Ok(InCondition::Granted {
+                            asked_at,
+                            fences: entry.take(ask, shared, now),
+                        });
                     }
                     entry.serve(shared, now);
                 }
-                let remaining = entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+                let remaining =
+                    entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
                 return Ok(InCondition::Notified { asked_at, remaining, heard: true });
             }
             let waiting = entry.conditions.entry(condition.to_owned()).or_default();
@@ -342,7 +394,9 @@ impl LeaseStore for Memory {
                 waiting[at].attempt = ask.attempt;
                 return Ok(InCondition::Waiting { asked_at });
             }
-            let Some(release) = release.map(|release| release.token) else { return Ok(InCondition::Gone) };
+            let Some(release) = release.map(|release| release.token) else {
+                return Ok(InCondition::Gone);
+            };
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
             }
@@ -358,15 +412,17 @@ impl LeaseStore for Memory {
     }
 
     fn notify(&self, what: &Notify<'_>, _deadline: Instant) -> Result<Option<u64>, StoreError> {
-        Ok(self.at(what.key, |entry, shared, _| entry.is_held_by(what.token).then(|| entry.notify(what, shared))))
+        Ok(self.at(what.key, |entry, shared, _| {
+            entry.is_held_by(what.token).then(|| entry.notify(what, shared))
+        }))
     }
 
     fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {
         Ok(self.at(key, |entry, _, now| {
-            entry
-                .holder
-                .as_ref()
-                .map(|(token, until)| Holder { token: token.as_str().to_owned(), remaining: Some(until.saturating_duration_since(now)) })
+            entry.holder.as_ref().map(|(token, until)| Holder {
+                token: token.as_str().to_owned(),
+                remaining: Some(until.saturating_duration_since(now)),
+            })
         }))
     }
 

@@ -16,7 +16,8 @@ const FEW: usize = 64;
 #[derive(Default)]
 pub(super) struct Limits {
     by_key: HashMap<Key, Limit>,
-    /// How many there may be before those that have ended are removed. There may be one for each address on the net, and nobody says which is done.
+    /// How many there may be before those that have ended are removed. There may be one for each
+    /// address on the net, and nobody says which is done.
     sweep_at: usize,
 }
 
@@ -58,7 +59,9 @@ impl Limits {
                 fixed(take, *used, *until, now)
             }
             (Form::Smooth, None) => smooth(take, None, now),
-            (Form::Smooth, Some(Limit { used: Used::Smooth(level), .. })) => smooth(take, Some(*level), now),
+            (Form::Smooth, Some(Limit { used: Used::Smooth(level), .. })) => {
+                smooth(take, Some(*level), now)
+            }
             _ => return Err(foreign()),
         };
         if decision.allowed && take.wanted > 0 {
@@ -77,27 +80,46 @@ fn fixed(take: &Take<'_>, used: u64, until: Instant, now: Instant) -> (Decision,
     let left = take.capacity.saturating_sub(used);
     let decision = match left.checked_sub(take.wanted) {
         Some(remaining) => Decision { allowed: true, remaining, retry_after: Duration::ZERO },
-        None => Decision { allowed: false, remaining: left, retry_after: until.saturating_duration_since(now) },
+        None => Decision {
+            allowed: false,
+            remaining: left,
+            retry_after: until.saturating_duration_since(now),
+        },
     };
     (decision, Limit { used: Used::Fixed(used.saturating_add(take.wanted)), until })
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as exact as it needs to be")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "as exact as it needs to be"
+)]
 fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Limit) {
     let (capacity, wanted) = (take.capacity as f64, take.wanted as f64);
     let pace = take.window.as_nanos() as f64 / capacity;
     let level = level.map_or(0.0, |level| {
         // Taken under another count or window, they come back when their taker said.
-        let permits = if level.pace.to_bits() == pace.to_bits() { level.permits } else { level.permits * level.pace / pace };
+        let permits = if level.pace.to_bits() == pace.to_bits() {
+            level.permits
+        } else {
+            level.permits * level.pace / pace
+        };
         (permits - now.saturating_duration_since(level.since).as_nanos() as f64 / pace).max(0.0)
     });
     let time = |permits: f64| Duration::from_nanos((permits * pace).ceil() as u64);
-    let limit = |permits: f64| Limit { used: Used::Smooth(Level { permits, since: now, pace }), until: now + time(permits) };
+    let limit = |permits: f64| Limit {
+        used: Used::Smooth(Level { permits, since: now, pace }),
+        until: now + time(permits),
+    };
     // Below zero is zero, as a cast has it.
     let left = |level: f64| (capacity - level) as u64;
     let wait = if take.wanted == 0 { Duration::ZERO } else { time(level + wanted - capacity) };
     if wait > take.patience {
-        return (Decision { allowed: false, remaining: left(level), retry_after: wait }, limit(level));
+        return (
+            Decision { allowed: false, remaining: left(level), retry_after: wait },
+            limit(level),
+        );
     }
     let level = level + wanted;
     (Decision { allowed: true, remaining: left(level), retry_after: wait }, limit(level))
@@ -125,7 +147,11 @@ mod tests {
                 deadline: now,
             };
             assert!(limits.take(&take, now).unwrap().allowed);
-            assert!(limits.by_key.len() <= 400, "{} limits are kept, and 100 are in use", limits.by_key.len());
+            assert!(
+                limits.by_key.len() <= 400,
+                "{} limits are kept, and 100 are in use",
+                limits.by_key.len()
+            );
         }
     }
 
@@ -136,10 +162,23 @@ mod tests {
         let mut due: Vec<(Duration, u64)> = Vec::new();
         let (mut now, mut promised) = (start, 0);
         for call in 0..1500_u64 {
-            let (wanted, patience) = (1 + call * 7 % 3, Duration::from_millis([0, 1, 20, 300][(call * 5 % 4) as usize]));
-            let take = Take { key: &key, form: Form::Smooth, capacity, window, wanted, patience, deadline: now };
+            let (wanted, patience) =
+                (1 + call * 7 % 3, Duration::from_millis([0, 1, 20, 300][(call * 5 % 4) as usize]));
+            let take = Take {
+                key: &key,
+                form: Form::Smooth,
+                capacity,
+                window,
+                wanted,
+                patience,
+                deadline: now,
+            };
             let decision = limits.take(&take, now).unwrap();
-            assert_eq!(decision.allowed, decision.retry_after <= patience, "{decision:?} within {patience:?}");
+            assert_eq!(
+                decision.allowed,
+                decision.retry_after <= patience,
+                "{decision:?} within {patience:?}"
+            );
             if decision.allowed {
                 due.push((now + decision.retry_after - start, wanted));
                 promised += u64::from(!decision.retry_after.is_zero());
@@ -151,7 +190,8 @@ mod tests {
             let mut sum = 0;
             for (to, permits) in &due[first..] {
                 sum += permits;
-                let most = capacity as f64 * (1.0 + (*to - *from).as_secs_f64() / window.as_secs_f64());
+                let most =
+                    capacity as f64 * (1.0 + (*to - *from).as_secs_f64() / window.as_secs_f64());
                 assert!(sum as f64 <= most + 1e-3, "{sum} come due in {:?}", *to - *from);
             }
         }

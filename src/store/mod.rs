@@ -91,7 +91,9 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<()> {
         let possible = Duration::from_millis(1)..=Duration::from_secs(3600);
         if !possible.contains(&self.command_timeout) || !possible.contains(&self.connect_timeout) {
-            return Err(Error::invalid("command and connect timeouts must be between 1 ms and 1 h"));
+            return Err(Error::invalid(
+                "command and connect timeouts must be between 1 ms and 1 h",
+            ));
         }
         if !(1..=1024).contains(&self.pool_size) {
             return Err(Error::invalid("the pool must have 1 to 1024 connections"));
@@ -119,27 +121,41 @@ pub(crate) enum Backend {
 
 fn parse(url: &str) -> Result<ConnectionInfo> {
     // The cause is left out: it may quote the URL, and that may hold a password.
-    let info = url
-        .into_connection_info()
-        .map_err(|_| Error::invalid("the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// are known"))?;
+    let unknown = "the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// \
+                   are known";
+    let info = url.into_connection_info().map_err(|_| Error::invalid(unknown))?;
     if !info.addr().is_supported() {
-        return Err(Error::unsupported("this build cannot use such a URL: rediss:// needs the feature `tls`"));
+        return Err(Error::unsupported(
+            "this build cannot use such a URL: rediss:// needs the feature `tls`",
+        ));
     }
     Ok(info)
 }
 
 impl Backend {
-    pub(crate) fn new(settings: Settings, clock: Clock, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
+    pub(crate) fn new(
+        settings: Settings,
+        clock: Clock,
+        tokens: &Tokens,
+        cleaner: &Cleaner,
+    ) -> Result<Self> {
         if let Some(urls) = &settings.nodes {
             let quorum = Arc::new(Quorum::open(urls, &settings, &clock)?);
-            return Ok(Self::Quorum { leases: Arc::clone(&quorum) as Arc<dyn LeaseStore>, limits: Arc::new(NoLimits), quorum });
+            return Ok(Self::Quorum {
+                leases: Arc::clone(&quorum) as Arc<dyn LeaseStore>,
+                limits: Arc::new(NoLimits),
+                quorum,
+            });
         }
         if let Some(name) = settings.url.strip_prefix("memory://") {
             if settings.pool.is_some() {
                 return Err(Error::invalid("memory:// has no use for a pool"));
             }
             let memory = Memory::open(name, clock);
-            return Ok(Self::Memory { leases: Arc::clone(&memory) as Arc<dyn LeaseStore>, limits: memory });
+            return Ok(Self::Memory {
+                leases: Arc::clone(&memory) as Arc<dyn LeaseStore>,
+                limits: memory,
+            });
         }
         let info = parse(&settings.url)?;
         let node = Arc::new(Node::new(info, settings, clock)?);
@@ -166,14 +182,20 @@ impl Backend {
             (Self::Server { plain, .. }, Layout::Plain) => Ok(plain),
             (Self::Server { redisson, .. }, Layout::Redisson) => Ok(redisson),
             (Self::Server { timestamp, .. }, Layout::Timestamp) => Ok(timestamp),
-            (Self::Memory { leases, .. } | Self::Quorum { leases, .. }, Layout::Plain) => Ok(leases),
-            (Self::Memory { .. } | Self::Quorum { .. }, _) => Err(Error::unsupported("this store has only the plain layout")),
+            (Self::Memory { leases, .. } | Self::Quorum { leases, .. }, Layout::Plain) => {
+                Ok(leases)
+            }
+            (Self::Memory { .. } | Self::Quorum { .. }, _) => {
+                Err(Error::unsupported("this store has only the plain layout"))
+            }
         }
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {
         match self {
-            Self::Server { limits, .. } | Self::Memory { limits, .. } | Self::Quorum { limits, .. } => limits,
+            Self::Server { limits, .. }
+            | Self::Memory { limits, .. }
+            | Self::Quorum { limits, .. } => limits,
         }
     }
 
@@ -185,7 +207,11 @@ impl Backend {
         }
     }
 
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: watched::Work<'_, T>) -> Result<T, StoreError> {
+    pub(crate) fn execute<T>(
+        &self,
+        deadline: Instant,
+        work: watched::Work<'_, T>,
+    ) -> Result<T, StoreError> {
         match self {
             Self::Server { node, .. } => node.execute(deadline, work),
             Self::Memory { .. } => Err(StoreError::not_sent(
@@ -220,7 +246,9 @@ impl Backend {
                     *leases = wrap(Arc::clone(leases));
                 }
             }
-            Self::Memory { leases, .. } | Self::Quorum { leases, .. } => *leases = wrap(Arc::clone(leases)),
+            Self::Memory { leases, .. } | Self::Quorum { leases, .. } => {
+                *leases = wrap(Arc::clone(leases))
+            }
         }
     }
 }

@@ -24,18 +24,21 @@ use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
 use limit::Limit;
 
-/// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call of the client looks for that first (R11).
+/// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
+/// of the client looks for that first (R11).
 pub(crate) struct Node {
     pool: Pool,
     connector: Connector,
     gate: Arc<Gate>,
-    /// How many failures there have been: connections from before the last one are not trusted any more (R6).
+    /// How many failures there have been: connections from before the last one are not trusted any
+    /// more (R6).
     generation: AtomicU64,
     /// For connections that the generation does not reach (R22).
     demotions: Demotions,
     /// Whether the server told at the last log-in whether it is a master.
     tells_role: AtomicBool,
-    /// When a reply last came over a pooled connection, in nanoseconds since the node was made: what is used is not asked for its role.
+    /// When a reply last came over a pooled connection, in nanoseconds since the node was made:
+    /// what is used is not asked for its role.
     answered: AtomicU64,
     made_at: Instant,
     closed: AtomicBool,
@@ -89,7 +92,12 @@ impl Node {
     }
 
     /// Sends one command.
-    pub(super) fn command(&self, parts: &[Part<'_>], shape: Shape, deadline: Instant) -> Result<Reply, StoreError> {
+    pub(super) fn command(
+        &self,
+        parts: &[Part<'_>],
+        shape: Shape,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
             self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
                 buffer.clear();
@@ -101,7 +109,13 @@ impl Node {
     }
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
-    pub(super) fn script(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+    pub(super) fn script(
+        &self,
+        script: &Script,
+        keys: usize,
+        parts: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         self.script_if(&|| true, script, keys, parts, deadline)
     }
 
@@ -136,7 +150,9 @@ impl Node {
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
-        let talked = self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| bulk.talk(wire, buffer));
+        let talked = self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| {
+            bulk.talk(wire, buffer)
+        });
         bulk.answers(talked)
     }
 
@@ -162,10 +178,13 @@ impl Node {
         self.demotions.watch()
     }
 
-    /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout` each.
+    /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout`
+    /// each.
     pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
         let connection = self.connect(self.clock.now() + self.command_timeout)?;
-        let limited = connection.set_read_timeout(Some(timeout)).and_then(|()| connection.set_write_timeout(Some(timeout)));
+        let limited = connection
+            .set_read_timeout(Some(timeout))
+            .and_then(|()| connection.set_write_timeout(Some(timeout)));
         limited.map_err(|error| reply::connecting(&error))?;
         Ok(connection)
     }
@@ -173,17 +192,22 @@ impl Node {
     /// Publishes, if that goes quickly: nobody depends on it.
     pub(super) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
         let deadline = deadline.min(self.clock.now() + self.command_timeout);
-        let _ = self.command(&[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)], Shape::Number, deadline);
+        let _ = self.command(
+            &[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)],
+            Shape::Number,
+            deadline,
+        );
     }
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
     }
 
-    /// Closes the connections that nobody uses, and ends the pool's thread. Waits for nobody: one that is
-    /// in use is closed after it. A program's own pool is left to the program.
+    /// Closes the connections that nobody uses, and ends the pool's thread. Waits for nobody: one
+    /// that is in use is closed after it. A program's own pool is left to the program.
     ///
-    /// Without it they would last as long as anything that still names the client, such as a hold that its thread never took back.
+    /// Without it they would last as long as anything that still names the client, such as a hold
+    /// that its thread never took back.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         match &self.pool {
@@ -196,7 +220,9 @@ impl Node {
 
     pub(super) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let wait = || deadline.saturating_duration_since(self.clock.now());
-        let exhausted = || StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time");
+        let exhausted = || {
+            StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
+        };
         match &self.pool {
             Pool::Own(pool) => {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
@@ -208,9 +234,15 @@ impl Node {
     }
 
     /// Talks over a connection that others may be waiting for.
-    fn talk_in<T>(&self, slot: &Mutex<Slot>, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    fn talk_in<T>(
+        &self,
+        slot: &Mutex<Slot>,
+        limit: Limit,
+        talk: Talk<'_, T>,
+    ) -> Result<T, StoreError> {
         let result = self.talk(&mut locked(slot), limit, talk);
-        // Looked at after the slot is free: either `close` finds it so, or it has said before that it wants it empty.
+        // Looked at after the slot is free: either `close` finds it so, or it has said before that
+        // it wants it empty.
         if self.closed.load(Ordering::SeqCst) {
             empty(slot);
         }
@@ -223,7 +255,8 @@ impl Node {
         if slot.generation != generation {
             slot.connection = None;
         }
-        // Taken out, and put back only if all went well: a connection in the middle of something stays out, also when a caller's code panics.
+        // Taken out, and put back only if all went well: a connection in the middle of something
+        // stays out, also when a caller's code panics.
         let (mut connection, fresh) = match slot.connection.take() {
             Some(connection) => (connection, false),
             None => {
@@ -234,8 +267,15 @@ impl Node {
         };
         let asked_at = self.clock.now();
         let deadline = limit.reply_by(asked_at);
-        let mut wire = Wire { fresh, connection: &mut connection, state: &mut slot.state, clock: &self.clock, deadline };
-        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
+        let mut wire = Wire {
+            fresh,
+            connection: &mut connection,
+            state: &mut slot.state,
+            clock: &self.clock,
+            deadline,
+        };
+        let result =
+            wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
                 slot.connection = Some(connection);
@@ -247,12 +287,14 @@ impl Node {
             Err(error) => {
                 // Closed here and now; and those that were opened before it are not trusted either.
                 drop(connection);
-                // But not for an extend that had only a little time: it says nothing about other connections.
+                // But not for an extend that had only a little time: it says nothing about other
+                // connections.
                 if !(matches!(limit, Limit::Within(_)) && error.is_timeout()) {
                     self.distrust(generation, demotion::says(&error));
                 }
                 if fresh && !error.is_timeout() {
-                    // Connecting works and using it does not: without a pause that would go on as fast as the network.
+                    // Connecting works and using it does not: without a pause that would go on as
+                    // fast as the network.
                     self.gate.shut();
                 } else {
                     self.gate.doubt();
@@ -266,7 +308,8 @@ impl Node {
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();
         let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
-        let pass = pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
+        let pass =
+            pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
         match self.connector.open(deadline) {
             Ok(Opened::Ready { connection, tells_role }) => {
                 pass.opened();
@@ -301,7 +344,12 @@ impl Node {
     /// Trusts no connection that was opened up to this generation any more; and if the server is a
     /// replica, no subscription either.
     pub(super) fn distrust(&self, generation: u64, demoted: bool) {
-        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.generation.compare_exchange(
+            generation,
+            generation + 1,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
         if demoted {
             self.demotions.add();
         }
@@ -326,16 +374,22 @@ fn empty(slot: &Mutex<Slot>) {
     }
 }
 
-/// Asks once more, at once, where an idle connection was of no use and certainly nothing was carried out.
-pub(super) fn again_if_not_run<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+/// Asks once more, at once, where an idle connection was of no use and certainly nothing was
+/// carried out.
+pub(super) fn again_if_not_run<T>(
+    mut ask: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     match ask() {
         Err(error) if error.stale && !error.may_have_run => ask(),
         answer => answer,
     }
 }
 
-/// Asks once more, at once, where an idle connection turned out to be closed. For questions that may be carried out twice.
-pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+/// Asks once more, at once, where an idle connection turned out to be closed. For questions that
+/// may be carried out twice.
+pub(super) fn again_if_stale<T>(
+    mut ask: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     match ask() {
         Err(error) if error.stale => ask(),
         answer => answer,
@@ -343,16 +397,32 @@ pub(super) fn again_if_stale<T>(mut ask: impl FnMut() -> Result<T, StoreError>) 
 }
 
 /// Runs a script by its hash, and where the server does not know it, by its body.
-pub(super) fn run(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn run(
+    wire: &mut Wire<'_>,
+    buffer: &mut Vec<u8>,
+    script: &Script,
+    keys: usize,
+    parts: &[Part<'_>],
+) -> RedisResult<Value> {
     buffer.clear();
     script.by_hash(keys, parts, buffer);
     let value = wire.ask(buffer, script.shape)?;
     // One that is not known did not run, so this is no second try.
-    if reply::unknown_script(&value) { by_body(wire, buffer, script, keys, parts) } else { Ok(value) }
+    if reply::unknown_script(&value) {
+        by_body(wire, buffer, script, keys, parts)
+    } else {
+        Ok(value)
+    }
 }
 
 /// Sends the whole of a script to a server that does not know it.
-pub(super) fn by_body(wire: &mut Wire<'_>, buffer: &mut Vec<u8>, script: &Script, keys: usize, parts: &[Part<'_>]) -> RedisResult<Value> {
+pub(super) fn by_body(
+    wire: &mut Wire<'_>,
+    buffer: &mut Vec<u8>,
+    script: &Script,
+    keys: usize,
+    parts: &[Part<'_>],
+) -> RedisResult<Value> {
     buffer.clear();
     script.by_body(keys, parts, buffer);
     wire.bound()?;

@@ -8,14 +8,20 @@ use super::wire::{Part, Reply, Script};
 use crate::lease::store::StoreError;
 
 impl Node {
-    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an idle
-    /// connection turns out to be closed: that connection has to answer something first.
+    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an
+    /// idle connection turns out to be closed: that connection has to answer something first.
     ///
     /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
     /// 2. it is made whole again;
-    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the server,
-    ///    and nobody here knows.
-    pub(super) fn script_once(&self, script: &Script, keys: usize, parts: &[Part<'_>], deadline: Instant) -> Result<Reply, StoreError> {
+    /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the
+    ///    server, and nobody here knows.
+    pub(super) fn script_once(
+        &self,
+        script: &Script,
+        keys: usize,
+        parts: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         let (checking, sent) = (Cell::new(false), Cell::new(false));
         again_if_not_run(|| {
             checking.set(false);

@@ -15,7 +15,8 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place, Release, StoreError, Withdraw, Within,
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place,
+    Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 
@@ -46,18 +47,38 @@ impl Plain {
             may_not_ask: AtomicBool::new(false),
             acquire: Script::new(
                 Shape::Array,
-                concat!(include_str!("lua/acquire_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/acquire.lua")),
+                concat!(
+                    include_str!("lua/acquire_uncontended.lua"),
+                    include_str!("lua/queue.lua"),
+                    include_str!("lua/acquire.lua")
+                ),
             ),
             release: Script::new(
                 Shape::Number,
-                concat!(include_str!("lua/release_uncontended.lua"), include_str!("lua/queue.lua"), include_str!("lua/release.lua")),
+                concat!(
+                    include_str!("lua/release_uncontended.lua"),
+                    include_str!("lua/queue.lua"),
+                    include_str!("lua/release.lua")
+                ),
             ),
-            withdraw: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/withdraw.lua"))),
+            withdraw: Script::new(
+                Shape::Number,
+                concat!(include_str!("lua/queue.lua"), include_str!("lua/withdraw.lua")),
+            ),
             extend: Script::new(Shape::Number, include_str!("lua/extend.lua")),
             inspect: Script::new(Shape::Array, include_str!("lua/inspect.lua")),
-            force: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua"))),
-            wait: Script::new(Shape::Array, concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua"))),
-            notify: Script::new(Shape::Number, concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua"))),
+            force: Script::new(
+                Shape::Number,
+                concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua")),
+            ),
+            wait: Script::new(
+                Shape::Array,
+                concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua")),
+            ),
+            notify: Script::new(
+                Shape::Number,
+                concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua")),
+            ),
         }
     }
 
@@ -90,27 +111,40 @@ impl Plain {
     fn ask(&self, ask: &Ask<'_>, place: Option<(&str, &dyn Place)>) -> Result<Answer, StoreError> {
         let [lock, fence, queue, waiters] = keys(ask.key);
         let token = Part::Text(ask.token.as_str());
-        let (mine, fences) = (Part::Number(u64::from(ask.may_be_mine)), Part::Number(u64::from(ask.fences)));
+        let (mine, fences) =
+            (Part::Number(u64::from(ask.may_be_mine)), Part::Number(u64::from(ask.fences)));
         let simply = [lock, fence, queue, waiters, token, Part::millis(ask.lease), mine, fences];
         let Some((address, place)) = place else {
             return reply::answer(self.node.script(&self.acquire, 4, &simply, ask.deadline)?);
         };
         let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
-        let place = [Part::Text(address), Part::Number(ask.attempt), alive_for, Part::millis(place.first_lease())];
+        let place = [
+            Part::Text(address),
+            Part::Number(ask.attempt),
+            alive_for,
+            Part::millis(place.first_lease()),
+        ];
         let before = Instant::now();
         let _ = self.inbox.start(&self.node);
-        let reply = self.node.script(&self.acquire, 4, &[&simply[..], &place[..]].concat(), ask.deadline)?;
+        let reply = self.node.script(
+            &self.acquire,
+            4,
+            &[&simply[..], &place[..]].concat(),
+            ask.deadline,
+        )?;
         self.is_heard(before, &reply.value);
         reply::answer(reply)
     }
 
-    /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`: before anything was sent, and not by the client's clock, which a test may
-    /// advance.
+    /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`:
+    /// before anything was sent, and not by the client's clock, which a test may advance.
     fn is_heard(&self, asked_at: Instant, answer: &Value) {
         let Value::Array(words) = answer else { return };
         match words.as_slice() {
             [Value::Int(0 | 5), .., Value::Int(0)] => self.inbox.is_not_heard(asked_at),
-            [Value::Int(0 | 5), .., Value::Int(2)] if !self.may_not_ask.swap(true, Ordering::Relaxed) => {
+            [Value::Int(0 | 5), .., Value::Int(2)]
+                if !self.may_not_ask.swap(true, Ordering::Relaxed) =>
+            {
                 log::warn!("this user may not call PUBSUB NUMSUB, so waiters poll");
             }
             _ => {}
@@ -119,12 +153,24 @@ impl Plain {
 
     fn withdraw_parts<'a>(what: &Withdraw<'a>) -> Vec<Part<'a>> {
         let [lock, fence, queue, waiters] = keys(what.key);
-        vec![lock, fence, queue, waiters, Part::Text(what.token.as_str()), Part::Text(what.condition.unwrap_or_default())]
+        vec![
+            lock,
+            fence,
+            queue,
+            waiters,
+            Part::Text(what.token.as_str()),
+            Part::Text(what.condition.unwrap_or_default()),
+        ]
     }
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
         let exactly = Part::Number(u64::from(end == End::Exactly));
-        let mut parts = vec![Part::Text(lease.key.as_str()), Part::Text(lease.token.as_str()), Part::millis(lease.lease), exactly];
+        let mut parts = vec![
+            Part::Text(lease.key.as_str()),
+            Part::Text(lease.token.as_str()),
+            Part::millis(lease.lease),
+            exactly,
+        ];
         parts.extend(lease.settles.then(|| Part::Joined(lease.key.stem(), "owed")));
         parts
     }
@@ -133,7 +179,12 @@ impl Plain {
 /// The keys of a lock, all in one slot.
 fn keys(key: &Key) -> [Part<'_>; 4] {
     let stem = key.stem();
-    [Part::Text(key.as_str()), Part::Joined(stem, "fence"), Part::Joined(stem, "queue"), Part::Joined(stem, "waiters")]
+    [
+        Part::Text(key.as_str()),
+        Part::Joined(stem, "fence"),
+        Part::Joined(stem, "queue"),
+        Part::Joined(stem, "waiters"),
+    ]
 }
 
 impl LeaseStore for Plain {
@@ -144,7 +195,8 @@ impl LeaseStore for Plain {
             match answer {
                 Some(answer @ Answer::Granted { .. }) => return Ok(answer),
                 Some(refused) if ask.place.is_none() => return Ok(refused),
-                // A hash refuses `SET NX` as a held lock does, and the rest of the lease is not known: the script looks closer.
+                // A hash refuses `SET NX` as a held lock does, and the rest of the lease is not
+                // known: the script looks closer.
                 _ => {}
             }
         }
@@ -154,14 +206,19 @@ impl LeaseStore for Plain {
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
         let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
-        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
+        answers
+            .into_iter()
+            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
-            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline)),
+            End::NotBefore => {
+                again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline))
+            }
         };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
@@ -175,7 +232,12 @@ impl LeaseStore for Plain {
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        let answers = self.node.pooled_in_bulk(&self.withdraw, 4, what.iter().map(Self::withdraw_parts), deadline);
+        let answers = self.node.pooled_in_bulk(
+            &self.withdraw,
+            4,
+            what.iter().map(Self::withdraw_parts),
+            deadline,
+        );
         answers.into_iter().map(reply::gone).collect()
     }
 
@@ -191,10 +253,19 @@ impl LeaseStore for Plain {
         true
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
         let place = ask.place.and_then(|place| Some((place.address()?, place)));
         let Some((address, place)) = place else {
-            return Err(StoreError::not_sent(ErrorKind::Unavailable, "nothing can be heard here, and a wait must hear"));
+            return Err(StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "nothing can be heard here, and a wait must hear",
+            ));
         };
         let [lock, fence, queue, waiters] = keys(ask.key);
         let stem = format!("{}condition:{condition}:", ask.key.stem());
@@ -227,12 +298,18 @@ impl LeaseStore for Plain {
         let asked_at = reply.asked_at;
         match reply::list(reply.value)?.as_slice() {
             [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
-            [Value::Int(1), last, count] => Ok(InCondition::Granted { asked_at, fences: reply::fences(last, count)? }),
+            [Value::Int(1), last, count] => {
+                Ok(InCondition::Granted { asked_at, fences: reply::fences(last, count)? })
+            }
             [Value::Int(2)] => Err(reply::foreign()),
             [Value::Int(3)] => Ok(InCondition::Gone),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
             [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
-                Ok(InCondition::Notified { asked_at, remaining: reply::left(*remaining), heard: *heard == 1 })
+                Ok(InCondition::Notified {
+                    asked_at,
+                    remaining: reply::left(*remaining),
+                    heard: *heard == 1,
+                })
             }
             _ => Err(reply::nonsense()),
         }
@@ -240,8 +317,13 @@ impl LeaseStore for Plain {
 
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
         let [lock, fence, queue, waiters] = keys(what.key);
-        let (token, condition, most) = (Part::Text(what.token.as_str()), Part::Text(what.condition), Part::Number(u64::from(what.most)));
-        let parts = [lock, fence, queue, waiters, token, condition, most, Part::Number(what.number)];
+        let (token, condition, most) = (
+            Part::Text(what.token.as_str()),
+            Part::Text(what.condition),
+            Part::Number(u64::from(what.most)),
+        );
+        let parts =
+            [lock, fence, queue, waiters, token, condition, most, Part::Number(what.number)];
         // Under the same number it may be sent again.
         let answer = again_if_stale(|| self.node.script(&self.notify, 4, &parts, deadline));
         let moved = reply::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
@@ -250,13 +332,16 @@ impl LeaseStore for Plain {
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
-        let reply = again_if_stale(|| self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline))?;
+        let reply = again_if_stale(|| {
+            self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline)
+        })?;
         reply::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
-        let reply = self.node.script_once(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
+        let reply =
+            self.node.script_once(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
         reply::yes(&reply.value)
     }
 

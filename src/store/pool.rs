@@ -1,7 +1,8 @@
 //! The pool: r2d2 counts and queues, and never connects.
 //!
-//! r2d2's own connector backs off after an outage, hangs on a silent server, and reports a wrong password as a timeout. So what it
-//! keeps are *slots*: making one cannot fail, and whoever checks one out opens the connection in it.
+//! r2d2's own connector backs off after an outage, hangs on a silent server, and reports a wrong
+//! password as a timeout. So what it keeps are *slots*: making one cannot fail, and whoever checks
+//! one out opens the connection in it.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -14,7 +15,8 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::theirs::Theirs;
 
-/// For how long a connection that nobody uses is kept: what a rush has opened is closed after it. r2d2 looks every 30 s.
+/// For how long a connection that nobody uses is kept: what a rush has opened is closed after it.
+/// r2d2 looks every 30 s.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// A place for one connection.
@@ -73,7 +75,8 @@ enum State {
 /// A slot that was checked out.
 pub(super) enum CheckedOut {
     Pooled(PooledConnection<Slots>),
-    /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it back.
+    /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it
+    /// back.
     Alone(Slot),
 }
 
@@ -91,7 +94,8 @@ impl OwnPool {
         Self { size, timeout, state: RwLock::new(State::New) }
     }
 
-    /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be started.
+    /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
+    /// started.
     pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             State::New => None,
@@ -131,42 +135,51 @@ impl OwnPool {
     fn start(&self) -> Option<r2d2::Pool<Slots>> {
         // It panics where the system has no thread left.
         let thread = || {
-            let builder = ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool");
+            let builder =
+                ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool");
             // Or the thread would outlive the pool until its next look at what is idle.
             builder.on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled).build()
         };
         let thread = std::panic::catch_unwind(thread).ok()?;
         let pool = r2d2::Pool::builder()
             .max_size(self.size)
-            // Made when they are needed: a slot that was made later would lie on top of one that has a connection already.
+            // Made when they are needed: a slot that was made later would lie on top of one that
+            // has a connection already.
             .min_idle(Some(0))
             .test_on_check_out(false)
             .idle_timeout(Some(IDLE))
             .max_lifetime(None)
             .connection_timeout(self.timeout)
             .thread_pool(Arc::new(thread))
-            // The other way to build waits for every slot, and gives up where a busy machine is slower than a short command timeout.
+            // The other way to build waits for every slot, and gives up where a busy machine is
+            // slower than a short command timeout.
             .build_unchecked(Slots);
         Some(pool)
     }
 
     /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
     pub(super) fn close(&self) {
-        let was = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), State::Closed);
+        let was = std::mem::replace(
+            &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
+            State::Closed,
+        );
         drop(was);
     }
 }
 
-/// A connection that its pool will discard: r2d2 asks whether it is open, and redis-rs says so of one that timed out (R6).
+/// A connection that its pool will discard: r2d2 asks whether it is open, and redis-rs says so of
+/// one that timed out (R6).
 ///
-/// redis-rs closes a connection only when it reads the end of its stream, so this one has a peer on this host that hangs up.
+/// redis-rs closes a connection only when it reads the end of its stream, so this one has a peer on
+/// this host that hangs up.
 pub(super) fn closed_connection() -> Option<Connection> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).ok()?;
     let address = ConnectionAddr::Tcp("127.0.0.1".into(), listener.local_addr().ok()?.port());
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
     let info = address.into_connection_info().ok()?.set_redis_settings(silent);
     let timeout = Duration::from_millis(500);
-    let mut connection = redis::Client::open(info).ok()?.get_connection_with_timeout(timeout).ok()?;
+    let mut connection =
+        redis::Client::open(info).ok()?.get_connection_with_timeout(timeout).ok()?;
     // Accepted first: a connection that nobody accepted is reset, and that is no end of a stream.
     drop(listener.accept().ok()?);
     connection.set_read_timeout(Some(timeout)).ok()?;

@@ -1,12 +1,14 @@
 //! Redlock: one lease on a majority of independent nodes.
 //!
-//! The algorithm is the one that the Redis documentation describes on its page about distributed locks
-//! (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>): the same token under the same key on every node, a
-//! lease where more than half of them granted it while it is still valid, and nothing left anywhere where they did not.
+//! The algorithm is the one that the Redis documentation describes on its page about distributed
+//! locks (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>): the same
+//! token under the same key on every node, a lease where more than half of them granted it while it
+//! is still valid, and nothing left anywhere where they did not.
 //!
-//! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as the answers decide it, so it takes as long
-//! as the slowest node of the fastest majority. What a node says later is heard by nobody. To each node questions go one after
-//! another, so whatever undoes an attempt reaches a node after the attempt itself.
+//! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as
+//! the answers decide it, so it takes as long as the slowest node of the fastest majority. What a
+//! node says later is heard by nobody. To each node questions go one after another, so whatever
+//! undoes an attempt reaches a node after the attempt itself.
 
 mod again;
 mod identity;
@@ -38,7 +40,8 @@ use ledger::{Ledger, Name};
 use tally::Tally;
 use voter::{Job, Member, Order, Undo, Undone, Voter, again_if_stale};
 
-/// Once a majority has answered, but not alike, the others get as long again and as long once more, and at least this.
+/// Once a majority has answered, but not alike, the others get as long again and as long once more,
+/// and at least this.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// One grant by a majority: whether its undoing has begun.
@@ -74,7 +77,13 @@ impl Quorum {
     fn new(members: Vec<Member>, clock: Clock, command_timeout: Duration) -> Self {
         let voter = |(number, member)| Voter::new(number, member, clock.clone(), command_timeout);
         let voters = (1..).zip(members).map(voter).collect();
-        Self { voters, granted: Mutex::default(), clock, command_timeout, process: std::process::id() }
+        Self {
+            voters,
+            granted: Mutex::default(),
+            clock,
+            command_timeout,
+            process: std::process::id(),
+        }
     }
 
     /// A fork has its parent's sockets and none of its threads (R11).
@@ -89,7 +98,8 @@ impl Quorum {
             member.server.as_ref().map_or(Ok(()), ping)
         })?;
         let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
-        let tally = self.collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
+        let tally = self
+            .collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
         if alive(&tally) { Ok(()) } else { Err(tally.failure()) }
     }
 
@@ -100,12 +110,16 @@ impl Quorum {
     }
 
     /// Asks all nodes at once.
-    fn ask<T: Send + 'static>(
+    fn ask<T, F>(
         &self,
         deadline: Instant,
         order: Order,
-        question: impl Fn(usize, &Member, &mut Ledger) -> Result<T, StoreError> + Send + Sync + 'static,
-    ) -> Result<Round<T>, StoreError> {
+        question: F,
+    ) -> Result<Round<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: Fn(usize, &Member, &mut Ledger) -> Result<T, StoreError> + Send + Sync + 'static,
+    {
         self.usable()?;
         let begun = self.clock.now();
         let question = Arc::new(question);
@@ -125,23 +139,36 @@ impl Quorum {
         Ok(Round { answers, begun, deadline })
     }
 
-    /// Has all nodes undo whatever these tokens have there. Nodes that do not answer are asked again, for as long as it takes (R10); one that can hold
-    /// nothing of a token is not asked at all, unless it is somebody else's.
-    fn undo(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Result<Round<Vec<Undone>>, StoreError> {
+    /// Has all nodes undo whatever these tokens have there. Nodes that do not answer are asked
+    /// again, for as long as it takes (R10); one that can hold nothing of a token is not asked at
+    /// all, unless it is somebody else's.
+    fn undo(
+        &self,
+        names: Vec<Name>,
+        foreign: bool,
+        deadline: Instant,
+    ) -> Result<Round<Vec<Undone>>, StoreError> {
         self.usable()?;
-        // Before any node is told to undo it: what is to be granted again looks there before it is sent, so it is skipped or comes before the undoing (R33).
+        // Before any node is told to undo it: what is to be granted again looks there before it is
+        // sent, so it is skipped or comes before the undoing (R33).
         let mut granted = locked(&self.granted);
-        names.iter().filter_map(|name| granted.remove(name)).for_each(|undone| undone.store(true, Ordering::SeqCst));
+        names
+            .iter()
+            .filter_map(|name| granted.remove(name))
+            .for_each(|undone| undone.store(true, Ordering::SeqCst));
         drop(granted);
         Ok(self.send_undo(names, foreign, deadline))
     }
 
-    /// Has all nodes undo what a majority said is not ours any more: what the others still have keeps everybody out, and nobody will come for it. But only what
-    /// was granted as `Grant` says, and not what was granted since then under a caller's own value:
+    /// Has all nodes undo what a majority said is not ours any more: what the others still have
+    /// keeps everybody out, and nobody will come for it. But only what was granted as `Grant` says,
+    /// and not what was granted since then under a caller's own value:
     ///
-    /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under the same value; 3. the extend is denied.
+    /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under
+    ///    the same value; 3. the extend is denied.
     ///
-    /// Sent before anybody else may look: a release, and so whatever is granted after it, comes later at every node.
+    /// Sent before anybody else may look: a release, and so whatever is granted after it, comes
+    /// later at every node.
     fn undo_lost(&self, lost: Vec<(Name, Grant)>) {
         let mut granted = locked(&self.granted);
         let mut names = Vec::new();
@@ -162,13 +189,22 @@ impl Quorum {
         let (tell, answers) = bounded(self.voters.len());
         let names: Arc<[Name]> = names.into();
         for (index, voter) in self.voters.iter().enumerate() {
-            voter.undo(Undo { names: Arc::clone(&names), foreign, deadline, tell: (index, tell.clone()) });
+            voter.undo(Undo {
+                names: Arc::clone(&names),
+                foreign,
+                deadline,
+                tell: (index, tell.clone()),
+            });
         }
         Round { answers, begun, deadline }
     }
 
     /// Takes answers in until they decide the question or its time is over.
-    fn collect<T>(&self, round: &Round<T>, mut judge: impl FnMut(&Tally<T>) -> Verdict) -> Tally<T> {
+    fn collect<T>(
+        &self,
+        round: &Round<T>,
+        mut judge: impl FnMut(&Tally<T>) -> Verdict,
+    ) -> Tally<T> {
         let mut tally = Tally::new(self.voters.len());
         let mut until = round.deadline;
         let mut likely = false;
@@ -178,7 +214,8 @@ impl Quorum {
                 Verdict::Likely if !likely => {
                     likely = true;
                     let now = self.clock.now();
-                    until = until.min(now + GRACE.max(now.saturating_duration_since(round.begun) * 2));
+                    until =
+                        until.min(now + GRACE.max(now.saturating_duration_since(round.begun) * 2));
                 }
                 Verdict::Likely | Verdict::Open => {}
             }
@@ -200,18 +237,24 @@ impl Quorum {
 
     fn usable(&self) -> Result<(), StoreError> {
         if self.is_forked() {
-            let message = "the client belongs to the process that this one was forked from: make a new one";
+            let message =
+                "the client belongs to the process that this one was forked from: make a new one";
             return Err(StoreError::not_sent(ErrorKind::Unsupported, message).permanent());
         }
         Ok(())
     }
 }
 
-/// A quorum has no rate limits: its nodes would each count, and nobody could say which count is the limit's.
+/// A quorum has no rate limits: its nodes would each count, and nobody could say which count is the
+/// limit's.
 pub(super) struct NoLimits;
 
 impl LimitStore for NoLimits {
     fn take(&self, _take: &Take<'_>) -> Result<Decision, StoreError> {
-        Err(StoreError::not_sent(ErrorKind::Unsupported, "a quorum has no rate limits: they need one server").permanent())
+        Err(StoreError::not_sent(
+            ErrorKind::Unsupported,
+            "a quorum has no rate limits: they need one server",
+        )
+        .permanent())
     }
 }

@@ -1,7 +1,8 @@
-//! Redisson's layout: a hash with one field, `<uuid>:<thread>`, and how often that thread holds the lock.
+//! Redisson's layout: a hash with one field, `<uuid>:<thread>`, and how often that thread holds the
+//! lock.
 //!
-//! Redisson's own clients take such a lock for one of theirs, and tell us of a release as they tell each other. Holds are counted in this process
-//! only, so the count here is always 1.
+//! Redisson's own clients take such a lock for one of theirs, and tell us of a release as they tell
+//! each other. Holds are counted in this process only, so the count here is always 1.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,10 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
+use crate::lease::store::{
+    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
+    Within,
+};
 use crate::lease::token::Token;
 
 /// Leases in Redisson's layout on one server.
@@ -33,11 +37,20 @@ impl Redisson {
         Self {
             node,
             inbox,
-            acquire: Script::new(Shape::Array, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua"))),
+            acquire: Script::new(
+                Shape::Array,
+                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua")),
+            ),
             release: Script::new(Shape::Number, include_str!("lua/redisson_release.lua")),
             extend: Script::new(Shape::Number, include_str!("lua/redisson_extend.lua")),
-            inspect: Script::new(Shape::Array, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua"))),
-            force: Script::new(Shape::Number, concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua"))),
+            inspect: Script::new(
+                Shape::Array,
+                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua")),
+            ),
+            force: Script::new(
+                Shape::Number,
+                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua")),
+            ),
         }
     }
 
@@ -79,7 +92,8 @@ impl LeaseStore for Redisson {
             Part::Number(u64::from(ask.may_be_mine)),
             Part::Number(u64::from(ask.fences)),
         ]);
-        let answer = self.node.script(&self.acquire, keys, &parts, ask.deadline).and_then(reply::answer)?;
+        let answer =
+            self.node.script(&self.acquire, keys, &parts, ask.deadline).and_then(reply::answer)?;
         if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
             && place.address().is_some()
         {
@@ -93,14 +107,19 @@ impl LeaseStore for Redisson {
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
         let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
-        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
+        answers
+            .into_iter()
+            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
-            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline)),
+            End::NotBefore => {
+                again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline))
+            }
         };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
@@ -115,7 +134,10 @@ impl LeaseStore for Redisson {
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // There is no queue to leave.
         let channels: Vec<String> = what.iter().map(|what| channel(what.key)).collect();
-        let parts = what.iter().zip(&channels).map(|(what, channel)| Self::release_parts(what.key, what.token, channel));
+        let parts = what
+            .iter()
+            .zip(&channels)
+            .map(|(what, channel)| Self::release_parts(what.key, what.token, channel));
         let answers = self.node.pooled_in_bulk(&self.release, 1, parts, deadline);
         answers.into_iter().map(reply::gone).collect()
     }
@@ -129,12 +151,19 @@ impl LeaseStore for Redisson {
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
-        let reply = again_if_stale(|| self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline))?;
+        let reply = again_if_stale(|| {
+            self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline)
+        })?;
         reply::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let reply = self.node.script_once(&self.force, 1, &[Part::Text(key.as_str()), Part::Text(&channel(key))], deadline)?;
+        let reply = self.node.script_once(
+            &self.force,
+            1,
+            &[Part::Text(key.as_str()), Part::Text(&channel(key))],
+            deadline,
+        )?;
         reply::yes(&reply.value)
     }
 
@@ -151,6 +180,9 @@ mod tests {
     fn names_beside_a_lock_follow_redisson() {
         assert_eq!(channel(&Key::new("orders".into())), "redisson_lock__channel:{orders}");
         assert_eq!(channel(&Key::new("a{b}c".into())), "redisson_lock__channel:a{b}c");
-        assert_eq!(beside("redisson_lock_token", &Key::new("a{b".into())), "redisson_lock_token:a{b");
+        assert_eq!(
+            beside("redisson_lock_token", &Key::new("a{b".into())),
+            "redisson_lock_token:a{b"
+        );
     }
 }

@@ -30,12 +30,18 @@ impl Words {
     fn said(code: &str, details: &str) -> Self {
         let details = details.split("with args beginning").next().unwrap_or_default();
         let details: String = details.chars().take(200).collect();
-        Self(format!("the server said: {}", format!("{code} {details}").trim_end().trim_end_matches(',')))
+        Self(format!(
+            "the server said: {}",
+            format!("{code} {details}").trim_end().trim_end_matches(',')
+        ))
     }
 
-    /// What failed: the system's words, or redis-rs's category; never its details, which may quote what was sent.
+    /// What failed: the system's words, or redis-rs's category; never its details, which may quote
+    /// what was sent.
     fn failed(error: &RedisError) -> Self {
-        Self(io_error(error).map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()))
+        Self(
+            io_error(error).map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()),
+        )
     }
 }
 
@@ -54,18 +60,28 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
         "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script", false),
         "CLUSTERDOWN" | "TRYAGAIN" => (ErrorKind::Unavailable, "the server is not ready", false),
         _ if demotion::is_a_replicas(code, details) => (ErrorKind::Unavailable, REPLICA, false),
-        "NOREPLICAS" => (ErrorKind::Unavailable, "the server has too few replicas to accept a lock", false),
+        "NOREPLICAS" => {
+            (ErrorKind::Unavailable, "the server has too few replicas to accept a lock", false)
+        }
         "OOM" => (ErrorKind::Server, "the server is out of memory", true),
         "MISCONF" => (ErrorKind::Server, "the server cannot persist and accepts no writes", true),
-        "MOVED" | "ASK" | "CROSSSLOT" => (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true),
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true)
+        }
         // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
         // Redis has no code either for what a script may not do.
-        _ if details.contains("The user executing the script") => return refused("NOPERM", details),
-        _ if details.contains("OOM command not allowed") && code != "OOM" => return refused("OOM", details),
+        _ if details.contains("The user executing the script") => {
+            return refused("NOPERM", details);
+        }
+        _ if details.contains("OOM command not allowed") && code != "OOM" => {
+            return refused("OOM", details);
+        }
         // Before anybody has logged in, a long command is refused even before it is read.
         _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
-        _ if details.contains("max number of clients") => (ErrorKind::Unavailable, "the server has too many clients", false),
+        _ if details.contains("max number of clients") => {
+            (ErrorKind::Unavailable, "the server has too many clients", false)
+        }
         _ => (ErrorKind::Server, "the server refused the command", true),
     };
     let error = StoreError::not_sent(kind, message).because(Words::said(code, details));
@@ -88,30 +104,43 @@ pub(super) fn connecting(error: &RedisError) -> StoreError {
     if let Some(problem) = certificate_problem(error) {
         return StoreError::not_sent(ErrorKind::Unavailable, problem).permanent();
     }
-    StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached").because(Words::failed(error))
+    StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached")
+        .because(Words::failed(error))
 }
 
-/// What is wrong with the server's certificate, if that is why the connection failed. Waiting does not mend it.
+/// What is wrong with the server's certificate, if that is why the connection failed. Waiting does
+/// not mend it.
 #[cfg(feature = "tls")]
 fn certificate_problem(error: &RedisError) -> Option<&'static str> {
     use rustls::CertificateError as Problem;
-    let rustls::Error::InvalidCertificate(problem) = io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()? else { return None };
+    let rustls::Error::InvalidCertificate(problem) =
+        io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()?
+    else {
+        return None;
+    };
     // Not in rustls's words: they quote the host.
     Some(match problem {
         Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
-        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => "the server's certificate is for another host",
-        Problem::UnknownIssuer | Problem::BadSignature => "the server's certificate is from an authority that is not trusted",
+        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
+            "the server's certificate is for another host"
+        }
+        Problem::UnknownIssuer | Problem::BadSignature => {
+            "the server's certificate is from an authority that is not trusted"
+        }
         _ => "the server's certificate is not valid",
     })
 }
 
-/// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can serve nobody.
+/// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can
+/// serve nobody.
 pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
     let Err(error) = value(reply) else { return Ok(()) };
     if error.kind == ErrorKind::Unavailable {
         return Err(error);
     }
-    let denied = StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password").permanent();
+    let denied =
+        StoreError::not_sent(ErrorKind::Denied, "the server refused the user or the password")
+            .permanent();
     Err(match error.source {
         Some(source) => denied.because(source),
         None => denied,
@@ -127,19 +156,28 @@ pub(super) fn unanswered(error: &RedisError) -> StoreError {
     }
     if let Some(code) = error.code() {
         let mut refused = refused(code, error.detail().unwrap_or_default());
-        // A replica carries out nothing that writes; another connection may lead to the master (R22).
+        // A replica carries out nothing that writes; another connection may lead to the master
+        // (R22).
         refused.dropped = demotion::says(error);
         refused.may_have_run = !refused.dropped;
         return refused;
     }
     match stream(error) {
         Some(Stream::Misshapen) => nonsense(),
-        Some(Stream::OutOfStep) => {
-            StoreError::not_sent(ErrorKind::Unavailable, "the replies on the connection were those of other commands").maybe_run()
-        }
+        Some(Stream::OutOfStep) => StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "the replies on the connection were those of other commands",
+        )
+        .maybe_run(),
         None => {
-            let message = if error.is_timeout() { "the server did not answer in time" } else { "the connection failed before the reply" };
-            let mut unanswered = StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run().because(Words::failed(error));
+            let message = if error.is_timeout() {
+                "the server did not answer in time"
+            } else {
+                "the connection failed before the reply"
+            };
+            let mut unanswered = StoreError::not_sent(ErrorKind::Unavailable, message)
+                .maybe_run()
+                .because(Words::failed(error));
             unanswered.dropped = !error.is_timeout();
             unanswered
         }
@@ -183,9 +221,11 @@ pub(super) fn nonsense() -> StoreError {
     StoreError::not_sent(ErrorKind::Server, "the server's reply makes no sense").maybe_run()
 }
 
-/// Whether the server turned the connection away before it read anything: it has as many clients as it may have.
+/// Whether the server turned the connection away before it read anything: it has as many clients as
+/// it may have.
 pub(super) fn turned_away(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(error) if error.details().is_some_and(|details| details.contains("max number of clients")))
+    let Value::ServerError(error) = reply else { return false };
+    error.details().is_some_and(|details| details.contains("max number of clients"))
 }
 
 /// Whether the server does not know a script, and so did not run it.
@@ -196,7 +236,9 @@ pub(super) fn unknown_script(reply: &Value) -> bool {
 /// The reply as a value, or what an error reply means.
 pub(super) fn value(reply: Value) -> Result<Value, StoreError> {
     match reply {
-        Value::ServerError(error) => Err(refused(error.code(), error.details().unwrap_or_default())),
+        Value::ServerError(error) => {
+            Err(refused(error.code(), error.details().unwrap_or_default()))
+        }
         value => Ok(value),
     }
 }
@@ -205,7 +247,9 @@ pub(super) fn value(reply: Value) -> Result<Value, StoreError> {
 pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(number) => Ok(*number),
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(nonsense),
+        Value::BulkString(bytes) => {
+            std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(nonsense)
+        }
         _ => Err(nonsense()),
     }
 }
@@ -237,13 +281,18 @@ pub(super) fn yes(value: &Value) -> Result<bool, StoreError> {
     }
 }
 
-/// What a script that acquires says: `{1, last fence or 0, how many}`, `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
+/// What a script that acquires says: `{1, last fence or 0, how many}`,
+/// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
 /// told anything, or everybody alike, whether one is heard is left out.
 pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
     let asked_at = reply.asked_at;
     match list(reply.value)?.as_slice() {
-        [Value::Int(1), last, count] => Ok(Answer::Granted { asked_at, fences: fences(last, count)? }),
-        [Value::Int(0), Value::Int(remaining)] => Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: true }),
+        [Value::Int(1), last, count] => {
+            Ok(Answer::Granted { asked_at, fences: fences(last, count)? })
+        }
+        [Value::Int(0), Value::Int(remaining)] => {
+            Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: true })
+        }
         [Value::Int(0), Value::Int(remaining), Value::Int(heard @ 0..=2)] => {
             Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
         }
@@ -252,12 +301,15 @@ pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
     }
 }
 
-/// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for foreign data.
+/// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
+/// foreign data.
 pub(super) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
     match list(value)?.as_slice() {
         [] => Ok(None),
         [Value::Int(2)] => Err(foreign()),
-        [token, Value::Int(remaining)] => Ok(Some(Holder { token: text(token)?, remaining: left(*remaining) })),
+        [token, Value::Int(remaining)] => {
+            Ok(Some(Holder { token: text(token)?, remaining: left(*remaining) }))
+        }
         _ => Err(nonsense()),
     }
 }

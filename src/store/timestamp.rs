@@ -1,7 +1,10 @@
-//! The timestamp layout: a string key that holds the deadline in epoch milliseconds, the oldest form of all.
+//! The timestamp layout: a string key that holds the deadline in epoch milliseconds, the oldest
+//! form of all.
 //!
-//! A deadline does not say whose it is. Ours go with a mark, a companion key that names the deadline and the token, so that a lost reply, a late release
-//! or a withdrawal is told apart from a later lease as in any other layout. Against an old client, which knows only the deadline, nothing helps.
+//! A deadline does not say whose it is. Ours go with a mark, a companion key that names the
+//! deadline and the token, so that a lost reply, a late release or a withdrawal is told apart from
+//! a later lease as in any other layout. Against an old client, which knows only the deadline,
+//! nothing helps.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +16,10 @@ use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
+use crate::lease::store::{
+    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
+    Within,
+};
 use crate::lease::token::Token;
 
 /// Leases in the timestamp layout on one server.
@@ -46,7 +52,13 @@ impl Timestamp {
 
     fn extend_parts<'a>(lease: &Extend<'a>, end: End) -> Vec<Part<'a>> {
         let [lock, mark] = keys(lease.key);
-        vec![lock, mark, Part::Text(lease.token.as_str()), Part::millis(lease.lease), Part::Number(u64::from(end == End::Exactly))]
+        vec![
+            lock,
+            mark,
+            Part::Text(lease.token.as_str()),
+            Part::millis(lease.lease),
+            Part::Number(u64::from(end == End::Exactly)),
+        ]
     }
 }
 
@@ -66,14 +78,19 @@ impl LeaseStore for Timestamp {
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| Self::extend_parts(lease, End::NotBefore));
         let answers = self.node.script_in_bulk(&self.extend, 2, calls, within);
-        answers.into_iter().map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false)).collect()
+        answers
+            .into_iter()
+            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .collect()
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 2, &parts, deadline),
-            End::NotBefore => again_if_stale(|| self.node.script(&self.extend, 2, &parts, deadline)),
+            End::NotBefore => {
+                again_if_stale(|| self.node.script(&self.extend, 2, &parts, deadline))
+            }
         };
         reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
     }
@@ -82,7 +99,8 @@ impl LeaseStore for Timestamp {
         let [lock, mark] = keys(what.key);
         let parts = [lock, mark, Part::Text(what.token.as_str())];
         let answer = self.node.script_if(what.may_be_sent, &self.release, 2, &parts, deadline);
-        let released = reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
+        let released =
+            reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
@@ -112,7 +130,9 @@ impl LeaseStore for Timestamp {
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
         if options.fenced {
-            return Err(Error::unsupported("the timestamp layout has no fences: its old clients would not take one"));
+            return Err(Error::unsupported(
+                "the timestamp layout has no fences: its old clients would not take one",
+            ));
         }
         Ok(())
     }

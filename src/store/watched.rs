@@ -41,7 +41,8 @@ impl Node {
         }?;
         result.map_err(|error| match error.code() {
             Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
-            None => StoreError::not_sent(ErrorKind::Server, "the commands failed").because(error.category().to_owned()),
+            None => StoreError::not_sent(ErrorKind::Server, "the commands failed")
+                .because(error.category().to_owned()),
         })
     }
 }
@@ -54,10 +55,16 @@ pub(super) struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    fn note<T>(&mut self, result: RedisResult<T>, replies: impl Fn(&T) -> &[Value]) -> RedisResult<T> {
+    fn note<T>(
+        &mut self,
+        result: RedisResult<T>,
+        replies: impl Fn(&T) -> &[Value],
+    ) -> RedisResult<T> {
         let failed = match &result {
             Ok(value) => demotion::said_in(replies(value)),
-            Err(error) if error.is_io_error() || error.is_unrecoverable_error() => Some(error.clone()),
+            Err(error) if error.is_io_error() || error.is_unrecoverable_error() => {
+                Some(error.clone())
+            }
             Err(error) => demotion::said_by(error),
         };
         if failed.is_some() {
@@ -73,7 +80,12 @@ impl ConnectionLike for Watched<'_> {
         self.note(result, std::slice::from_ref)
     }
 
-    fn req_packed_commands(&mut self, commands: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
         let result = self.connection.req_packed_commands(commands, offset, count);
         self.note(result, Vec::as_slice)
     }

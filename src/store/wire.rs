@@ -1,5 +1,5 @@
-//! One connection and what travels over it: commands packed straight into a buffer that is used again and again, and replies that are
-//! certainly those of their commands.
+//! One connection and what travels over it: commands packed straight into a buffer that is used
+//! again and again, and replies that are certainly those of their commands.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +13,11 @@ use crate::base::clock::Clock;
 
 /// What a command answers when it is carried out. An error reply fits everywhere.
 ///
-/// Replies have no names: whatever stands next in the stream is taken for the answer. Should one come twice, all that follow belong to the
-/// command before theirs, and a refusal may be read as a grant. A reply of another shape gives that away at once, and costs nothing; where the last
-/// reply had the same shape, an ECHO of a number follows the command in the same packet, and must answer with that number (R6).
+/// Replies have no names: whatever stands next in the stream is taken for the answer. Should one
+/// come twice, all that follow belong to the command before theirs, and a refusal may be read as a
+/// grant. A reply of another shape gives that away at once, and costs nothing; where the last reply
+/// had the same shape, an ECHO of a number follows the command in the same packet, and must answer
+/// with that number (R6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// OK or nil.
@@ -70,7 +72,14 @@ impl Script {
         self.pack("EVAL", self.body, keys, parts, buffer);
     }
 
-    fn pack(&self, command: &str, script: &str, keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {
+    fn pack(
+        &self,
+        command: &str,
+        script: &str,
+        keys: usize,
+        parts: &[Part<'_>],
+        buffer: &mut Vec<u8>,
+    ) {
         begin(buffer, 3 + parts.len());
         Part::Text(command).pack(buffer);
         Part::Text(script).pack(buffer);
@@ -160,7 +169,8 @@ impl State {
     }
 }
 
-/// By so much a read may end too late before its socket's timeouts are set anew, which takes two system calls.
+/// By so much a read may end too late before its socket's timeouts are set anew, which takes two
+/// system calls.
 const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for what has to be done by `deadline`.
@@ -193,7 +203,8 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// Asks an idle connection for a sign of life, in half of the time that is left: then another one may be opened.
+    /// Asks an idle connection for a sign of life, in half of the time that is left: then another
+    /// one may be opened.
     pub(super) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
         if self.fresh {
             return Ok(());
@@ -246,8 +257,9 @@ impl Wire<'_> {
         Ok(reply)
     }
 
-    /// The answer to a tag. A server that refuses everything refuses this, too: then all that was read `before` it are refusals, and it does not matter whose. One
-    /// that began to refuse in between cannot be told from replies that are out of step.
+    /// The answer to a tag. A server that refuses everything refuses this, too: then all that was
+    /// read `before` it are refusals, and it does not matter whose. One that began to refuse in
+    /// between cannot be told from replies that are out of step.
     pub(super) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
@@ -273,7 +285,8 @@ pub(super) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
 }
 
 fn is_tag(reply: &Value, tag: u64) -> bool {
-    matches!(reply, Value::BulkString(text) if std::str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(tag)))
+    let Value::BulkString(text) = reply else { return false };
+    std::str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(tag))
 }
 
 #[cfg(test)]
@@ -283,16 +296,33 @@ mod tests {
     #[test]
     fn commands_are_packed_as_redis_reads_them() {
         let mut buffer = Vec::new();
-        pack(&[Part::Text("SET"), Part::Joined("{a}:", "fence"), Part::Number(0), Part::Number(1050)], &mut buffer);
-        assert_eq!(String::from_utf8(buffer).expect("text"), "*4\r\n$3\r\nSET\r\n$9\r\n{a}:fence\r\n$1\r\n0\r\n$4\r\n1050\r\n");
+        pack(
+            &[
+                Part::Text("SET"),
+                Part::Joined("{a}:", "fence"),
+                Part::Number(0),
+                Part::Number(1050),
+            ],
+            &mut buffer,
+        );
+        assert_eq!(
+            String::from_utf8(buffer).expect("text"),
+            "*4\r\n$3\r\nSET\r\n$9\r\n{a}:fence\r\n$1\r\n0\r\n$4\r\n1050\r\n"
+        );
     }
 
     #[test]
     fn packed_like_the_redis_crate_packs() {
         for number in [0, 9, 10, 99, 100, 1_000_000, u64::MAX] {
             let mut ours = Vec::new();
-            pack(&[Part::Text("PEXPIRE"), Part::Text("schlüssel"), Part::Number(number)], &mut ours);
-            assert_eq!(ours, redis::cmd("PEXPIRE").arg("schlüssel").arg(number).get_packed_command());
+            pack(
+                &[Part::Text("PEXPIRE"), Part::Text("schlüssel"), Part::Number(number)],
+                &mut ours,
+            );
+            assert_eq!(
+                ours,
+                redis::cmd("PEXPIRE").arg("schlüssel").arg(number).get_packed_command()
+            );
         }
     }
 }

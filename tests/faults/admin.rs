@@ -27,7 +27,9 @@ impl Admin {
         }
         let (name, arguments) = words.split_first()?;
         let answer = redis::cmd(name).arg(arguments).query(self.connection.as_mut()?);
-        if answer.as_ref().is_err_and(|error: &redis::RedisError| error.is_io_error() || error.is_unrecoverable_error()) {
+        if answer.as_ref().is_err_and(|error: &redis::RedisError| {
+            error.is_io_error() || error.is_unrecoverable_error()
+        }) {
             self.connection = None;
         }
         answer.ok()

@@ -1,8 +1,11 @@
-//! The load of the rows for conditions: bounded buffers between processes, with room for one item, so that each notification counts.
+//! The load of the rows for conditions: bounded buffers between processes, with room for one item,
+//! so that each notification counts.
 //!
-//! Whoever waits gives the lock back: a wait ends one hold in the history and, when it returns, begins another. So the checkers see all holds, and
-//! "nobody holds the lock while somebody wants it" is what a lost notification looks like: with room for one item, one producer and one consumer, both
-//! stand still until the waiter next looks whether it is still in the condition, which it does after 4 to 6 s.
+//! Whoever waits gives the lock back: a wait ends one hold in the history and, when it returns,
+//! begins another. So the checkers see all holds, and "nobody holds the lock while somebody wants
+//! it" is what a lost notification looks like: with room for one item, one producer and one
+//! consumer, both stand still until the waiter next looks whether it is still in the condition,
+//! which it does after 4 to 6 s.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,15 +26,19 @@ use super::worker::{outcome, see};
 const ROOM: u64 = 1;
 /// A wait ends by itself after this: far later than any row lets the load stand still.
 const LONG: Duration = Duration::from_secs(20);
-/// For the row in which a notification may die with its waiter, as the docs say: its users wait with a timeout.
+/// For the row in which a notification may die with its waiter, as the docs say: its users wait
+/// with a timeout.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// Numbers in a file, appended one by one, each by one write: a process that is killed has written it or not.
+/// Numbers in a file, appended one by one, each by one write: a process that is killed has written
+/// it or not.
 struct Numbers(File);
 
 impl Numbers {
     fn open(path: PathBuf) -> Numbers {
-        Numbers(OpenOptions::new().read(true).append(true).create(true).open(path).expect("the buffer"))
+        Numbers(
+            OpenOptions::new().read(true).append(true).create(true).open(path).expect("the buffer"),
+        )
     }
 
     fn len(&self) -> u64 {
@@ -70,7 +77,8 @@ pub struct Worker<'a> {
     number: u64,
     produces: bool,
     polls: bool,
-    /// Whether consumers come back at once, and a producer that was woken pauses first: so all consumers wait when one is notified.
+    /// Whether consumers come back at once, and a producer that was woken pauses first: so all
+    /// consumers wait when one is notified.
     eager: bool,
     longest: Duration,
     lock: RedisLock,
@@ -133,14 +141,20 @@ impl<'a> Worker<'a> {
             }
         }
         // Whoever waits for what we would have done has to hear that it is over.
-        let told = self.lock.lock().and_then(|()| self.not_full.notify_all()).and_then(|()| self.not_empty.notify_all());
+        let told = self
+            .lock
+            .lock()
+            .and_then(|()| self.not_full.notify_all())
+            .and_then(|()| self.not_empty.notify_all());
         let _ = told.and_then(|()| self.lock.unlock());
     }
 
-    /// Looked at under the lock, and where all processes see it at once: whoever is about to wait when it is over would hear of no one any more.
+    /// Looked at under the lock, and where all processes see it at once: whoever is about to wait
+    /// when it is over would hear of no one any more.
     ///
     /// 1. a producer sees the end, notifies everybody, and is gone;
-    /// 2. a consumer, whose process looks for the end only now and then, finds nothing to take and waits.
+    /// 2. a consumer, whose process looks for the end only now and then, finds nothing to take and
+    ///    waits.
     fn is_over(&self) -> bool {
         self.process.dir.join("stop").exists()
     }
@@ -157,7 +171,8 @@ impl<'a> Worker<'a> {
             (record.granted, record.fence) = (now(), self.lock.fence().unwrap_or(0));
             see(&self.lock, &mut record);
             self.writer.write(&record);
-            // From here on, the resource refuses those before us: what we read stays true until we write.
+            // From here on, the resource refuses those before us: what we read stays true until we
+            // write.
             let newest = self.resource.write(self.key, record.fence, self.owner, record.number);
             let (made, taken) = (self.made.len(), self.taken.len());
             let ready = if self.produces { made < taken + ROOM } else { taken < made };
@@ -170,11 +185,14 @@ impl<'a> Worker<'a> {
                 self.work(&mut record, made, taken);
                 break;
             }
-            let condition = if self.produces { self.not_full.clone() } else { self.not_empty.clone() };
+            let condition =
+                if self.produces { self.not_full.clone() } else { self.not_empty.clone() };
             see(&self.lock, &mut record);
             let begun = now();
-            // That the lock is given back is known only when the wait returns: the history has it as soon as it was asked for.
-            (record.released, record.ended, record.outcome) = (self.released(&record), begun, Outcome::Ok);
+            // That the lock is given back is known only when the wait returns: the history has it
+            // as soon as it was asked for.
+            (record.released, record.ended, record.outcome) =
+                (self.released(&record), begun, Outcome::Ok);
             self.writer.write(&record);
             match condition.wait_timeout(self.longest) {
                 Ok(_) => (record, waited) = (self.call(begun), true),
@@ -191,8 +209,9 @@ impl<'a> Worker<'a> {
         self.end(record);
     }
 
-    /// Tells the other side, and then puts an item in or takes one out. In this order a process that is killed in between has woken somebody for
-    /// nothing, and who finds nothing waits again; in the other order, the item would be there and nobody would know.
+    /// Tells the other side, and then puts an item in or takes one out. In this order a process
+    /// that is killed in between has woken somebody for nothing, and who finds nothing waits again;
+    /// in the other order, the item would be there and nobody would know.
     fn work(&mut self, record: &mut Record, made: u64, taken: u64) {
         let condition = if self.produces { &self.not_empty } else { &self.not_full };
         loop {
@@ -206,7 +225,9 @@ impl<'a> Worker<'a> {
                 }
             }
         }
-        if !self.lock.is_valid() || !self.resource.write(self.key, record.fence, self.owner, record.number) {
+        if !self.lock.is_valid()
+            || !self.resource.write(self.key, record.fence, self.owner, record.number)
+        {
             return;
         }
         if self.produces {
@@ -229,7 +250,8 @@ impl<'a> Worker<'a> {
         (record.released, record.outcome) = (self.released(&record), Outcome::Open);
         self.writer.write(&record);
         let answer = self.lock.unlock();
-        (record.ended, record.outcome) = (now(), answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok));
+        (record.ended, record.outcome) =
+            (now(), answer.map_or_else(|error| outcome(error.kind()), |()| Outcome::Ok));
         if self.lock.is_held() {
             record.outcome = Outcome::Other;
             log::error!("held more often than it was locked");
@@ -244,14 +266,20 @@ pub fn inspect(dir: &Path, keys: u64) -> (u64, Vec<String>) {
     for key in 0..keys {
         let read = |path: PathBuf| -> Vec<u64> {
             let bytes = fs::read(path).unwrap_or_default();
-            bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes"))).collect()
+            bytes
+                .chunks_exact(8)
+                .map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes")))
+                .collect()
         };
         let (made, taken) = (read(made(dir, key)), read(taken(dir, key)));
         through += taken.len() as u64;
         for (numbers, what) in [(&made, "made"), (&taken, "taken")] {
             let wrong = (1..).zip(numbers.iter()).find(|(wanted, number)| wanted != *number);
             if let Some((wanted, number)) = wrong {
-                problems.push(format!("buffer {key}: {number} was {what} where {wanted} should have been: lost or doubled"));
+                problems.push(format!(
+                    "buffer {key}: {number} was {what} where {wanted} should have been: \
+                     lost or doubled"
+                ));
             }
         }
         if !(taken.len()..=taken.len() + ROOM as usize).contains(&made.len()) {

@@ -1,4 +1,5 @@
-//! The checkers: what a history must not show. Each is tested on small histories, good and bad, in `tests/it/fault_checkers.rs`.
+//! The checkers: what a history must not show. Each is tested on small histories, good and bad, in
+//! `tests/it/fault_checkers.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,12 +15,14 @@ fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
     keys
 }
 
-/// A process that gets little of the CPU may note its grant only when the lease has run out: where such a hold stands among the others is not known.
+/// A process that gets little of the CPU may note its grant only when the lease has run out: where
+/// such a hold stands among the others is not known.
 fn has_a_window(hold: &Record) -> bool {
     hold.end() > hold.granted
 }
 
-/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at most both of them believed in theirs (ns).
+/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at
+/// most both of them believed in theirs (ns).
 pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
     let (mut found, mut longest) = (Vec::new(), 0);
     for holds in by_key(holds).values() {
@@ -30,7 +33,9 @@ pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
                 && before.owner != hold.owner
                 && hold.granted < before.end()
             {
-                longest = longest.max(before.believed_until().min(hold.believed_until()).saturating_sub(hold.granted));
+                longest = longest.max(
+                    before.believed_until().min(hold.believed_until()).saturating_sub(hold.granted),
+                );
                 found.push((before.clone(), (*hold).clone()));
             }
             if last.is_none_or(|last| hold.end() > last.end()) {
@@ -45,12 +50,16 @@ pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
 pub fn lost_updates(holds: &[Record]) -> usize {
     let mut lost = 0;
     for holds in by_key(holds).values() {
-        let tainted: Vec<u64> = holds.iter().map(|hold| hold.tainted).filter(|at| *at != 0).collect();
+        let tainted: Vec<u64> =
+            holds.iter().map(|hold| hold.tainted).filter(|at| *at != 0).collect();
         let mut written: HashMap<u64, &Record> = HashMap::new();
         for hold in holds.iter().filter(|hold| hold.wrote != 0) {
             if let Some(before) = written.insert(hold.wrote, hold) {
-                // A late write of a lost lease between the two may have put an old value back: that is for the fence to stop.
-                let clobbered = tainted.iter().any(|at| (before.granted..=hold.released.max(hold.granted)).contains(at));
+                // A late write of a lost lease between the two may have put an old value back: that
+                // is for the fence to stop.
+                let clobbered = tainted
+                    .iter()
+                    .any(|at| (before.granted..=hold.released.max(hold.granted)).contains(at));
                 lost += usize::from(!clobbered);
             }
         }
@@ -58,15 +67,18 @@ pub fn lost_updates(holds: &[Record]) -> usize {
     lost
 }
 
-/// I3: holds whose fence is not above those of all holds of their key that were over before. 0 stands for none.
+/// I3: holds whose fence is not above those of all holds of their key that were over before. 0
+/// stands for none.
 ///
-/// With `first_holds`, only the first hold of each lease is looked at. A process whose lease a third party took away may still pass it from
-/// thread to thread until it notices: those holds have old fences, as they must, and are late rather than out of order.
+/// With `first_holds`, only the first hold of each lease is looked at. A process whose lease a
+/// third party took away may still pass it from thread to thread until it notices: those holds have
+/// old fences, as they must, and are late rather than out of order.
 pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
     let process = |hold: &Record| (hold.key, hold.owner / 10_000);
     // Local hand-offs count up by one within the block of their lease.
     let fences: HashSet<_> = holds.iter().map(|hold| (process(hold), hold.fence)).collect();
-    let goes_on = |hold: &Record| hold.fence > 0 && fences.contains(&(process(hold), hold.fence - 1));
+    let goes_on =
+        |hold: &Record| hold.fence > 0 && fences.contains(&(process(hold), hold.fence - 1));
     let mut found = 0;
     for holds in by_key(holds).values() {
         let mut seen: Vec<&Record> = Vec::new();
@@ -80,7 +92,9 @@ pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
                 }
                 !over
             });
-            found += usize::from(hold.fence != 0 && hold.fence <= highest && !(first_holds && goes_on(hold)));
+            found += usize::from(
+                hold.fence != 0 && hold.fence <= highest && !(first_holds && goes_on(hold)),
+            );
             seen.push(hold);
         }
     }
@@ -101,7 +115,9 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
             refused += 1;
             continue;
         }
-        let Some(&(granted, end)) = order.get(&(offer.key, offer.owner, offer.number)) else { continue };
+        let Some(&(granted, end)) = order.get(&(offer.key, offer.owner, offer.number)) else {
+            continue;
+        };
         let newest = newest.entry(offer.key).or_insert((0, 0));
         // Older beyond doubt: it was over before the newer one was granted.
         if end <= newest.0 {
@@ -116,7 +132,8 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
 /// From when until when (ns).
 type Spans = Vec<(u64, u64)>;
 
-/// The longest time in which a key had a waiter and no holder (ns), looking only at what lies between `from` and `to`.
+/// The longest time in which a key had a waiter and no holder (ns), looking only at what lies
+/// between `from` and `to`.
 pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
     // For each key: when it was held, and when it was waited for.
     let mut keys: BTreeMap<u64, (Spans, Spans)> = BTreeMap::new();
@@ -130,7 +147,10 @@ pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> 
     }
     let gaps = |(mut held, mut waited): (Spans, Spans)| {
         let waited = joined(&mut waited);
-        apart_from(&mut held, from, to).into_iter().map(|(start, end)| covered(&waited, start, end)).max()
+        apart_from(&mut held, from, to)
+            .into_iter()
+            .map(|(start, end)| covered(&waited, start, end))
+            .max()
     };
     keys.into_values().filter_map(gaps).max().unwrap_or(0)
 }
@@ -148,42 +168,65 @@ fn apart_from(intervals: &mut Spans, from: u64, to: u64) -> Spans {
     gaps
 }
 
-/// I4: the stretches (ns) in which a key was held at the server and by nobody that was alive, as they lie between `from` and `to`. `spans`: when the server was
-/// seen to have the same token under a key. A grant may be known to its holder so much later, and a release so much earlier: `slack`.
-pub fn orphans(spans: &[(u64, u64, u64)], holds: &[Record], (from, to): (u64, u64), slack: u64) -> Vec<u64> {
+/// I4: the stretches (ns) in which a key was held at the server and by nobody that was alive, as
+/// they lie between `from` and `to`. `spans`: when the server was seen to have the same token under
+/// a key. A grant may be known to its holder so much later, and a release so much earlier: `slack`.
+pub fn orphans(
+    spans: &[(u64, u64, u64)],
+    holds: &[Record],
+    (from, to): (u64, u64),
+    slack: u64,
+) -> Vec<u64> {
     let mut held: BTreeMap<u64, Spans> = BTreeMap::new();
     for hold in holds {
         let end = hold.end().max(hold.ended).max(hold.granted);
         held.entry(hold.key).or_default().push((hold.granted.saturating_sub(slack), end + slack));
     }
-    let joined: BTreeMap<u64, Spans> = held.into_iter().map(|(key, mut spans)| (key, joined(&mut spans))).collect();
+    let joined: BTreeMap<u64, Spans> =
+        held.into_iter().map(|(key, mut spans)| (key, joined(&mut spans))).collect();
     let mut found = Vec::new();
     for &(key, start, end) in spans {
         let mut held = joined.get(&key).cloned().unwrap_or_default();
-        found.extend(apart_from(&mut held, start.max(from), end.min(to)).into_iter().map(|(start, end)| end - start));
+        found.extend(
+            apart_from(&mut held, start.max(from), end.min(to))
+                .into_iter()
+                .map(|(start, end)| end - start),
+        );
     }
     found
 }
 
-/// Unlocks that said Ok although another hold of the key had been granted since theirs. Only those that asked the server: a lease that was passed on to a thread of the
-/// same process, which its next fence tells, is found out about later; and so are holds without a fence, of which nobody knows that.
+/// Unlocks that said Ok although another hold of the key had been granted since theirs. Only those
+/// that asked the server: a lease that was passed on to a thread of the same process, which its
+/// next fence tells, is found out about later; and so are holds without a fence, of which nobody
+/// knows that.
 pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     let process = |hold: &Record| (hold.key, hold.owner / 10_000);
     let fences: HashSet<_> = holds.iter().map(|hold| (process(hold), hold.fence)).collect();
-    let asked = |hold: &Record| hold.outcome == Outcome::Ok && hold.fence > 0 && !fences.contains(&(process(hold), hold.fence + 1));
+    let asked = |hold: &Record| {
+        hold.outcome == Outcome::Ok
+            && hold.fence > 0
+            && !fences.contains(&(process(hold), hold.fence + 1))
+    };
     let mut found = Vec::new();
     for holds in by_key(holds).values() {
         for (i, hold) in holds.iter().enumerate().filter(|(_, hold)| asked(hold)) {
             let mut since = holds[i + 1..].iter().take_while(|other| other.granted < hold.released);
-            // One with an older fence has a lease of before, which its process passes on because it has not noticed the loss.
-            let other = since.find(|other| other.owner != hold.owner && other.granted > hold.granted && other.fence > hold.fence);
+            // One with an older fence has a lease of before, which its process passes on because it
+            // has not noticed the loss.
+            let other = since.find(|other| {
+                other.owner != hold.owner
+                    && other.granted > hold.granted
+                    && other.fence > hold.fence
+            });
             found.extend(other.map(|other| ((*hold).clone(), (*other).clone())));
         }
     }
     found
 }
 
-/// The most holds in a row that threads of one process had of a key while another process waited for it all the time (I7). Expects holds of keys with a queue.
+/// The most holds in a row that threads of one process had of a key while another process waited
+/// for it all the time (I7). Expects holds of keys with a queue.
 pub fn longest_run(holds: &[Record]) -> usize {
     let mut longest = 0;
     for holds in by_key(holds).values() {
@@ -191,7 +234,8 @@ pub fn longest_run(holds: &[Record]) -> usize {
         for hold in holds {
             if run.last().is_some_and(|last| last.owner / 10_000 != hold.owner / 10_000) {
                 // It waited from some moment of the run on.
-                longest = longest.max(run.iter().filter(|before| before.granted > hold.called).count());
+                longest =
+                    longest.max(run.iter().filter(|before| before.granted > hold.called).count());
                 run.clear();
             }
             run.push(hold);
@@ -200,8 +244,14 @@ pub fn longest_run(holds: &[Record]) -> usize {
     longest
 }
 
-/// How many slices of time saw no grant, and how many there are, between `from` and `to`, without those that reach into one of `but`.
-pub fn idle(holds: &[Record], (from, to): (u64, u64), but: &[(u64, u64)], slice: u64) -> (usize, usize) {
+/// How many slices of time saw no grant, and how many there are, between `from` and `to`, without
+/// those that reach into one of `but`.
+pub fn idle(
+    holds: &[Record],
+    (from, to): (u64, u64),
+    but: &[(u64, u64)],
+    slice: u64,
+) -> (usize, usize) {
     let granted: Vec<u64> = holds.iter().map(|hold| hold.granted).collect();
     let (mut idle, mut all) = (0, 0);
     let mut at = from;
@@ -222,7 +272,8 @@ pub fn without(but: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     apart_from(&mut but.to_vec(), from, to)
 }
 
-/// Intervals that touch or overlap, as one: there are thousands of waiters, and as many gaps to look at.
+/// Intervals that touch or overlap, as one: there are thousands of waiters, and as many gaps to
+/// look at.
 fn joined(intervals: &mut Spans) -> Spans {
     intervals.sort_unstable();
     let mut all = Spans::new();
@@ -235,7 +286,8 @@ fn joined(intervals: &mut Spans) -> Spans {
     all
 }
 
-/// The longest stretch between `from` and `to` that is covered by one of these, which are apart from each other and in order.
+/// The longest stretch between `from` and `to` that is covered by one of these, which are apart
+/// from each other and in order.
 fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
     let first = intervals.partition_point(|(_, end)| *end <= from);
     let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
@@ -247,7 +299,8 @@ pub fn longest_wait(holds: &[Record]) -> u64 {
     holds.iter().map(|hold| hold.granted - hold.called).max().unwrap_or(0)
 }
 
-/// I6: (timed calls that ended too late, by how much at most, refusals that came before their time). `slack`: one command timeout and a little.
+/// I6: (timed calls that ended too late, by how much at most, refusals that came before their
+/// time). `slack`: one command timeout and a little.
 pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, usize) {
     let (mut late, mut by, mut early) = (0, 0, 0);
     for call in holds.iter().chain(calls).filter(|call| call.timeout != 0) {
@@ -262,8 +315,15 @@ pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, us
     (late, by, early)
 }
 
-/// How long after `healed` a stretch of `slice` ns first saw `share` of the grants per time of that from `start` to `faulted`. Holds in the order of their grants.
-pub fn recovery(holds: &[Record], (start, faulted): (u64, u64), (healed, end): (u64, u64), share: f64, slice: u64) -> Option<u64> {
+/// How long after `healed` a stretch of `slice` ns first saw `share` of the grants per time of that
+/// from `start` to `faulted`. Holds in the order of their grants.
+pub fn recovery(
+    holds: &[Record],
+    (start, faulted): (u64, u64),
+    (healed, end): (u64, u64),
+    share: f64,
+    slice: u64,
+) -> Option<u64> {
     let before = |at: u64| holds.partition_point(|hold| hold.granted < at);
     let count = |from: u64, to: u64| (before(to) - before(from)) as f64;
     let usual = count(start, faulted) / (faulted - start) as f64 * slice as f64;
@@ -277,12 +337,18 @@ pub fn recovery(holds: &[Record], (start, faulted): (u64, u64), (healed, end): (
     None
 }
 
-/// I5: after a third party took a key at some moment, for how long its holder went on believing in its lease (ns, longest).
+/// I5: after a third party took a key at some moment, for how long its holder went on believing in
+/// its lease (ns, longest).
 pub fn longest_unnoticed(holds: &[Record], taken: &[(u64, u64)]) -> u64 {
     let unnoticed = taken.iter().flat_map(|&(key, at)| {
-        let held = holds.iter().filter(move |hold| hold.key == key && hold.granted < at && hold.last_valid > at);
+        let held =
+            move |hold: &&Record| hold.key == key && hold.granted < at && hold.last_valid > at;
         // An unlock that was told the truth is a notice, too.
-        held.map(move |hold| if hold.released == 0 { hold.last_valid } else { hold.last_valid.min(hold.released) } - at)
+        let noticed = |hold: &Record| match hold.released {
+            0 => hold.last_valid,
+            released => hold.last_valid.min(released),
+        };
+        holds.iter().filter(held).map(move |hold| noticed(hold) - at)
     });
     unnoticed.max().unwrap_or(0)
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of CLOCK_MONOTONIC: the clock behind `Instant`, as a number that another process understands.
+/// Nanoseconds of CLOCK_MONOTONIC: the clock behind `Instant`, as a number that another process
+/// understands.
 pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()

@@ -1,6 +1,8 @@
-//! Histories: what each thread of each process called and was answered, in files of fixed records, one file per thread.
+//! Histories: what each thread of each process called and was answered, in files of fixed records,
+//! one file per thread.
 //!
-//! A hold is written when it is granted and again when it has ended, so that a process that is killed leaves what it had begun.
+//! A hold is written when it is granted and again when it has ended, so that a process that is
+//! killed leaves what it had begun.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -76,9 +78,11 @@ pub struct Record {
     pub ended: u64,
     pub fence: u64,
     pub outcome: Outcome,
-    /// What was read at witness A plus one, if it was written in a window that was valid before and after; 0 otherwise.
+    /// What was read at witness A plus one, if it was written in a window that was valid before and
+    /// after; 0 otherwise.
     pub wrote: u64,
-    /// When something was written at witness A in a window that was valid before and not after; 0 otherwise.
+    /// When something was written at witness A in a window that was valid before and not after; 0
+    /// otherwise.
     pub tainted: u64,
     /// The timeout in ns plus one; 0 without.
     pub timeout: u64,
@@ -110,11 +114,17 @@ impl Record {
 
     /// The end of what the hold may rely on: its validity, or the unlock where that came first.
     pub fn end(&self) -> u64 {
-        // Seen valid at the very moment of the unlock, whatever a renewal had moved the end to since it was last looked at.
-        if self.released != 0 && self.last_valid >= self.released { self.released } else { self.valid_until.min(self.released_or_never()) }
+        // Seen valid at the very moment of the unlock, whatever a renewal had moved the end to
+        // since it was last looked at.
+        if self.released != 0 && self.last_valid >= self.released {
+            self.released
+        } else {
+            self.valid_until.min(self.released_or_never())
+        }
     }
 
-    /// Until when its holder may have believed in it: a lease that it saw lost before the unlock counts no longer, wherever its validity would have ended.
+    /// Until when its holder may have believed in it: a lease that it saw lost before the unlock
+    /// counts no longer, wherever its validity would have ended.
     pub fn believed_until(&self) -> u64 {
         if self.released == 0 { self.end() } else { self.end().min(self.last_valid) }
     }
@@ -145,7 +155,8 @@ impl Record {
     }
 
     fn read(bytes: &[u8]) -> Record {
-        let mut fields = bytes.chunks_exact(8).map(|field| u64::from_le_bytes(field.try_into().unwrap()));
+        let mut fields =
+            bytes.chunks_exact(8).map(|field| u64::from_le_bytes(field.try_into().unwrap()));
         let mut next = || fields.next().unwrap();
         Record {
             number: next(),
@@ -173,7 +184,9 @@ pub struct Writer(File);
 impl Writer {
     /// A new file in `dir`.
     pub fn create(dir: &Path, owner: u64, life: u64) -> Writer {
-        Writer(File::create_new(dir.join(format!("{owner}-{life}.history"))).expect("a new history"))
+        Writer(
+            File::create_new(dir.join(format!("{owner}-{life}.history"))).expect("a new history"),
+        )
     }
 
     /// Writes at once: what follows may be a SIGKILL.
@@ -182,11 +195,14 @@ impl Writer {
     }
 }
 
-/// About how many holds are written in `dir`, by the length of its files. Each is written three times.
+/// About how many holds are written in `dir`, by the length of its files. Each is written three
+/// times.
 pub fn about(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).expect("the histories").flatten();
-    let histories = entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "history"));
-    let length: u64 = histories.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum();
+    let histories = entries
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "history"));
+    let length: u64 =
+        histories.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum();
     length / (FIELDS as u64 * 8) / 3
 }
 
@@ -204,7 +220,8 @@ pub fn read_all(dir: &Path) -> (Vec<Record>, Vec<Record>) {
             }
         }
     }
-    let (mut holds, mut calls): (Vec<_>, Vec<_>) = all.into_values().partition(|record| record.granted != 0);
+    let (mut holds, mut calls): (Vec<_>, Vec<_>) =
+        all.into_values().partition(|record| record.granted != 0);
     holds.sort_by_key(|record| (record.granted, record.called));
     calls.sort_by_key(|record| record.called);
     (holds, calls)

@@ -1,4 +1,5 @@
-//! Runs a row: its clients, its fault, what is looked at meanwhile and afterwards. What came of it is judged in `verdict`.
+//! Runs a row: its clients, its fault, what is looked at meanwhile and afterwards. What came of it
+//! is judged in `verdict`.
 
 use std::fs;
 use std::thread;
@@ -17,14 +18,17 @@ use super::witness::Offer;
 use super::world::{Size, Tune, World, ms};
 
 /// The head of the table.
-pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | idle (%) | faults | unknown | overlaps | lost updates | \
-     stale offered / accepted | fence regressions | longest stuck (ms) | longest orphan (ms) | longest wait (ms) | acquire p50 / p99 (ms) | \
+pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | idle (%) | faults | \
+     unknown | overlaps | lost updates | \
+     stale offered / accepted | fence regressions | longest stuck (ms) | longest orphan (ms) | \
+     longest wait (ms) | acquire p50 / p99 (ms) | \
      recovery (ms) | threads | descriptors | connections | keys | remarks | verdict |\n\
      |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
 /// In which of its columns the remarks stand, counted from the first bar.
 pub const REMARKS: usize = 22;
 
-/// How much of its former rate the load must come back to (I8), as the mean of this long; less, if the server answers everybody more slowly than it did.
+/// How much of its former rate the load must come back to (I8), as the mean of this long; less, if
+/// the server answers everybody more slowly than it did.
 const SHARE: f64 = 0.8;
 const SLICE: u64 = 1_000_000_000;
 
@@ -82,11 +86,23 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     let before = connections(world);
     world.start_clients();
     let (noise, patience) = (Noise::listen(), ms(1000));
-    let sampler = Sampler::start(Admin::of(&world.server, patience), world.tune.load.all_keys(), world.pids.clone());
-    let bait = Background::start(Admin::of(&world.server, patience), world.tune.load.bait(), world.tune.load.lease, world.seed_for(1));
+    let sampler = Sampler::start(
+        Admin::of(&world.server, patience),
+        world.tune.load.all_keys(),
+        world.pids.clone(),
+    );
+    let bait = Background::start(
+        Admin::of(&world.server, patience),
+        world.tune.load.bait(),
+        world.tune.load.lease,
+        world.seed_for(1),
+    );
     let (times, recovery, grown) = phases(row, world, &sampler);
     let round = bait.end();
-    world.remarks.extend((!round.taken.is_empty()).then(|| format!("{} other locks taken by a third party", round.taken.len())));
+    world.remarks.extend(
+        (!round.taken.is_empty())
+            .then(|| format!("{} other locks taken by a third party", round.taken.len())),
+    );
     world.problems.extend(round.problems);
     let delay = noise.worst();
     let counts = stop(world);
@@ -94,15 +110,18 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     let stopped = now();
     thread::sleep(ms(300));
     let after = connections(world);
-    let of_channels = |world: &mut World, pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern]));
-    let channels = of_channels(world, "distlock:*") + of_channels(world, "redisson_lock__channel:*");
+    let of_channels =
+        |world: &mut World, pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern]));
+    let channels =
+        of_channels(world, "distlock:*") + of_channels(world, "redisson_lock__channel:*");
     let quiet = nanos(world.tune.load.lease) + 1_000_000_000;
     let mut locks = locks(world, row);
     while locks > 0 && now() - stopped < quiet {
         thread::sleep(ms(20));
         locks = self::locks(world, row);
     }
-    let queues = count(world.command(&["KEYS", "*:queue"])) + count(world.command(&["KEYS", "*:waiters"]));
+    let queues =
+        count(world.command(&["KEYS", "*:queue"])) + count(world.command(&["KEYS", "*:waiters"]));
     let logs = world.logs();
     fs::write(world.dir().join("exit"), "").expect("a file");
     (row.after)(world);
@@ -113,11 +132,26 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     let mut offers = world.resource.offers();
     offers.retain(|offer| offer.key < judged);
     let connections = (before, after);
-    Facts { times, holds, calls, offers, delay, recovery, seen, connections, channels, locks, queues, grown, counts, logs }
+    Facts {
+        times,
+        holds,
+        calls,
+        offers,
+        delay,
+        recovery,
+        seen,
+        connections,
+        channels,
+        locks,
+        queues,
+        grown,
+        counts,
+        logs,
+    }
 }
 
-/// Undisturbed, under the fault, and after it, until the load has come back to its rate or its time for that is over. With the time that took, and by how many KiB a
-/// process has grown.
+/// Undisturbed, under the fault, and after it, until the load has come back to its rate or its time
+/// for that is over. With the time that took, and by how many KiB a process has grown.
 fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64>, u64) {
     let start = now();
     thread::sleep(world.tune.baseline);
@@ -138,11 +172,17 @@ fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64
         thread::sleep(ms(200));
         recovery = recovery_until_now(world);
     }
-    let grown = memories(world).into_iter().zip(memory_before).map(|(after, before)| after.saturating_sub(before)).max().unwrap_or(0);
+    let grown = memories(world)
+        .into_iter()
+        .zip(memory_before)
+        .map(|(after, before)| after.saturating_sub(before))
+        .max()
+        .unwrap_or(0);
     (Times { start, faulted, healed, end: now() }, recovery, grown)
 }
 
-/// Has everybody stop, and gives what each process counted of itself. Whoever waits is let in one after another, so this takes a while only where something is stuck.
+/// Has everybody stop, and gives what each process counted of itself. Whoever waits is let in one
+/// after another, so this takes a while only where something is stuck.
 fn stop(world: &mut World) -> Vec<String> {
     fs::write(world.dir().join("stop"), "").expect("a file");
     let (told, patience) = (now(), 35_000_000_000);
@@ -172,9 +212,13 @@ fn memories(world: &World) -> Vec<u64> {
 /// The processes that were not killed: the last of each place.
 fn living(world: &World) -> Vec<u64> {
     let alive = |process: &u64| {
-        let pids: Vec<String> = world.clients.iter().map(|client| client.pid().to_string()).collect();
+        let pids: Vec<String> =
+            world.clients.iter().map(|client| client.pid().to_string()).collect();
         let status = world.status(*process);
-        status.lines().find_map(|line| line.strip_prefix("pid ")).is_some_and(|pid| pids.iter().any(|other| other == pid))
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("pid "))
+            .is_some_and(|pid| pids.iter().any(|other| other == pid))
     };
     (0..world.spawned).filter(alive).collect()
 }
@@ -187,9 +231,15 @@ fn connections(world: &mut World) -> u64 {
 
 /// How many of the locks' own keys are there, on all nodes.
 fn locks(world: &mut World, row: &Row) -> usize {
-    let names: Vec<String> = (row.foreign_keys..world.tune.load.all_keys()).map(super::load::key_name).collect();
-    let words: Vec<&str> = std::iter::once("EXISTS").chain(names.iter().map(String::as_str)).collect();
-    let here = if let Some(redis::Value::Int(count)) = world.command(&words) { usize::try_from(count).unwrap_or(0) } else { 0 };
+    let names: Vec<String> =
+        (row.foreign_keys..world.tune.load.all_keys()).map(super::load::key_name).collect();
+    let words: Vec<&str> =
+        std::iter::once("EXISTS").chain(names.iter().map(String::as_str)).collect();
+    let here = if let Some(redis::Value::Int(count)) = world.command(&words) {
+        usize::try_from(count).unwrap_or(0)
+    } else {
+        0
+    };
     let there = |(server, _): &(Server, _)| -> usize {
         redis::cmd("EXISTS").arg(&names).query(&mut server.connection()).expect("the node answers")
     };

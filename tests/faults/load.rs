@@ -30,14 +30,16 @@ pub enum Habit {
     Leak,
     /// Forks; the child tries what it must not be able to do, and ends.
     Fork,
-    /// Other loads: producers and consumers of a bounded buffer (the first process produces, the others consume), the same with a producer that does not wait,
+    /// Other loads: producers and consumers of a bounded buffer (the first process produces, the
+    /// others consume), the same with a producer that does not wait,
     Buffer,
     PollingBuffer,
     /// and processes that are only one of these.
     Produce,
     Poll,
     Consume,
-    /// As `Buffer`, but the second process produces, and so a fault that hits the first alone hits a consumer.
+    /// As `Buffer`, but the second process produces, and so a fault that hits the first alone hits
+    /// a consumer.
     ConsumedFirst,
     /// Rate limits instead of locks.
     Limit,
@@ -70,22 +72,26 @@ pub struct Load {
     pub pool: u32,
     /// Holds last up to this long.
     pub hold: Duration,
-    /// Threads, besides the others, whose holds last from one lease up to so many; each process has so many of them, and they have keys of their own.
+    /// Threads, besides the others, whose holds last from one lease up to so many; each process has
+    /// so many of them, and they have keys of their own.
     pub long_leases: u32,
     pub long_threads: u64,
     pub long_keys: u64,
-    /// Keys that nothing is judged by, and whose locks a third party takes away: one thread of each process has long holds of these.
+    /// Keys that nothing is judged by, and whose locks a third party takes away: one thread of each
+    /// process has long holds of these.
     pub bait_keys: u64,
     /// Between two holds of a thread.
     pub pause: Duration,
     /// Whether threads also lock with timeouts, and without waiting.
     pub timed: bool,
     pub habit: Habit,
-    /// Whether the locks have fences, and witness B is worked at: not on a quorum. Its nodes' URLs are separated by commas.
+    /// Whether the locks have fences, and witness B is worked at: not on a quorum. Its nodes' URLs
+    /// are separated by commas.
     pub fenced: bool,
 }
 
-/// The options of a key's locks. They are mixed over the keys of a single server; a quorum has `Bare` alone.
+/// The options of a key's locks. They are mixed over the keys of a single server; a quorum has
+/// `Bare` alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Fenced,
@@ -199,7 +205,9 @@ impl Process {
 
 /// The life of a client process: ends when the file `exit` appears.
 pub fn run(arguments: &[String]) {
-    env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info")).format_timestamp_micros().init();
+    env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info"))
+        .format_timestamp_micros()
+        .init();
     let [
         dir,
         process,
@@ -239,12 +247,18 @@ pub fn run(arguments: &[String]) {
         bait_keys: number(bait_keys),
         pause: length(pause),
         timed: timed == "true",
-        habit: Habit::ALL.into_iter().find(|known| format!("{known:?}") == *habit).expect("a habit"),
+        habit: Habit::ALL
+            .into_iter()
+            .find(|known| format!("{known:?}") == *habit)
+            .expect("a habit"),
         fenced: fenced == "true",
     };
     let (dir, process, seed) = (PathBuf::from(dir), number(process), number(seed));
     let status = |line: String| {
-        let file = OpenOptions::new().create(true).append(true).open(dir.join(format!("{process}.status")));
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(dir.join(format!("{process}.status")));
         writeln!(file.expect("a status file"), "{line}").expect("it can be written");
     };
     let planned = panic::take_hook();
@@ -255,13 +269,25 @@ pub fn run(arguments: &[String]) {
     }));
     status(format!("pid {}\nbefore {} {}", std::process::id(), thread_count(), fd_count()));
     let urls: Vec<&str> = load.url.split(',').collect();
-    let builder = if let [url] = urls[..] { Client::builder(url) } else { Client::redlock_builder(&urls) };
-    let built = builder.pool_size(load.pool).command_timeout(load.command).connect_timeout(load.command).build();
+    let builder =
+        if let [url] = urls[..] { Client::builder(url) } else { Client::redlock_builder(&urls) };
+    let built = builder
+        .pool_size(load.pool)
+        .command_timeout(load.command)
+        .connect_timeout(load.command)
+        .build();
     let client = built.expect("the client can be made");
     let cells = witness::Cells::open(&dir);
     let told = (0..load.all_keys() + load.bait_keys).map(|_| Arc::default()).collect();
-    let shared =
-        Arc::new(Process { load, dir: dir.clone(), client, cells, stop: AtomicBool::new(false), closing: AtomicBool::new(false), told });
+    let shared = Arc::new(Process {
+        load,
+        dir: dir.clone(),
+        client,
+        cells,
+        stop: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        told,
+    });
     // A callback stays as long as a handle of its lock.
     let with_callbacks: Vec<_> = (0..shared.load.all_keys())
         .filter(|key| shared.told(*key).is_some())
@@ -319,7 +345,8 @@ fn live(process: &Arc<Process>, owner: u64, seed: u64) {
     let random = Arc::new(std::sync::Mutex::new(Random(seed)));
     let number = Arc::new(AtomicU64::new(0));
     for life in 0.. {
-        let (shared, random, number) = (Arc::clone(process), Arc::clone(&random), Arc::clone(&number));
+        let (shared, random, number) =
+            (Arc::clone(process), Arc::clone(&random), Arc::clone(&number));
         let work = move || {
             let mut random = random.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             Worker::new(&shared, owner, life).run(&mut random, &number);

@@ -38,10 +38,12 @@ impl Noise {
     }
 }
 
-/// The CPU time that a process has used so far; zero if it has gone. Linux counts it in hundredths of a second for everybody.
+/// The CPU time that a process has used so far; zero if it has gone. Linux counts it in hundredths
+/// of a second for everybody.
 pub fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in brackets, may hold anything; user and system time are the 12th and 13th words after it.
+    // The name, in brackets, may hold anything; user and system time are the 12th and 13th words
+    // after it.
     let words = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     Duration::from_millis(words.filter_map(|word| word.parse::<u64>().ok()).sum::<u64>() * 10)
 }

@@ -1,4 +1,5 @@
-//! The fault driver: load by real processes, faults by row of the matrix, checkers over what happened. See `tests/faults/run`.
+//! The fault driver: load by real processes, faults by row of the matrix, checkers over what
+//! happened. See `tests/faults/run`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod admin;
@@ -32,11 +33,19 @@ fn main() {
         ["client", ..] => load::run(&arguments[1..]),
         ["row", size, seed, number] => {
             let number: u32 = number.parse().expect("a number");
-            let row = rows::all().into_iter().find(|row| row.number == number).expect("a row of the matrix");
+            let row = rows::all()
+                .into_iter()
+                .find(|row| row.number == number)
+                .expect("a row of the matrix");
             println!("LINE {}", judge::run(&row, size_of(size), seed.parse().expect("a seed")));
         }
-        [size @ ("quick" | "full" | "soak"), rest @ ..] => std::process::exit(report::run(size_of(size), rest)),
-        _ => println!("the fault driver runs by tests/faults/run quick|full|soak [seed] [row …], and does nothing without a word"),
+        [size @ ("quick" | "full" | "soak"), rest @ ..] => {
+            std::process::exit(report::run(size_of(size), rest))
+        }
+        _ => println!(
+            "the fault driver runs by tests/faults/run quick|full|soak [seed] [row …], and does \
+             nothing without a word"
+        ),
     }
 }
 

@@ -1,4 +1,5 @@
-//! The model: an owner-aware, re-entrant, fenced lock, against which samples of a history are searched for an order that explains them.
+//! The model: an owner-aware, re-entrant, fenced lock, against which samples of a history are
+//! searched for an order that explains them.
 
 use std::collections::HashSet;
 
@@ -28,10 +29,21 @@ struct Operation {
 pub fn explains(holds: &[Record]) -> bool {
     let mut operations = Vec::new();
     for hold in holds.iter().take(100) {
-        operations.push(Operation { owner: hold.owner, what: What::Lock { fence: hold.fence }, from: hold.called, to: hold.granted });
+        operations.push(Operation {
+            owner: hold.owner,
+            what: What::Lock { fence: hold.fence },
+            from: hold.called,
+            to: hold.granted,
+        });
         let ended = match hold.outcome {
-            Outcome::Ok => Operation { owner: hold.owner, what: What::Unlock, from: hold.released, to: hold.ended },
-            // Nobody knows whether it was released; it lapses at the latest, and neither may have happened within the sample.
+            Outcome::Ok => Operation {
+                owner: hold.owner,
+                what: What::Unlock,
+                from: hold.released,
+                to: hold.ended,
+            },
+            // Nobody knows whether it was released; it lapses at the latest, and neither may have
+            // happened within the sample.
             _ => Operation { owner: hold.owner, what: What::Lapse, from: hold.end(), to: u64::MAX },
         };
         operations.push(ended);
@@ -40,30 +52,42 @@ pub fn explains(holds: &[Record]) -> bool {
     search(&operations)
 }
 
-/// Depth first over sets of operations that have taken effect, each with the state that it leads to (Wing and Gong).
+/// Depth first over sets of operations that have taken effect, each with the state that it leads to
+/// (Wing and Gong).
 fn search(operations: &[Operation]) -> bool {
     let mut seen = HashSet::new();
     let mut open = vec![(vec![false; operations.len()], None::<u64>, 0_u64)];
     while let Some((done, holder, fence)) = open.pop() {
-        let must_go_on = operations.iter().zip(&done).any(|(operation, done)| !done && operation.to != u64::MAX);
+        let must_go_on =
+            operations.iter().zip(&done).any(|(operation, done)| !done && operation.to != u64::MAX);
         if !must_go_on {
             return true;
         }
         if seen.len() > 200_000 {
-            // Too many orders to look at: nothing was proven either way, and the other checkers see the whole.
+            // Too many orders to look at: nothing was proven either way, and the other checkers see
+            // the whole.
             return true;
         }
         if !seen.insert((done.clone(), holder, fence)) {
             continue;
         }
-        let first_end = operations.iter().zip(&done).filter(|(_, done)| !**done).map(|(operation, _)| operation.to).min();
+        let first_end = operations
+            .iter()
+            .zip(&done)
+            .filter(|(_, done)| !**done)
+            .map(|(operation, _)| operation.to)
+            .min();
         for (index, operation) in operations.iter().enumerate() {
             if done[index] || Some(operation.from) > first_end {
                 continue;
             }
             let next = match operation.what {
-                What::Lock { fence: new } if holder.is_none() && (new > fence || new == 0) => Some((Some(operation.owner), new)),
-                What::Unlock | What::Lapse if holder == Some(operation.owner) => Some((None, fence)),
+                What::Lock { fence: new } if holder.is_none() && (new > fence || new == 0) => {
+                    Some((Some(operation.owner), new))
+                }
+                What::Unlock | What::Lapse if holder == Some(operation.owner) => {
+                    Some((None, fence))
+                }
                 _ => None,
             };
             if let Some((holder, fence)) = next {
@@ -76,7 +100,8 @@ fn search(operations: &[Operation]) -> bool {
     false
 }
 
-/// Samples that no order explains, out of how many. A sample is a run of holds of one key that nobody held at its start.
+/// Samples that no order explains, out of how many. A sample is a run of holds of one key that
+/// nobody held at its start.
 pub fn unexplained(holds: &[Record], samples: usize) -> (usize, usize) {
     let mut keys: std::collections::BTreeMap<u64, Vec<Record>> = std::collections::BTreeMap::new();
     for hold in holds {

@@ -11,20 +11,29 @@ use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
 use super::world::Size;
 
-/// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if every row is green.
+/// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if
+/// every row is green.
 pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let mut numbers = arguments.iter().map(|word| word.parse::<u64>().expect("a seed, then numbers of rows"));
+    let mut numbers =
+        arguments.iter().map(|word| word.parse::<u64>().expect("a seed, then numbers of rows"));
     let seed = numbers.next().unwrap_or(now.as_secs());
     let wanted: Vec<u64> = numbers.collect();
     println!("seed {seed}");
-    let rows: Vec<_> = rows::all().into_iter().filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number))).collect();
+    let rows: Vec<_> = rows::all()
+        .into_iter()
+        .filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number)))
+        .collect();
     let started = Instant::now();
     let (mut lines, mut earlier) = (Vec::new(), 0);
     let pieces = (size == Size::Full).then(|| pieces(seed)).flatten();
     println!("{HEAD}");
     let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
-    let missing = rows.iter().any(|row| row.namespace != Namespace::No).then(rows::packets::missing).flatten();
+    let missing = rows
+        .iter()
+        .any(|row| row.namespace != Namespace::No)
+        .then(rows::packets::missing)
+        .flatten();
     for row in &rows {
         let servers = if row.number == versions::NUMBER { versions::found() } else { Vec::new() };
         let why = match row.number {
@@ -41,8 +50,17 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         let in_namespace = row.namespace != Namespace::No && missing.is_none();
         let piece = pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
         // A row that is asked for by its number runs again.
-        let known = piece.as_ref().filter(|_| wanted.is_empty()).and_then(|piece| fs::read_to_string(piece).ok());
-        let run = || if servers.is_empty() { one(size, seed, row, in_namespace, None) } else { on_each(seed, &servers) };
+        let known = piece
+            .as_ref()
+            .filter(|_| wanted.is_empty())
+            .and_then(|piece| fs::read_to_string(piece).ok());
+        let run = || {
+            if servers.is_empty() {
+                one(size, seed, row, in_namespace, None)
+            } else {
+                on_each(seed, &servers)
+            }
+        };
         earlier += u32::from(known.is_some());
         let line = known.unwrap_or_else(run);
         if let Some(piece) = piece {
@@ -55,13 +73,15 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let red = lines.iter().filter(|line| line.ends_with("| red |")).count();
     println!("{} green, {red} red in {} s", lines.len() - red, started.elapsed().as_secs());
     if let Ok(path) = std::env::var("FAULTS_REPORT") {
-        fs::write(&path, report(size, seed, &lines, &not_run, (started.elapsed(), earlier))).expect("the report can be written");
+        fs::write(&path, report(size, seed, &lines, &not_run, (started.elapsed(), earlier)))
+            .expect("the report can be written");
         println!("written: {path}");
     }
     i32::from(red > 0)
 }
 
-/// Where the lines of a full run are kept until it is whole, so that one that was ended can be resumed with its seed; none where the sources are not those of a commit.
+/// Where the lines of a full run are kept until it is whole, so that one that was ended can be
+/// resumed with its seed; none where the sources are not those of a commit.
 fn pieces(seed: u64) -> Option<PathBuf> {
     let commit = said("git", &["describe", "--always", "--dirty", "--exclude=*"]);
     if commit.is_empty() || commit.ends_with("-dirty") {
@@ -74,21 +94,40 @@ fn pieces(seed: u64) -> Option<PathBuf> {
 
 /// The rows for other servers, on each of them: nine in all, and so each of them quick.
 fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
-    let rows: Vec<_> = rows::all().into_iter().filter(|row| versions::ROWS.contains(&row.number)).collect();
+    let rows: Vec<_> =
+        rows::all().into_iter().filter(|row| versions::ROWS.contains(&row.number)).collect();
     let each = |(name, program): &(String, PathBuf)| -> Vec<_> {
-        rows.iter().map(|row| (name.clone(), row.number, one(Size::Quick, seed, row, false, Some(program)))).collect()
+        rows.iter()
+            .map(|row| {
+                (name.clone(), row.number, one(Size::Quick, seed, row, false, Some(program)))
+            })
+            .collect()
     };
     versions::together(&servers.iter().flat_map(each).collect::<Vec<_>>())
 }
 
 /// Runs a row, on this server or the usual one, and gives its line: a red one if there was none.
 fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> String {
-    attempt(size, seed, row, in_namespace, server)
-        .unwrap_or_else(|why| format!("| {} | {} | {} |{} {why} | red |", row.number, row.class, row.name, " |".repeat(REMARKS - 4)))
+    attempt(size, seed, row, in_namespace, server).unwrap_or_else(|why| {
+        format!(
+            "| {} | {} | {} |{} {why} | red |",
+            row.number,
+            row.class,
+            row.name,
+            " |".repeat(REMARKS - 4)
+        )
+    })
 }
 
-/// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red row.
-fn attempt(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> Result<String, String> {
+/// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red
+/// row.
+fn attempt(
+    size: Size,
+    seed: u64,
+    row: &Row,
+    in_namespace: bool,
+    server: Option<&Path>,
+) -> Result<String, String> {
     let (number, word) = (row.number, format!("{size:?}").to_lowercase());
     let program = std::env::current_exe().expect("the driver's own program");
     let mut command = Command::new(&program);
@@ -104,14 +143,19 @@ fn attempt(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<
         .spawn()
         .map_err(|error| format!("the row did not start: {error}"))?;
     let output = child.stdout.take().expect("stdout is a pipe");
-    let found = BufReader::new(output).lines().map_while(Result::ok).find_map(|line| line.strip_prefix("LINE ").map(str::to_owned));
+    let found = BufReader::new(output)
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("LINE ").map(str::to_owned));
     let status = child.wait().map_err(|error| error.to_string())?;
     found.ok_or_else(|| format!("the driver failed: {status}"))
 }
 
-/// Has the row start its servers with wall clocks that it can move, each by a file named after its port. The files last as long as what is returned.
+/// Has the row start its servers with wall clocks that it can move, each by a file named after its
+/// port. The files last as long as what is returned.
 fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
-    let shim = std::env::var("FAULTS_SHIM").map_err(|_| "the clock shim is built by tests/faults/run".to_owned())?;
+    let shim = std::env::var("FAULTS_SHIM")
+        .map_err(|_| "the clock shim is built by tests/faults/run".to_owned())?;
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let server = dir.path().join("redis-server");
     let redis = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
@@ -131,50 +175,95 @@ fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
 /// What a program says about itself.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
-    output.map_or("unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    output.map_or("unknown".into(), |output| {
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
 }
 
 const LEGEND: &str = "\
-    Classes: **N**, a fault of the network, a server or a process: exclusion must hold strictly. **P**, a client that is paused: as N, and what it does late must be \
-    refused by its fence. **T**, an assumption about time or data that is broken at the server (its clock jumps, its data is lost or taken away): two may hold \
-    then, so an overlap is no reason for red; that the loss is noticed in time, that no late write is accepted behind a newer fence, and that no unlock says Ok after \
+    Classes: **N**, a fault of the network, a server or a process: exclusion must hold strictly. \
+    **P**, a client that is paused: as N, and what it does late must be \
+    refused by its fence. **T**, an assumption about time or data that is broken at the server \
+    (its clock jumps, its data is lost or taken away): two may hold \
+    then, so an overlap is no reason for red; that the loss is noticed in time, that no late write \
+    is accepted behind a newer fence, and that no unlock says Ok after \
     another grant, is what is judged.\n\n\
     | column | what it means |\n|---|---|\n\
     | holds | grants in the whole row, by all threads of all processes |\n\
-    | holds under the fault | grants while the fault lasted, without the time in which it let nobody be granted anything |\n\
-    | idle | the share of the slices of 250 ms under the fault and between its windows in which nobody was granted anything, again without that time; red from 20 % on |\n\
+    | holds under the fault | grants while the fault lasted, without the time in which it let \
+    nobody be granted anything |\n\
+    | idle | the share of the slices of 250 ms under the fault and between its windows in which \
+    nobody was granted anything, again without that time; red from 20 % on |\n\
     | faults | how often the fault was injected |\n\
     | unknown | calls that ended with `Unknown` |\n\
     | overlaps | pairs of holds of different owners that were valid at the same time |\n\
-    | lost updates | updates of a plain counter that were lost between two holds that were valid before and after their write |\n\
-    | stale offered / accepted | writes of holders that had been overtaken: offered to the fenced resource, and accepted by it |\n\
+    | lost updates | updates of a plain counter that were lost between two holds that were valid \
+    before and after their write |\n\
+    | stale offered / accepted | writes of holders that had been overtaken: offered to the fenced \
+    resource, and accepted by it |\n\
     | fence regressions | holds with a fence that is not above those of all earlier holds |\n\
     | longest stuck | the longest time in which a key had a waiter and no holder |\n\
-    | longest orphan | the longest time in which the server had a token that nobody alive knew of |\n\
-    | longest wait | from the call to the grant; long holds, of up to three leases, have keys of their own |\n\
+    | longest orphan | the longest time in which the server had a token that nobody alive knew of \
+    |\n\
+    | longest wait | from the call to the grant; long holds, of up to three leases, have keys of \
+    their own |\n\
     | acquire p50 / p99 | the same for the keys of short holds |\n\
-    | recovery | until the rate of grants was back at 80 % of what it was before, as the mean of a second |\n\
-    | threads, descriptors | of all client processes, before their clients were made and after they were closed |\n\
+    | recovery | until the rate of grants was back at 80 % of what it was before, as the mean of a \
+    second |\n\
+    | threads, descriptors | of all client processes, before their clients were made and after \
+    they were closed |\n\
     | connections | at the server, before and after |\n\
     | keys | locks before / locks + queue keys after |\n\n\
-    A dash: the row has no such number. Rows 50 and 61 need no holds: in the first there must be none while the nodes are away, and the second counts calls of the rate \
+    A dash: the row has no such number. Rows 50 and 61 need no holds: in the first there must be \
+    none while the nodes are away, and the second counts calls of the rate \
     limiter.\n";
 
-fn report(size: Size, seed: u64, lines: &[String], not_run: &[(u32, &str)], (took, earlier): (Duration, u32)) -> String {
+fn report(
+    size: Size,
+    seed: u64,
+    lines: &[String],
+    not_run: &[(u32, &str)],
+    (took, earlier): (Duration, u32),
+) -> String {
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = model.lines().find_map(|line| line.strip_prefix("model name")).map_or("", |line| line.trim_start_matches(['\t', ' ', ':']));
-    let mut text = String::from("# Faults\n\nWritten by `tests/faults/run`; what each row does is in the driver, `tests/faults/rows`.\n\n");
+    let model = model
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("", |line| line.trim_start_matches(['\t', ' ', ':']));
+    let mut text = String::from(
+        "# Faults\n\nWritten by `tests/faults/run`; what each row does is in the driver, \
+         `tests/faults/rows`.\n\n",
+    );
     let server = std::env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
     for (what, value) in [
         ("date", said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
         ("size", format!("{size:?}").to_lowercase()),
-        ("seed", format!("{seed} (again: `tests/faults/run {} {seed}`)", format!("{size:?}").to_lowercase())),
-        ("took", format!("{} s, without {earlier} rows that had run before it was resumed", took.as_secs())),
+        (
+            "seed",
+            format!(
+                "{seed} (again: `tests/faults/run {} {seed}`)",
+                format!("{size:?}").to_lowercase()
+            ),
+        ),
+        (
+            "took",
+            format!(
+                "{} s, without {earlier} rows that had run before it was resumed",
+                took.as_secs()
+            ),
+        ),
         ("machine", format!("{cpus} CPUs, {model}, {}", said("uname", &["-sr"]))),
         ("server", said(&server, &["--version"])),
         ("rustc", said("rustc", &["--version"])),
-        ("distlock", format!("{} {}", env!("CARGO_PKG_VERSION"), said("git", &["describe", "--always", "--dirty", "--exclude=*"]))),
+        (
+            "distlock",
+            format!(
+                "{} {}",
+                env!("CARGO_PKG_VERSION"),
+                said("git", &["describe", "--always", "--dirty", "--exclude=*"])
+            ),
+        ),
     ] {
         text += &format!("- {what}: {value}\n");
     }

@@ -30,16 +30,20 @@ pub struct Row {
     pub faults: (u64, u64),
     /// At least so many holds in the faulted phase.
     pub holds: usize,
-    /// At least so many of them while the fault lasts, and is none that lets nobody be granted anything.
+    /// At least so many of them while the fault lasts, and is none that lets nobody be granted
+    /// anything.
     pub under_fault: usize,
-    /// At least so many renewals that their holders saw, and so many losses, in a quick run and in a full one: what the row is about.
+    /// At least so many renewals that their holders saw, and so many losses, in a quick run and in
+    /// a full one: what the row is about.
     pub renewals: (u64, u64),
     pub losses: (u64, u64),
-    /// For how long the server may have a token that nobody alive knows of (I4), where the row is judged by that: one fault in a hundred may cost up to a lease more.
+    /// For how long the server may have a token that nobody alive knows of (I4), where the row is
+    /// judged by that: one fault in a hundred may cost up to a lease more.
     pub known_within: Option<fn(&Load) -> Duration>,
     /// For how long no key may have waiters and no holder (I4), where the fault is no outage.
     pub free_within: Option<fn(&Load) -> Duration>,
-    /// Whether the order of those that wait is judged (I7): where nothing keeps them from the server.
+    /// Whether the order of those that wait is judged (I7): where nothing keeps them from the
+    /// server.
     pub fair: bool,
     /// Whether timed calls must end in time (I6): not where the clients themselves are stopped.
     pub punctual: bool,
@@ -49,11 +53,13 @@ pub struct Row {
     pub may_fail: bool,
     /// Whether the load must come back to its former rate (I8).
     pub recovers: bool,
-    /// Whether a caller's own commands must be answered by their own replies. Not where replies come twice: `Client::execute` takes them as they come.
+    /// Whether a caller's own commands must be answered by their own replies. Not where replies
+    /// come twice: `Client::execute` takes them as they come.
     pub in_step: bool,
     /// Whether late writes must have been offered, or the row has shown nothing.
     pub offers_stale: bool,
-    /// Whether no queue may be left at the end: those of killed processes end by themselves, a little later.
+    /// Whether no queue may be left at the end: those of killed processes end by themselves, a
+    /// little later.
     pub leaves_no_queue: bool,
     /// The first keys hold somebody else's data.
     pub foreign_keys: u64,
@@ -105,7 +111,8 @@ fn at_once(load: &Load) -> Duration {
     load.lease / 2
 }
 
-/// Every row that is built, by number. The matrix ends at 62; what follows came of what reviews found.
+/// Every row that is built, by number. The matrix ends at 62; what follows came of what reviews
+/// found.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> = [
         acquires::rows(),
@@ -130,15 +137,29 @@ pub fn all() -> Vec<Row> {
 
 /// Rows of the matrix that this driver does not run, and why.
 pub const NOT_RUN: &[(u32, &str)] = &[
-    (56, "expired, misnamed and unknown certificates, and a handshake that stays silent: tests/it/tls.rs"),
-    (57, "edge values of keys, leases, counts and durations, drawn by proptest: tests/it/typed_errors.rs"),
+    (
+        56,
+        "expired, misnamed and unknown certificates, and a handshake that stays silent: \
+         tests/it/tls.rs",
+    ),
+    (
+        57,
+        "edge values of keys, leases, counts and durations, drawn by proptest: \
+         tests/it/typed_errors.rs",
+    ),
     (
         58,
-        "random replies to everything that reads one: tests/it/fuzz.rs and src/store/fuzz.rs, on stable and without coverage; no 10^8 executions",
+        "random replies to everything that reads one: tests/it/fuzz.rs and src/store/fuzz.rs, on \
+         stable and without coverage; no 10^8 executions",
     ),
-    (59, "no shuttle or loom: the protocols are models under tests/models, the races of threads are tests in tests/it"),
+    (
+        59,
+        "no shuttle or loom: the protocols are models under tests/models, the races of threads are \
+         tests in tests/it",
+    ),
     (
         60,
-        "all of N for 24 hours: `tests/faults/run soak` runs the rows one after another, a quarter of an hour each, and not at random together",
+        "all of N for 24 hours: `tests/faults/run soak` runs the rows one after another, a quarter \
+         of an hour each, and not at random together",
     ),
 ];

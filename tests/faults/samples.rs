@@ -1,4 +1,5 @@
-//! What is looked at again and again while a row runs: whose tokens the server has, and what the clients have open.
+//! What is looked at again and again while a row runs: whose tokens the server has, and what the
+//! clients have open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use super::load::key_name;
 use super::machine;
 use super::world::ms;
 
-/// For how long something must be there to be a leak: connections and entries on their way in or out are none.
+/// For how long something must be there to be a leak: connections and entries on their way in or
+/// out are none.
 const LASTING: u64 = 1_000_000_000;
 
 /// How long each look took: when, and how long (ns).
@@ -46,14 +48,20 @@ pub struct Peak {
 }
 
 impl Seen {
-    /// Between `from` and `to`, but not while the clients were cut off: what they close then the server does not see.
+    /// Between `from` and `to`, but not while the clients were cut off: what they close then the
+    /// server does not see.
     pub fn peak(&self, from: u64, to: u64, cut_offs: &[(u64, u64)]) -> Peak {
-        let counts = |look: &&Look| (from..to).contains(&look.at) && !cut_offs.iter().any(|(from, to)| (*from..*to).contains(&look.at));
+        let counts = |look: &&Look| {
+            (from..to).contains(&look.at)
+                && !cut_offs.iter().any(|(from, to)| (*from..*to).contains(&look.at))
+        };
         let looks: Vec<&Look> = self.looks.iter().filter(counts).collect();
         Peak::of(|count| {
             let least = |i: usize| {
                 let end = looks.partition_point(|look| look.at < looks[i].at + LASTING);
-                (end < looks.len()).then(|| looks[i..=end].iter().map(|look| count(look)).min()).flatten()
+                (end < looks.len())
+                    .then(|| looks[i..=end].iter().map(|look| count(look)).min())
+                    .flatten()
             };
             (0..looks.len()).filter_map(least).max()
         })
@@ -99,10 +107,13 @@ impl Sampler {
                 let at = now();
                 look_at_tokens(&mut admin, keys, &mut open, &mut seen.tokens);
                 let pids = pids.lock().expect("nobody panics with it").clone();
-                let most = |count: fn(u32) -> usize| pids.iter().map(|pid| count(*pid) as u64).max().unwrap_or(0);
+                let most = |count: fn(u32) -> usize| {
+                    pids.iter().map(|pid| count(*pid) as u64).max().unwrap_or(0)
+                };
                 if let Some((connections, queued)) = look_at_server(&mut admin, keys) {
                     shared.lock().expect("nobody panics with it").push((at, now() - at));
-                    let (threads, descriptors) = (most(machine::threads), most(machine::descriptors));
+                    let (threads, descriptors) =
+                        (most(machine::threads), most(machine::descriptors));
                     seen.looks.push(Look { at, connections, queued, threads, descriptors });
                 }
                 thread::sleep(ms(100));
@@ -113,12 +124,16 @@ impl Sampler {
         Sampler { stop, took, thread }
     }
 
-    /// By what factor a look takes longer after `healed` than between `start` and `faulted`; at least 1. It tells how much slower the server and this machine have become, for
-    /// everybody.
+    /// By what factor a look takes longer after `healed` than between `start` and `faulted`; at
+    /// least 1. It tells how much slower the server and this machine have become, for everybody.
     pub fn slower(&self, (start, faulted): (u64, u64), healed: u64) -> f64 {
         let took = self.took.lock().expect("nobody panics with it");
         let median = |from: u64, to: u64| {
-            let mut times: Vec<u64> = took.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, took)| *took).collect();
+            let mut times: Vec<u64> = took
+                .iter()
+                .filter(|(at, _)| (from..to).contains(at))
+                .map(|(_, took)| *took)
+                .collect();
             times.sort_unstable();
             times.get(times.len() / 2).map_or(1.0, |time| *time as f64)
         };
@@ -136,7 +151,8 @@ type Open = HashMap<u64, (Vec<u8>, u64, u64)>;
 
 fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec<(u64, u64, u64)>) {
     let names: Vec<String> = (0..keys).map(key_name).collect();
-    let words: Vec<&str> = std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
+    let words: Vec<&str> =
+        std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
     let before = now();
     // A key of another type counts as none.
     let Some(redis::Value::Array(tokens)) = admin.command(&words) else { return };
@@ -156,9 +172,16 @@ fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec
 
 /// The connections of clients, and the length of the longest queue.
 fn look_at_server(admin: &mut Admin, keys: u64) -> Option<(u64, u64)> {
-    let Some(redis::Value::BulkString(info)) = admin.command(&["INFO", "clients"]) else { return None };
+    let Some(redis::Value::BulkString(info)) = admin.command(&["INFO", "clients"]) else {
+        return None;
+    };
     let info = String::from_utf8_lossy(&info).into_owned();
-    let connected = info.lines().find_map(|line| line.strip_prefix("connected_clients:"))?.trim().parse().ok()?;
+    let connected = info
+        .lines()
+        .find_map(|line| line.strip_prefix("connected_clients:"))?
+        .trim()
+        .parse()
+        .ok()?;
     let mut longest = 0;
     for key in 0..keys {
         let name = format!("{{{}}}:waiters", key_name(key));
@@ -174,12 +197,17 @@ pub fn longer_than(stretches: &[u64], length: std::time::Duration) -> usize {
     stretches.iter().filter(|stretch| **stretch > nanos(length)).count()
 }
 
-/// Messages of the crate's own errors, how often each was logged. Numbers in them are left out, so that the same message is one.
+/// Messages of the crate's own errors, how often each was logged. Numbers in them are left out, so
+/// that the same message is one.
 pub fn errors_logged(logs: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for line in logs.lines() {
         if let Some((_, message)) = line.split_once(" ERROR ") {
-            let message: String = message.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(120).collect();
+            let message: String = message
+                .chars()
+                .map(|c| if c.is_ascii_digit() { '#' } else { c })
+                .take(120)
+                .collect();
             *found.entry(message).or_insert(0) += 1;
         }
     }

@@ -1,5 +1,6 @@
-//! A third party that takes locks away: it deletes them, and puts values of its own under their keys. A deleted key must not come back, and an overwritten one must
-//! stay what it was made: no renewal may create or extend it, no release delete it (I12).
+//! A third party that takes locks away: it deletes them, and puts values of its own under their
+//! keys. A deleted key must not come back, and an overwritten one must stay what it was made: no
+//! renewal may create or extend it, no release delete it (I12).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +19,13 @@ pub struct Round {
     pub problems: Vec<String>,
 }
 
-/// Takes these keys away where they are held, a third of them by `DEL` and the others by `SET`, and looks at them again when a renewal must have come. No key may be
-/// there twice.
-pub fn take(keys: &[u64], lease: Duration, ask: &mut dyn FnMut(&[&str]) -> Option<redis::Value>) -> Round {
+/// Takes these keys away where they are held, a third of them by `DEL` and the others by `SET`, and
+/// looks at them again when a renewal must have come. No key may be there twice.
+pub fn take(
+    keys: &[u64],
+    lease: Duration,
+    ask: &mut dyn FnMut(&[&str]) -> Option<redis::Value>,
+) -> Round {
     let (look, foreign) = (lease * 2 / 5, lease * 4 / 5);
     let mut round = Round::default();
     let (mut deleted, mut overwritten) = (Vec::new(), Vec::new());
@@ -33,7 +38,8 @@ pub fn take(keys: &[u64], lease: Duration, ask: &mut dyn FnMut(&[&str]) -> Optio
                 round.taken.push((*key, now()));
                 deleted.push((name, token));
             }
-        } else if ask(&["SET", &name, "foreign", "PX", &foreign.as_millis().to_string()]).is_some() {
+        } else if ask(&["SET", &name, "foreign", "PX", &foreign.as_millis().to_string()]).is_some()
+        {
             round.taken.push((*key, now()));
             overwritten.push((name, before, now()));
         }
@@ -41,18 +47,27 @@ pub fn take(keys: &[u64], lease: Duration, ask: &mut dyn FnMut(&[&str]) -> Optio
     thread::sleep(look);
     for (name, token) in deleted {
         if ask(&["GET", &name]) == Some(token) {
-            round.problems.push("a deleted lock was created again under its old token (I12)".into());
+            round
+                .problems
+                .push("a deleted lock was created again under its old token (I12)".into());
         }
     }
     for (name, before, after) in overwritten {
-        // A server under load looks at its clock some time before it answers. A renewal would leave more than is allowed for that.
+        // A server under load looks at its clock some time before it answers. A renewal would leave
+        // more than is allowed for that.
         let most = nanos(foreign + look / 4).saturating_sub(now() - after) / 1_000_000;
-        let (Some(left), Some(value)) = (ask(&["PTTL", &name]), ask(&["GET", &name])) else { continue };
-        let whole = matches!((&value, &left), (redis::Value::BulkString(value), redis::Value::Int(left))
-            if value == b"foreign" && u64::try_from(*left).is_ok_and(|left| left <= most));
+        let (Some(left), Some(value)) = (ask(&["PTTL", &name]), ask(&["GET", &name])) else {
+            continue;
+        };
+        let is_bait = matches!(&value, redis::Value::BulkString(value) if value == b"foreign");
+        let whole = is_bait
+            && matches!(left, redis::Value::Int(left)
+                if u64::try_from(left).is_ok_and(|left| left <= most));
         // On a machine under load it may have ended by itself before it was looked at.
         if !whole && now() - before < nanos(foreign) {
-            round.problems.push(format!("a foreign value was touched (I12): {value:?}, {left:?} ms left"));
+            round
+                .problems
+                .push(format!("a foreign value was touched (I12): {value:?}, {left:?} ms left"));
         }
     }
     round
@@ -74,7 +89,12 @@ pub struct Background {
 }
 
 impl Background {
-    pub fn start(mut admin: Admin, keys: Vec<u64>, lease: Duration, mut random: Random) -> Background {
+    pub fn start(
+        mut admin: Admin,
+        keys: Vec<u64>,
+        lease: Duration,
+        mut random: Random,
+    ) -> Background {
         let stop = Arc::new(AtomicBool::new(keys.is_empty()));
         let told = Arc::clone(&stop);
         let thread = thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! From what is known of a row to its line in the report: the checkers over its history, the counters, the verdict.
+//! From what is known of a row to its line in the report: the checkers over its history, the
+//! counters, the verdict.
 
 use std::time::Duration;
 
@@ -14,12 +15,14 @@ use super::world::{Size, World, ms};
 
 /// A slice of time without a grant is idle.
 const SLICE: u64 = 250_000_000;
-/// A Redisson lock without a message is asked for again after so long at most: for those its server has no queue.
+/// A Redisson lock without a message is asked for again after so long at most: for those its server
+/// has no queue.
 const POLL: u64 = 1_500_000_000;
 /// How long the clients may take to reach a server that is there again.
 const RECONNECT: u64 = 250_000_000;
-/// So many holds in a row a process may have of a key for which another waits: 17 of each lease that passes from thread to thread, and another lease where the
-/// waiter had not reached the server when the first was released.
+/// So many holds in a row a process may have of a key for which another waits: 17 of each lease
+/// that passes from thread to thread, and another lease where the waiter had not reached the server
+/// when the first was released.
 const RUN: usize = 40;
 
 /// What the checkers found in a history.
@@ -52,10 +55,14 @@ impl Findings {
         let (holds, calls, load) = (&facts.holds, &facts.calls, &world.tune.load);
         let times = facts.times;
         let (overlaps, overlap) = check::overlaps(holds);
-        // The kernel rounds the timeout of a socket up, by an eighth at most: one of 2.3 s ends up to 256 ms late.
+        // The kernel rounds the timeout of a socket up, by an eighth at most: one of 2.3 s ends up
+        // to 256 ms late.
         let slack = nanos(load.command * 9 / 8 + ms(100)) + facts.delay;
         let windows = outside(&world.times, &world.outages);
-        let under_fault = holds.iter().filter(|hold| windows.iter().any(|(from, to)| (*from..*to).contains(&hold.granted))).count();
+        let under_fault = holds
+            .iter()
+            .filter(|hold| windows.iter().any(|(from, to)| (*from..*to).contains(&hold.granted)))
+            .count();
         Findings {
             overlap,
             lost_updates: check::lost_updates(holds),
@@ -103,15 +110,35 @@ fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
     // Whoever is cut off cannot come, whether the lock is free or not.
     let cut_off = |record: &Record, until: u64| {
         let first = world.has_apart() && record.owner < 10_000;
-        first && world.times.iter().any(|(from, to)| *from < until && record.called < to + nanos(load.command))
+        first
+            && world
+                .times
+                .iter()
+                .any(|(from, to)| *from < until && record.called < to + nanos(load.command))
     };
     let of = |kinds: fn(Kind) -> bool| {
         let chosen = |record: &&Record| kinds(load.kind(record.key));
-        let waited = |hold: Record| if cut_off(&hold, hold.granted) { Record { called: hold.granted, ..hold } } else { hold };
+        let waited = |hold: Record| {
+            if cut_off(&hold, hold.granted) {
+                Record { called: hold.granted, ..hold }
+            } else {
+                hold
+            }
+        };
         let holds: Vec<Record> = facts.holds.iter().filter(chosen).cloned().map(waited).collect();
-        let calls: Vec<Record> = facts.calls.iter().filter(chosen).filter(|call| !cut_off(call, call.ended)).cloned().collect();
+        let calls: Vec<Record> = facts
+            .calls
+            .iter()
+            .filter(chosen)
+            .filter(|call| !cut_off(call, call.ended))
+            .cloned()
+            .collect();
         let spans = check::without(&world.outages, facts.times.start, facts.times.end);
-        spans.into_iter().map(|(from, to)| check::longest_stuck(&holds, &calls, from, to)).max().unwrap_or(0)
+        spans
+            .into_iter()
+            .map(|(from, to)| check::longest_stuck(&holds, &calls, from, to))
+            .max()
+            .unwrap_or(0)
     };
     (of(|kind| kind != Kind::Redisson), of(|kind| kind == Kind::Redisson))
 }
@@ -120,7 +147,9 @@ fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
 fn orphans(world: &World, facts: &Facts) -> Vec<u64> {
     let slack = nanos(ms(50)) + facts.delay;
     let spans = check::without(&world.outages, facts.times.start, facts.times.end);
-    let within = |(from, to): (u64, u64)| check::orphans(&facts.seen.tokens, &facts.holds, (from, to), slack);
+    let within = |(from, to): (u64, u64)| {
+        check::orphans(&facts.seen.tokens, &facts.holds, (from, to), slack)
+    };
     spans.into_iter().flat_map(within).collect()
 }
 
@@ -149,8 +178,14 @@ fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
         (row.class == 'N' && found.lost_updates > 0, "lost update".into()),
         (found.stale.1 > 0, "stale write accepted".into()),
         (found.regressions > 0, "fence regression".into()),
-        (found.model.0 > 0, format!("model: {} of {} samples have no explanation", found.model.0, found.model.1)),
-        (!found.false_releases.is_empty(), format!("unlock said Ok although another had been granted: {falsely}")),
+        (
+            found.model.0 > 0,
+            format!("model: {} of {} samples have no explanation", found.model.0, found.model.1),
+        ),
+        (
+            !found.false_releases.is_empty(),
+            format!("unlock said Ok although another had been granted: {falsely}"),
+        ),
         (found.unnoticed > bound, format!("loss noticed after {} ms", found.unnoticed / 1_000_000)),
         (!strict && found.overlap > bound, format!("overlap of {} ms", found.overlap / 1_000_000)),
         (row.offers_stale && found.stale.0 == 0, "no late write was offered".into()),
@@ -161,29 +196,62 @@ fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
 fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
     let (load, quick) = (&world.tune.load, world.size == Size::Quick);
     let usual = |load: &Load| load.lease + ms(1000);
-    let free_within = row.free_within.or((row.class != 'T').then_some(usual as fn(&Load) -> Duration));
+    let free_within =
+        row.free_within.or((row.class != 'T').then_some(usual as fn(&Load) -> Duration));
     let patience = free_within.map_or(u64::MAX - POLL, |most| nanos(most(load)) + facts.delay);
     let (late, late_by, early) = found.timing;
-    let known_within = row.known_within.filter(|_| row.class == 'N').map_or(Duration::MAX, |most| most(load));
+    let known_within =
+        row.known_within.filter(|_| row.class == 'N').map_or(Duration::MAX, |most| most(load));
     let too_old = nanos(known_within.saturating_add(load.lease)).saturating_add(facts.delay);
     let oldest = found.orphans.iter().copied().max().unwrap_or(0);
-    let many = samples::longer_than(&found.orphans, known_within.saturating_add(Duration::from_nanos(facts.delay)));
-    let in_fault = facts.holds.iter().filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted)).count();
+    let many = samples::longer_than(
+        &found.orphans,
+        known_within.saturating_add(Duration::from_nanos(facts.delay)),
+    );
+    let in_fault = facts
+        .holds
+        .iter()
+        .filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted))
+        .count();
     let scaled = |(a, b): (u64, u64)| if quick { a } else { b };
     those([
-        (found.stuck.0 > patience, format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000)),
-        (found.stuck.1 > patience + POLL, format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000)),
+        (
+            found.stuck.0 > patience,
+            format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000),
+        ),
+        (
+            found.stuck.1 > patience + POLL,
+            format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000),
+        ),
         (oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
-        (many as u64 > 1 + world.faults / 100, format!("{many} orphans of more than {} ms (I4)", known_within.as_millis())),
-        (row.punctual && late > 0, format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000)),
+        (
+            many as u64 > 1 + world.faults / 100,
+            format!("{many} orphans of more than {} ms (I4)", known_within.as_millis()),
+        ),
+        (
+            row.punctual && late > 0,
+            format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000),
+        ),
         (early > 0, format!("{early} timed calls early (I6)")),
         (found.wait > nanos(ms(30_000)), "a waiter starved (I7)".into()),
-        (row.fair && found.run > RUN, format!("{} holds in a row by a process while another waited (I7)", found.run)),
+        (
+            row.fair && found.run > RUN,
+            format!("{} holds in a row by a process while another waited (I7)", found.run),
+        ),
         (row.recovers && facts.recovery.is_none(), "throughput did not recover (I8)".into()),
-        (world.faults < world.least_faults, format!("only {} of {} faults", world.faults, world.least_faults)),
+        (
+            world.faults < world.least_faults,
+            format!("only {} of {} faults", world.faults, world.least_faults),
+        ),
         (in_fault < row.holds, format!("only {in_fault} holds in the faulted phase")),
-        (found.under_fault < row.under_fault, format!("only {} holds under the fault", found.under_fault)),
-        (row.holds > 0 && found.idle_percent() >= 20, format!("idle for {} % of the time", found.idle_percent())),
+        (
+            found.under_fault < row.under_fault,
+            format!("only {} holds under the fault", found.under_fault),
+        ),
+        (
+            row.holds > 0 && found.idle_percent() >= 20,
+            format!("idle for {} % of the time", found.idle_percent()),
+        ),
         (found.renewed < scaled(row.renewals), format!("only {} renewals", found.renewed)),
     ])
 }
@@ -191,11 +259,21 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
 /// How calls ended, and what was logged.
 fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
     let of = |outcome| count(facts, outcome);
-    let (lost, unknown, overloaded) = (of(Outcome::Lost), of(Outcome::Unknown), is_overloaded(world, facts));
-    let errors: usize =
-        [Outcome::Unavailable, Outcome::Denied, Outcome::Server, Outcome::WrongType, Outcome::Exhausted].map(of).iter().sum();
+    let (lost, unknown, overloaded) =
+        (of(Outcome::Lost), of(Outcome::Unknown), is_overloaded(world, facts));
+    let errors: usize = [
+        Outcome::Unavailable,
+        Outcome::Denied,
+        Outcome::Server,
+        Outcome::WrongType,
+        Outcome::Exhausted,
+    ]
+    .map(of)
+    .iter()
+    .sum();
     let least_lost = if world.size == Size::Quick { row.losses.0 } else { row.losses.1 };
-    // What a million calls may cost, and those of a minute are fewer. The histories themselves are written to files.
+    // What a million calls may cost, and those of a minute are fewer. The histories themselves are
+    // written to files.
     let too_large = row.number == 1 && world.size != Size::Quick && facts.grown > 5 << 10;
     those([
         (of(Outcome::Other) > 0, "an outcome that nothing explains".into()),
@@ -206,8 +284,14 @@ fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<
         (!row.may_fail && errors > 0 && !overloaded, format!("{errors} calls failed")),
         (too_large, format!("a process grew by {} KiB (I9)", facts.grown)),
         (facts.logs.contains("panicked at"), "a panic (I10)".into()),
-        (world.secrets.iter().any(|secret| facts.logs.contains(secret.as_str())), "a secret in a log (I11)".into()),
-        (found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0, "no history to explain".into()),
+        (
+            world.secrets.iter().any(|secret| facts.logs.contains(secret.as_str())),
+            "a secret in a log (I11)".into(),
+        ),
+        (
+            found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0,
+            "no history to explain".into(),
+        ),
     ])
 }
 
@@ -228,19 +312,30 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
             (&numbers(status, "before")[..], &numbers(status, "after")[..])
         {
             problems.extend(those([
-                (threads_after > threads, format!("threads: {threads} before, {threads_after} after (I9)")),
+                (
+                    threads_after > threads,
+                    format!("threads: {threads} before, {threads_after} after (I9)"),
+                ),
                 // One for the file of the counters, which is made on the way.
-                (*descriptors_after > descriptors + 1, format!("descriptors: {descriptors} before, {descriptors_after} after (I9)")),
+                (
+                    *descriptors_after > descriptors + 1,
+                    format!("descriptors: {descriptors} before, {descriptors_after} after (I9)"),
+                ),
                 (*failed > 0, "a thread panicked (I10)".into()),
             ]));
         }
     }
     let (times, load) = (facts.times, &world.tune.load);
-    let (usual, peak) = (facts.seen.most(times.start, times.faulted), facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)));
-    // What a process may have open besides its pool: renewal's connection, the inbox's, and one of each that is just being replaced.
+    let (usual, peak) = (
+        facts.seen.most(times.start, times.faulted),
+        facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)),
+    );
+    // What a process may have open besides its pool: renewal's connection, the inbox's, and one of
+    // each that is just being replaced.
     let own = u64::from(load.pool) + 4;
-    // Before the fault the pools need not be full yet. A process has one place in a queue; one that was cut off may have left another there, for three seconds.
-    // Where the machine was so busy that no sample was taken before the fault, there is nothing to compare with.
+    // Before the fault the pools need not be full yet. A process has one place in a queue; one that
+    // was cut off may have left another there, for three seconds. Where the machine was so busy
+    // that no sample was taken before the fault, there is nothing to compare with.
     let known = usual.threads > 0;
     let most = Peak {
         connections: world.tune.processes * own + 3,
@@ -253,11 +348,20 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
             world.more.is_empty() && !world.half_open && peak.connections > most.connections,
             format!("{} connections at a time (I9)", peak.connections),
         ),
-        (row.leaves_no_queue && peak.queued > most.queued, format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued)),
-        (known && peak.threads > most.threads, format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads)),
+        (
+            row.leaves_no_queue && peak.queued > most.queued,
+            format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued),
+        ),
+        (
+            known && peak.threads > most.threads,
+            format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads),
+        ),
         (
             known && peak.descriptors > most.descriptors,
-            format!("{} descriptors, and {} before the fault (I9)", peak.descriptors, usual.descriptors),
+            format!(
+                "{} descriptors, and {} before the fault (I9)",
+                peak.descriptors, usual.descriptors
+            ),
         ),
     ]));
     problems
@@ -273,7 +377,8 @@ fn count(facts: &Facts, outcome: Outcome) -> usize {
     facts.holds.iter().chain(&facts.calls).filter(|record| record.outcome == outcome).count()
 }
 
-/// A lease that has been stopped for half of its length leaves little more than that for the machine's own delays.
+/// A lease that has been stopped for half of its length leaves little more than that for the
+/// machine's own delays.
 fn is_overloaded(world: &World, facts: &Facts) -> bool {
     facts.delay > nanos(world.tune.load.lease) / 8
 }
@@ -289,21 +394,49 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
         (of(Outcome::Lost), "lost"),
         (of(Outcome::Unavailable), "unavailable"),
         (of(Outcome::Exhausted), "attempts exhausted"),
-        (if row.in_step { 0 } else { of(Outcome::Mismatched) }, "of a caller's own commands answered by another's reply"),
-        (of(Outcome::Denied) + of(Outcome::Server) + of(Outcome::WrongType), "refused with a typed error"),
+        (
+            if row.in_step { 0 } else { of(Outcome::Mismatched) },
+            "of a caller's own commands answered by another's reply",
+        ),
+        (
+            of(Outcome::Denied) + of(Outcome::Server) + of(Outcome::WrongType),
+            "refused with a typed error",
+        ),
     ];
-    remarks.extend(counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
-    remarks.extend((row.renewals.0 > 0).then(|| format!("{} renewals seen by their holders", found.renewed)));
+    remarks.extend(
+        counted
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}")),
+    );
+    remarks.extend(
+        (row.renewals.0 > 0).then(|| format!("{} renewals seen by their holders", found.renewed)),
+    );
     let (late, late_by, _) = found.timing;
-    remarks.extend((!row.punctual && late > 0).then(|| format!("{late} late by up to {} ms", late_by / 1_000_000)));
-    remarks.extend((!world.taken.is_empty()).then(|| format!("loss noticed within {} ms", found.unnoticed / 1_000_000)));
-    remarks.extend((facts.delay > nanos(ms(20))).then(|| format!("machine: sleepers woke up to {} ms late", facts.delay / 1_000_000)));
+    remarks.extend(
+        (!row.punctual && late > 0)
+            .then(|| format!("{late} late by up to {} ms", late_by / 1_000_000)),
+    );
+    remarks.extend(
+        (!world.taken.is_empty())
+            .then(|| format!("loss noticed within {} ms", found.unnoticed / 1_000_000)),
+    );
+    remarks.extend(
+        (facts.delay > nanos(ms(20)))
+            .then(|| format!("machine: sleepers woke up to {} ms late", facts.delay / 1_000_000)),
+    );
     if is_overloaded(world, facts) && !(row.may_lose && row.may_be_unknown && row.may_fail) {
         remarks.push("too late for losses and errors to be judged".into());
     }
-    remarks.extend((found.overlap > 0).then(|| format!("longest overlap {} ms", found.overlap / 1_000_000)));
+    remarks.extend(
+        (found.overlap > 0).then(|| format!("longest overlap {} ms", found.overlap / 1_000_000)),
+    );
     let logged = samples::errors_logged(&facts.logs);
-    remarks.extend(logged.into_iter().map(|(message, count)| format!("logged {count} times: {}", message.replace('|', "/"))));
+    remarks.extend(
+        logged
+            .into_iter()
+            .map(|(message, count)| format!("logged {count} times: {}", message.replace('|', "/"))),
+    );
     remarks
 }
 
@@ -319,14 +452,21 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
     let mut sums = [0_u64; 4];
     for status in &facts.counts {
         let (before, after) = (numbers(status, "before"), numbers(status, "after"));
-        for (sum, more) in sums.iter_mut().zip([before.first(), after.first(), before.get(1), after.get(1)]) {
+        for (sum, more) in
+            sums.iter_mut().zip([before.first(), after.first(), before.get(1), after.get(1)])
+        {
             *sum += more.copied().unwrap_or(0);
         }
     }
-    let mut waits: Vec<u64> =
-        facts.holds.iter().filter(|hold| hold.key < world.tune.load.keys).map(|hold| hold.granted - hold.called).collect();
+    let mut waits: Vec<u64> = facts
+        .holds
+        .iter()
+        .filter(|hold| hold.key < world.tune.load.keys)
+        .map(|hold| hold.granted - hold.called)
+        .collect();
     waits.sort_unstable();
-    let percentile = |share: usize| waits.get(waits.len() * share / 100).map_or(0.0, |wait| *wait as f64 / 1e6);
+    let percentile =
+        |share: usize| waits.get(waits.len() * share / 100).map_or(0.0, |wait| *wait as f64 / 1e6);
     let millis = |time: u64| (time / 1_000_000).to_string();
     let cells = [
         row.number.to_string(),
@@ -360,7 +500,8 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
 pub fn describe((before, after): &(Record, Record)) -> String {
     let us = |time: u64| time / 1000 % 1_000_000_000;
     format!(
-        "key {} owner {} fence {} called {} granted {} until {} released {}, then owner {} fence {} called {} granted {} (µs)",
+        "key {} owner {} fence {} called {} granted {} until {} released {}, then owner {} fence \
+         {} called {} granted {} (µs)",
         before.key,
         before.owner,
         before.fence,

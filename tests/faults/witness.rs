@@ -1,4 +1,5 @@
-//! The two witnesses: a plain counter per key that a lost update shows in, and a resource that refuses old fences.
+//! The two witnesses: a plain counter per key that a lost update shows in, and a resource that
+//! refuses old fences.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -16,7 +17,12 @@ pub struct Cells(File);
 impl Cells {
     /// Opens the cells, or makes them, all zero.
     pub fn open(dir: &Path) -> Cells {
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("cells"));
+        let open = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join("cells"));
         Cells(open.expect("the cells"))
     }
 
@@ -47,7 +53,8 @@ pub struct Offer {
     pub accepted: bool,
 }
 
-/// Witness B: accepts a write only if its fence is not older than the last accepted, and equal only from the same holder.
+/// Witness B: accepts a write only if its fence is not older than the last accepted, and equal only
+/// from the same holder.
 pub struct Resource {
     seen: Arc<Mutex<Vec<Offer>>>,
 }
@@ -89,7 +96,14 @@ fn serve(mut stream: UnixStream, seen: &Mutex<Vec<Offer>>, last: &Last) {
                 *newest = (fence, owner, number);
             }
             // Noted under the lock, so that the order of the notes is the order of the writes.
-            seen.lock().unwrap_or_else(PoisonError::into_inner).push(Offer { at: now(), key, fence, owner, number, accepted });
+            seen.lock().unwrap_or_else(PoisonError::into_inner).push(Offer {
+                at: now(),
+                key,
+                fence,
+                owner,
+                number,
+                accepted,
+            });
             accepted
         };
         if stream.write_all(&[u8::from(accepted)]).is_err() {
@@ -109,9 +123,13 @@ impl Client {
 
     /// Offers a write; whether it was accepted.
     pub fn write(&mut self, key: u64, fence: u64, owner: u64, number: u64) -> bool {
-        let bytes: Vec<u8> = [key, fence, owner, number].iter().flat_map(|field| field.to_le_bytes()).collect();
+        let bytes: Vec<u8> =
+            [key, fence, owner, number].iter().flat_map(|field| field.to_le_bytes()).collect();
         let mut answer = [0];
-        self.0.write_all(&bytes).and_then(|()| self.0.read_exact(&mut answer)).expect("the resource answers");
+        self.0
+            .write_all(&bytes)
+            .and_then(|()| self.0.read_exact(&mut answer))
+            .expect("the resource answers");
         answer == [1]
     }
 }

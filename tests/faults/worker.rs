@@ -40,7 +40,15 @@ impl<'a> Worker<'a> {
             _ if index < load.threads + load.long_threads => (true, load.keys..load.all_keys()),
             _ => (true, load.all_keys()..load.all_keys() + load.bait_keys),
         };
-        Worker { process, owner, writer, resource: witness::Client::connect(&process.dir), locks: HashMap::new(), long, keys }
+        Worker {
+            process,
+            owner,
+            writer,
+            resource: witness::Client::connect(&process.dir),
+            locks: HashMap::new(),
+            long,
+            keys,
+        }
     }
 
     /// Calls until told to stop. Returns early, or panics, where that is the habit.
@@ -48,7 +56,8 @@ impl<'a> Worker<'a> {
         let load = &self.process.load;
         while !self.process.stop.load(Ordering::SeqCst) {
             // Over all lives of this owner, so that a hold has one name at witness B.
-            let number = number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
+            let number =
+                number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
             // Whoever does not wait for long may also ask for what is held for long.
             let asks_long = self.is_impatient() && load.long_keys > 0 && random.below(10) == 0;
             let keys = if asks_long { load.keys..load.all_keys() } else { self.keys.clone() };
@@ -59,7 +68,13 @@ impl<'a> Worker<'a> {
             }
             let lock = self.lock(key);
             let timeout = self.timeout(random);
-            let mut record = Record::call(number, key, self.owner, now(), timeout.map_or(0, |timeout| nanos(timeout) + 1));
+            let mut record = Record::call(
+                number,
+                key,
+                self.owner,
+                now(),
+                timeout.map_or(0, |timeout| nanos(timeout) + 1),
+            );
             let answer = match timeout {
                 None => lock.lock().map(|()| true),
                 Some(timeout) => lock.try_lock(timeout),
@@ -86,7 +101,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// One thread in three always has a timeout, so that not everybody ends up waiting for a lock whose holder cannot be reached; the others now and then.
+    /// One thread in three always has a timeout, so that not everybody ends up waiting for a lock
+    /// whose holder cannot be reached; the others now and then.
     fn timeout(&self, random: &mut Random) -> Option<Duration> {
         match random.below(10) {
             _ if !self.process.load.timed || self.long => None,
@@ -115,21 +131,31 @@ impl<'a> Worker<'a> {
         see(lock, &mut record);
         self.writer.write(&record);
         let twice = random.happens(300_000);
-        let mut wrong = load.fences(record.key) != (record.fence > 0) || twice && lock.lock().is_ok() && lock.hold_count() != 2;
-        let length = if self.long { (load.lease, load.lease * load.long_leases) } else { (Duration::ZERO, load.hold) };
+        let mut wrong = load.fences(record.key) != (record.fence > 0)
+            || twice && lock.lock().is_ok() && lock.hold_count() != 2;
+        let length = if self.long {
+            (load.lease, load.lease * load.long_leases)
+        } else {
+            (Duration::ZERO, load.hold)
+        };
         let (length, told) = (random.between(length), self.process.told(record.key));
         let read = self.process.cells.read(record.key);
         let (until, mut written) = (now() + nanos(length), now());
         loop {
             see(lock, &mut record);
             let left = until.saturating_sub(now());
-            let ends_with_its_lease = record.key >= load.all_keys() || self.process.closing.load(Ordering::SeqCst);
-            if left == 0 || self.long && self.process.stop.load(Ordering::SeqCst) || ends_with_its_lease && !lock.is_valid() {
+            let ends_with_its_lease =
+                record.key >= load.all_keys() || self.process.closing.load(Ordering::SeqCst);
+            if left == 0
+                || self.long && self.process.stop.load(Ordering::SeqCst)
+                || ends_with_its_lease && !lock.is_valid()
+            {
                 break;
             }
             thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
             if now() > written + 100_000_000 {
-                // A process that is killed in a long hold had the lock until then, and not until its first lease would have ended.
+                // A process that is killed in a long hold had the lock until then, and not until
+                // its first lease would have ended.
                 self.writer.write(&record);
                 written = now();
             }
@@ -143,7 +169,8 @@ impl<'a> Worker<'a> {
                 record.tainted = now();
             }
         }
-        // Without a look at the validity: what is late is for the fence to stop. It is asked for here, as a program does that is about to write.
+        // Without a look at the validity: what is late is for the fence to stop. It is asked for
+        // here, as a program does that is about to write.
         if let Some(fence) = lock.fence() {
             self.resource.write(record.key, fence, self.owner, record.number);
         }
@@ -185,8 +212,9 @@ impl<'a> Worker<'a> {
         false
     }
 
-    /// Forks while this thread holds. The child has a copy of everything but the other threads: it must hold nothing, release nothing, ask the server nothing, and
-    /// come to an end. Whether that was so.
+    /// Forks while this thread holds. The child has a copy of everything but the other threads: it
+    /// must hold nothing, release nothing, ask the server nothing, and come to an end. Whether that
+    /// was so.
     fn fork(&mut self, lock: &RedisLock, record: &Record) -> bool {
         let mut call = Record::call(record.number + FORKS, record.key, self.owner, now(), 0);
         let other = self.process.client.lock("fault:of-a-child");
@@ -206,8 +234,12 @@ impl<'a> Worker<'a> {
             thread::sleep(Duration::from_millis(1));
         }
         if status.is_none() {
-            let kill = std::process::Command::new("kill").args(["-KILL", &child.to_string()]).status();
-            log::error!("a forked child hung; killed: {}", kill.is_ok_and(|status| status.success()));
+            let kill =
+                std::process::Command::new("kill").args(["-KILL", &child.to_string()]).status();
+            log::error!(
+                "a forked child hung; killed: {}",
+                kill.is_ok_and(|status| status.success())
+            );
         }
         (call.ended, call.outcome) = (now(), Outcome::Forked);
         self.writer.write(&call);
@@ -231,7 +263,10 @@ impl<'a> Worker<'a> {
     fn echo(&mut self, number: u64, key: u64) {
         let tag = format!("{}-{number}", self.owner);
         let mut record = Record::call(number, key, self.owner, now(), 0);
-        let answer = self.process.client.execute(|connection| redis::cmd("ECHO").arg(&tag).query::<redis::Value>(connection));
+        let answer = self
+            .process
+            .client
+            .execute(|connection| redis::cmd("ECHO").arg(&tag).query::<redis::Value>(connection));
         record.ended = now();
         record.outcome = match answer {
             Ok(redis::Value::BulkString(bytes)) if bytes == tag.as_bytes() => return,
@@ -251,13 +286,15 @@ impl Drop for Unlocks<'_> {
     }
 }
 
-/// Notes the end of the validity. The clock is read first, so that a pause in between makes the noted end too early, and never too late.
+/// Notes the end of the validity. The clock is read first, so that a pause in between makes the
+/// noted end too early, and never too late.
 pub fn see(lock: &RedisLock, record: &mut Record) {
     let at = now();
     if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
         let until = at + nanos(remaining);
         // What is measured of one end differs by far less.
-        record.renewed += u64::from(record.valid_until != 0 && until > record.valid_until + 20_000_000);
+        record.renewed +=
+            u64::from(record.valid_until != 0 && until > record.valid_until + 20_000_000);
         record.valid_until = until;
         record.last_valid = at;
     }

@@ -1,4 +1,5 @@
-//! What a row of the matrix acts on: a server, a proxy before it, client processes under load, and the witnesses.
+//! What a row of the matrix acts on: a server, a proxy before it, client processes under load, and
+//! the witnesses.
 
 use std::collections::HashSet;
 use std::fs;
@@ -52,7 +53,8 @@ pub fn ms(millis: u64) -> Duration {
 impl Tune {
     /// Load L. `FAULTS_SCALE` multiplies the processes.
     pub fn new(size: Size) -> Tune {
-        let scale: u64 = std::env::var("FAULTS_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
+        let scale: u64 =
+            std::env::var("FAULTS_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
         let quick = size == Size::Quick;
         Tune {
             processes: if quick { 3 } else { 4 } * scale,
@@ -83,7 +85,8 @@ impl Tune {
                 Size::Full => ms(47_000),
                 Size::Soak => ms(900_000),
             },
-            // At least: it lasts until the load has come back to its rate, for the time that it has for that.
+            // At least: it lasts until the load has come back to its rate, for the time that it has
+            // for that.
             healing: ms(if quick { 1000 } else { 8000 }),
             // Twenty times one to three seconds of each would not fit into a minute.
             on: if quick { (ms(200), ms(500)) } else { (ms(500), ms(1800)) },
@@ -92,7 +95,8 @@ impl Tune {
     }
 }
 
-/// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there are too few faults and holds in it to prove anything.
+/// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there
+/// are too few faults and holds in it to prove anything.
 struct Patience {
     least: u64,
     most: u64,
@@ -102,7 +106,9 @@ struct Patience {
 impl Patience {
     fn is_over(&self, world: &World) -> bool {
         let now = now();
-        let enough = || world.faults >= world.least_faults && super::history::about(world.dir()) >= self.holds;
+        let enough = || {
+            world.faults >= world.least_faults && super::history::about(world.dir()) >= self.holds
+        };
         now >= self.least && (now >= self.most || enough())
     }
 }
@@ -115,7 +121,8 @@ pub struct World {
     pub server: Server,
     /// Before the server, for all client processes but the first.
     pub proxy: Proxy,
-    /// For the first, so that a fault can hit one and spare the others. Not used on a quorum, and where there is no proxy in between.
+    /// For the first, so that a fault can hit one and spare the others. Not used on a quorum, and
+    /// where there is no proxy in between.
     pub apart: Proxy,
     /// The other nodes of a quorum, or the server's replica.
     pub more: Vec<(Server, Proxy)>,
@@ -144,7 +151,8 @@ pub struct World {
     pub is_outage: bool,
     /// When clients, all or some, could not reach the server.
     pub cut_offs: Vec<(u64, u64)>,
-    /// Whether the server may have connections that their clients have closed: what tells of it was dropped, or is late.
+    /// Whether the server may have connections that their clients have closed: what tells of it was
+    /// dropped, or is late.
     pub half_open: bool,
     /// Which processes the present fault hits: the first alone, or all.
     pub only_first: bool,
@@ -158,10 +166,14 @@ impl World {
     pub fn new(size: Size, mut tune: Tune, seed: u64) -> World {
         let server = std::mem::take(&mut tune.server).start();
         let (proxy, apart) = (Proxy::start(server.port()), Proxy::start(server.port()));
-        let dir = tempfile::Builder::new().prefix("distlock-faults-").tempdir_in("/dev/shm").expect("a directory in memory");
+        let dir = tempfile::Builder::new()
+            .prefix("distlock-faults-")
+            .tempdir_in("/dev/shm")
+            .expect("a directory in memory");
         let resource = Resource::start(dir.path());
         let port = if tune.direct { server.port() } else { proxy.port() };
-        let user = tune.user.map_or(String::new(), |(name, password)| format!("{name}:{password}@"));
+        let user =
+            tune.user.map_or(String::new(), |(name, password)| format!("{name}:{password}@"));
         let admin = Admin::of(&server, ms(5000));
         let url = |port: u16| format!("redis://{user}127.0.0.1:{port}/");
         tune.load.url = url(port);
@@ -220,9 +232,18 @@ impl World {
         fs::create_dir(&own).expect("a directory for the client");
         let program = std::env::current_exe().expect("the driver's own program");
         let seed = self.seed ^ (process + 1).wrapping_mul(0x2545_f491_4f6c_dd1d);
-        let url = self.apart_url.iter().find(|_| first).cloned().unwrap_or_else(|| self.tune.load.url.clone());
+        let url = self
+            .apart_url
+            .iter()
+            .find(|_| first)
+            .cloned()
+            .unwrap_or_else(|| self.tune.load.url.clone());
         let load = Load { url, ..self.tune.load.clone() };
-        Guarded::start(&own, &program.display().to_string(), &load.arguments(self.dir.path(), process, seed))
+        Guarded::start(
+            &own,
+            &program.display().to_string(),
+            &load.arguments(self.dir.path(), process, seed),
+        )
     }
 
     /// Starts one more client process.
@@ -233,7 +254,8 @@ impl World {
     }
 
     fn note_pids(&self) {
-        *self.pids.lock().expect("nobody panics with it") = self.clients.iter().map(Guarded::pid).collect();
+        *self.pids.lock().expect("nobody panics with it") =
+            self.clients.iter().map(Guarded::pid).collect();
     }
 
     /// Has only the first process be hit by what follows.
@@ -246,7 +268,8 @@ impl World {
         (self.tune.load.url, self.apart_url) = (urls, None);
     }
 
-    /// Says whom the next fault hits: every other time the first process alone. Where it hits all of them, nobody can be granted anything.
+    /// Says whom the next fault hits: every other time the first process alone. Where it hits all
+    /// of them, nobody can be granted anything.
     pub fn choose(&mut self) {
         self.only_first = self.apart_url.is_some() && self.times.len() % 2 == 1;
         self.is_outage = !self.only_first;
@@ -297,7 +320,10 @@ impl World {
 
     /// Everything that the clients have logged.
     pub fn logs(&self) -> String {
-        let log = |process| fs::read_to_string(self.dir.path().join(format!("client-{process}/output.log"))).unwrap_or_default();
+        let log = |process| {
+            fs::read_to_string(self.dir.path().join(format!("client-{process}/output.log")))
+                .unwrap_or_default()
+        };
         (0..self.spawned).map(log).collect()
     }
 
@@ -316,7 +342,12 @@ impl World {
     }
 
     /// As `windows`, for some time.
-    pub fn windows_for(&mut self, time: Duration, mut on: impl FnMut(&mut World), mut off: impl FnMut(&mut World)) {
+    pub fn windows_for(
+        &mut self,
+        time: Duration,
+        mut on: impl FnMut(&mut World),
+        mut off: impl FnMut(&mut World),
+    ) {
         let end = self.patience(time);
         loop {
             let from = now();
@@ -341,7 +372,8 @@ impl World {
         }
     }
 
-    /// Does something again and again until the faulted time is over, with a pause of this length in between.
+    /// Does something again and again until the faulted time is over, with a pause of this length
+    /// in between.
     pub fn repeat(&mut self, pause: (Duration, Duration), mut act: impl FnMut(&mut World)) {
         let (from, end) = (now(), self.patience(self.tune.faulted));
         let mut rounds = 0_u32;
@@ -358,7 +390,11 @@ impl World {
     }
 
     fn patience(&self, time: Duration) -> Patience {
-        Patience { least: now() + nanos(time), most: now() + nanos(time) * 8, holds: super::history::about(self.dir()) + 2200 }
+        Patience {
+            least: now() + nanos(time),
+            most: now() + nanos(time) * 8,
+            holds: super::history::about(self.dir()) + 2200,
+        }
     }
 
     /// Runs a command at the server. `None`: it did not answer, or refused.

@@ -1,4 +1,5 @@
-//! Closing a client, and dropping its last handle: what is held is released, who waits is woken, and every thread ends.
+//! Closing a client, and dropping its last handle: what is held is released, who waits is woken,
+//! and every thread ends.
 
 use std::collections::HashSet;
 use std::sync::mpsc;
@@ -8,10 +9,15 @@ use std::time::{Duration, Instant};
 use distlock::{Client, Lock, LostReason};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
-use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put};
-use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
+use crate::helpers::{
+    Busy, Elsewhere, SOON, Underway, client, error, get, keys, lease, memory, ms, put,
+};
+use crate::support::{
+    Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within,
+};
 
-/// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment after it has said its last.
+/// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment
+/// after it has said its last.
 #[track_caller]
 fn all_threads_end() {
     let limit = Instant::now() + ms(1000);
@@ -64,7 +70,10 @@ fn close_wakes_who_waits_with_unavailable() {
     };
     let at_the_server = Underway::start(start("foreign"));
     eventually(SOON, || server.command_count("set") > 1);
-    let behind = [Underway::behind(&client, "foreign", start("foreign")), Underway::behind(&client, "mine", start("mine"))];
+    let behind = [
+        Underway::behind(&client, "foreign", start("foreign")),
+        Underway::behind(&client, "mine", start("mine")),
+    ];
     within(..ms(5000), || client.close(SOON)).unwrap();
     for waiter in behind.into_iter().chain([at_the_server]) {
         let (ended, held) = waiter.result();
@@ -94,7 +103,9 @@ fn a_closed_client_refuses_every_call_that_needs_it() {
             let refused = error(refused);
             assert!(refused.is_unavailable(), "{refused}");
         }
-        assert!(error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))).is_unavailable());
+        assert!(
+            error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))).is_unavailable()
+        );
         assert!(error(lock.unlock()).is_not_held());
     }
 }
@@ -165,7 +176,8 @@ fn closing_inside_a_callback_does_not_wait_for_itself() {
         let lock = client.lock("job");
         let (done, closed) = mpsc::channel();
         let in_callback = std::sync::Mutex::new(Some(client.clone()));
-        // A clone inside its own client's callback: the last handle goes when the callback lets it go.
+        // A clone inside its own client's callback: the last handle goes when the callback lets it
+        // go.
         lock.on_lost(move |_| {
             let client = in_callback.lock().unwrap().take();
             if !by_drop && let Some(client) = &client {
@@ -346,7 +358,8 @@ fn close_waits_for_an_unlock_that_is_under_way() {
 #[test]
 fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
     let server = Server::start();
-    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(3000)).build().unwrap();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(3000)).build().unwrap();
     let lock = client.lock("job");
     let (go, told) = mpsc::channel::<()>();
     let (locked, is_locked) = mpsc::channel();
@@ -371,7 +384,11 @@ fn close_counts_a_lock_once_whose_wait_in_a_condition_has_no_answer() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("job");
-    let waiting = proxy.add(Rule::any(Fault::HoldReply).when(|command| command.get(2).is_some_and(|keys| keys == b"6")).next(1));
+    let waiting = proxy.add(
+        Rule::any(Fault::HoldReply)
+            .when(|command| command.get(2).is_some_and(|keys| keys == b"6"))
+            .next(1),
+    );
     let _wait = Underway::start(move || {
         lock.lock().unwrap();
         lock.new_condition("c").unwrap().wait()
@@ -400,12 +417,15 @@ fn close_of_a_quorum_is_ok_only_if_a_majority_confirmed() {
     for unlocked_before in [true, false] {
         let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
         let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
-        // A node that was never asked for the lock has nothing to confirm: under load it may not be asked in time, and then another client tries.
+        // A node that was never asked for the lock has nothing to confirm: under load it may not be
+        // asked in time, and then another client tries.
         let locked_everywhere = || {
             let builder = Client::redlock_builder(proxies.iter().map(Proxy::url));
             let client = builder.command_timeout(ms(300)).connect_timeout(ms(300)).build().unwrap();
             let lock = client.lock("job");
-            if lock.try_lock(SOON).unwrap_or(false) && servers.iter().all(|server| keys(server) == ["job"]) {
+            if lock.try_lock(SOON).unwrap_or(false)
+                && servers.iter().all(|server| keys(server) == ["job"])
+            {
                 return Some((client, lock));
             }
             let _ = client.close(SOON);
@@ -417,6 +437,9 @@ fn close_of_a_quorum_is_ok_only_if_a_majority_confirmed() {
             assert!(error(lock.unlock()).is_unknown());
         }
         let left = error(client.close(ms(900)));
-        assert!(left.is_unknown() && left.to_string().contains(" 1 of the client's locks"), "{left}");
+        assert!(
+            left.is_unknown() && left.to_string().contains(" 1 of the client's locks"),
+            "{left}"
+        );
     }
 }

@@ -4,7 +4,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Result};
+use distlock::{
+    Client, Condition, ErrorKind, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Renewal,
+    Result,
+};
 
 use crate::helpers::{Busy, lease, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
@@ -12,7 +15,8 @@ use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 const SOON: Duration = Duration::from_secs(10);
 const A_WHILE: Duration = Duration::from_millis(150);
 
-/// Runs a statement over every store that has conditions: `open` makes another client of the same store.
+/// Runs a statement over every store that has conditions: `open` makes another client of the same
+/// store.
 fn everywhere(statement: impl Fn(&dyn Fn() -> Client)) {
     let named = format!("memory://conditions-{:?}", thread::current().id());
     let first = Client::open(&named).unwrap();
@@ -28,10 +32,14 @@ fn lock_and_condition(client: &Client) -> (RedisLock, Condition) {
     (lock, condition)
 }
 
-/// Starts a thread that waits in the condition. Returns when it is in, with the way to hear how its wait ended.
+/// Starts a thread that waits in the condition. Returns when it is in, with the way to hear how its
+/// wait ended.
 ///
 /// It is in as soon as somebody else can lock: entering and releasing are one step.
-fn waiting<T: Send + 'static>(client: Client, wait: impl FnOnce(&Condition) -> T + Send + 'static) -> Receiver<T> {
+fn waiting<T: Send + 'static>(
+    client: Client,
+    wait: impl FnOnce(&Condition) -> T + Send + 'static,
+) -> Receiver<T> {
     let (say, hear) = mpsc::channel();
     let (locked, is_locked) = mpsc::channel();
     let probe = client.clone();
@@ -121,7 +129,8 @@ fn a_notification_that_nobody_waits_for_is_not_kept() {
 #[test]
 fn a_timed_wait_says_whether_it_was_notified_and_holds_in_both_cases() {
     everywhere(|open| {
-        let woken = waiting(open(), |condition| within(A_WHILE..SOON, || condition.wait_timeout(A_WHILE)));
+        let woken =
+            waiting(open(), |condition| within(A_WHILE..SOON, || condition.wait_timeout(A_WHILE)));
         assert!(!woken.recv_timeout(SOON).unwrap().unwrap(), "the time was over");
         let woken = waiting(open(), |condition| condition.wait_timeout(Duration::MAX));
         notify(&open(), Condition::notify_one);
@@ -199,7 +208,8 @@ fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKi
 #[test]
 fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
     let server = Server::start();
-    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
     let (lock, condition) = lock_and_condition(&client);
     lock.lock().unwrap();
     let _busy = Busy::connection_of(&client);
@@ -211,7 +221,8 @@ fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
 #[test]
 fn a_wait_that_could_not_be_sent_before_its_lease_was_lost_is_lost() {
     let server = Server::start();
-    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
     for interrupts in [false, true] {
         let lock = client.lock_with("buffer", lease(ms(300)).renewal(Renewal::Never)).unwrap();
         let condition = lock.new_condition("not-empty").unwrap();
@@ -232,11 +243,14 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
     let lock = client.lock_with("buffer", lease(ms(2000))).unwrap();
     let condition = lock.new_condition("not-empty").unwrap();
     lock.lock().unwrap();
-    // So slow that an extend near the end would come too late: each refusal must leave the next one where it was.
+    // So slow that an extend near the end would come too late: each refusal must leave the next one
+    // where it was.
     proxy.set_delay(ms(65), ms(65));
-    // The script that enters a condition has six keys. As where a proxy refuses some scripts for a while.
+    // The script that enters a condition has six keys. As where a proxy refuses some scripts for a
+    // while.
     let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
-    let refused = proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
+    let refused =
+        proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
     let ended = within(ms(3000)..SOON, || condition.wait_timeout(ms(3000)));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(refused.fired() > 1);
@@ -279,7 +293,10 @@ fn a_lost_lease_neither_waits_nor_notifies() {
         assert!(condition.notify_one().unwrap_err().is_lost());
         assert!(condition.wait().unwrap_err().is_lost());
         assert!(lock.unlock().unwrap_err().is_lost());
-        assert!(!woken.recv_timeout(SOON).unwrap().unwrap(), "who does not own the lock notifies nobody");
+        assert!(
+            !woken.recv_timeout(SOON).unwrap().unwrap(),
+            "who does not own the lock notifies nobody"
+        );
     });
 }
 
@@ -287,13 +304,16 @@ fn a_lost_lease_neither_waits_nor_notifies() {
 fn a_dead_waiter_passes_its_notification_on() {
     everywhere(|open| {
         let doomed = open();
-        let dead = waiting(doomed.clone(), |condition| condition.wait_timeout(SOON).map_err(|error| error.kind()));
+        let dead = waiting(doomed.clone(), |condition| {
+            condition.wait_timeout(SOON).map_err(|error| error.kind())
+        });
         let alive = waiting(open(), |condition| condition.wait());
         let client = open();
         let (lock, condition) = lock_and_condition(&client);
         let guard = lock.guard().unwrap();
         condition.notify_one().unwrap();
-        // Notified, and gone before the lock comes to it: its process ends as far as the server can tell.
+        // Notified, and gone before the lock comes to it: its process ends as far as the server can
+        // tell.
         let gone = thread::spawn(move || doomed.close(SOON));
         gone.join().unwrap().unwrap();
         drop(dead);
@@ -370,7 +390,8 @@ fn nothing_is_left_on_the_server_after_waits() {
     woken.recv_timeout(SOON).unwrap().unwrap();
     assert!(!timed_out.recv_timeout(SOON).unwrap().unwrap());
     eventually(SOON, || {
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
         keys == ["{buffer}:fence"]
     });
 }
@@ -389,7 +410,8 @@ fn a_wait_costs_one_round_trip_to_enter_and_a_notification_one() {
     woken.recv_timeout(SOON).unwrap().unwrap();
     eventually(SOON, || !client.lock("buffer").is_locked().unwrap());
     let spent = server.command_count("evalsha") - before;
-    // Locks and unlocks of three holders (six), the wait, the notification, at most one question of a woken waiter, and this look.
+    // Locks and unlocks of three holders (six), the wait, the notification, at most one question of
+    // a woken waiter, and this look.
     assert!((8..=14).contains(&spent), "{spent} scripts");
 }
 
@@ -401,7 +423,12 @@ fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_clo
     let (lock, condition) = lock_and_condition(&client);
     let cut = || {
         let mut connection = server.connection();
-        let _: u32 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("NORMAL").query(&mut connection).unwrap();
+        let _: u32 = redis::cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("NORMAL")
+            .query(&mut connection)
+            .unwrap();
     };
     let guard = lock.guard().unwrap();
     cut();
@@ -418,7 +445,9 @@ fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notific
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let doomed = Client::open(&proxy.url()).unwrap();
-    let _ended = waiting(doomed.clone(), |condition| condition.wait_timeout(SOON).map_err(|error| error.kind()));
+    let _ended = waiting(doomed.clone(), |condition| {
+        condition.wait_timeout(SOON).map_err(|error| error.kind())
+    });
     let alive = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
     let (lock, condition) = lock_and_condition(&Client::open(&server.url()).unwrap());
     // It is handed the lock, and neither that nor the hint has come to it when it is closed.
@@ -438,15 +467,21 @@ fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_
     let open = || Client::open(&server.url()).unwrap();
     // The server knows the script, so that the first copy runs.
     notify(&open(), Condition::notify_one);
-    let woken =
-        [waiting(open(), |condition| condition.wait_timeout(SOON)), waiting(open(), |condition| condition.wait_timeout(A_WHILE * 4))];
+    let woken = [
+        waiting(open(), |condition| condition.wait_timeout(SOON)),
+        waiting(open(), |condition| condition.wait_timeout(A_WHILE * 4)),
+    ];
     let (lock, condition) = lock_and_condition(&client);
     let guard = lock.guard().unwrap();
     let notified = proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
     condition.notify_one().unwrap();
     assert_eq!(notified.fired(), 1);
     guard.release().unwrap();
-    assert_eq!(woken.map(|woken| woken.recv_timeout(SOON).unwrap().unwrap()), [true, false], "one notification wakes one");
+    assert_eq!(
+        woken.map(|woken| woken.recv_timeout(SOON).unwrap().unwrap()),
+        [true, false],
+        "one notification wakes one"
+    );
 }
 
 #[test]
@@ -456,7 +491,8 @@ fn a_waiter_whose_leaving_is_answered_with_nonsense_asks_with_pauses() {
     let lock = Client::open(&proxy.url()).unwrap().lock("job");
     // "You wait", to a question that leaves.
     let leaves = |command: &[Vec<u8>]| command.len() == 18 && command[17] == b"1";
-    let told = proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));
+    let told = proxy
+        .add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));
     let waiter = thread::spawn(move || {
         lock.lock().unwrap();
         lock.new_condition("c").unwrap().wait_timeout(Duration::from_millis(100))

@@ -1,6 +1,7 @@
 //! The contract of every place that keeps leases: one suite, run over each of them.
 //!
-//! A further store is one more line in `over_every_store!` at the end. What a store says it cannot do, it has to refuse.
+//! A further store is one more line in `over_every_store!` at the end. What a store says it cannot
+//! do, it has to refuse.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening, Place as InQueue, Release, Rung, Token, Withdraw,
-    Within,
+    Answer, Ask, Bell, Clock, End, Extend, Gone, Grant, Key, LeaseStore, Listening,
+    Place as InQueue, Release, Rung, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Layout, Lock, LockOptions, Renewal};
 
@@ -63,7 +64,8 @@ impl Place {
     fn quorum_in_memory() -> Place {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let urls: Vec<_> = (0..5).map(|node| format!("memory://contract-node-{id}-{node}")).collect();
+        let urls: Vec<_> =
+            (0..5).map(|node| format!("memory://contract-node-{id}-{node}")).collect();
         Place::of(|| Client::redlock_builder(&urls), Layout::Plain, Vec::new())
     }
 
@@ -84,8 +86,25 @@ impl Place {
         self.ask_with(key, token, lease, 0, true)
     }
 
-    fn ask_with(&self, key: &Key, token: &Token, lease: Duration, fences: u32, may_be_mine: bool) -> Answer {
-        let ask = Ask { key, token, attempt: 1, lease, fences, place: None, contended: false, may_be_mine, deadline: deadline() };
+    fn ask_with(
+        &self,
+        key: &Key,
+        token: &Token,
+        lease: Duration,
+        fences: u32,
+        may_be_mine: bool,
+    ) -> Answer {
+        let ask = Ask {
+            key,
+            token,
+            attempt: 1,
+            lease,
+            fences,
+            place: None,
+            contended: false,
+            may_be_mine,
+            deadline: deadline(),
+        };
         self.store.try_acquire(&ask).unwrap()
     }
 
@@ -105,7 +124,8 @@ impl Place {
         self.store.inspect(key, deadline()).unwrap().map(|holder| holder.remaining.unwrap())
     }
 
-    /// Its end was moved to that long from now at least. A minority of a quorum may be behind for a moment, and be heard first.
+    /// Its end was moved to that long from now at least. A minority of a quorum may be behind for a
+    /// moment, and be heard first.
     #[track_caller]
     fn lasts_longer_than(&self, key: &Key, length: Duration) {
         eventually(ms(1000), || self.remaining(key).unwrap() > length);
@@ -116,8 +136,15 @@ impl Place {
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {
-        let leases: Vec<_> = leases.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false }).collect();
-        self.store.extend(&leases, Within::until(deadline())).into_iter().map(Result::unwrap).collect()
+        let leases: Vec<_> = leases
+            .iter()
+            .map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false })
+            .collect();
+        self.store
+            .extend(&leases, Within::until(deadline()))
+            .into_iter()
+            .map(Result::unwrap)
+            .collect()
     }
 
     fn end_in(&self, key: &Key, token: &Token, lease: Duration, end: End) -> bool {
@@ -159,7 +186,9 @@ fn nobody_has_it(place: &Place) {
 fn a_free_lock_is_granted(place: &Place) {
     let (a, mine) = (key("a"), token());
     let before = Instant::now();
-    let Answer::Granted { asked_at, fences } = place.ask(&a, &mine, LEASE) else { panic!("refused") };
+    let Answer::Granted { asked_at, fences } = place.ask(&a, &mine, LEASE) else {
+        panic!("refused")
+    };
     assert!((before..=Instant::now()).contains(&asked_at), "validity counts from within the call");
     assert_eq!(fences, None);
     assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
@@ -171,7 +200,11 @@ fn a_held_lock_is_refused_with_the_rest_of_its_lease(place: &Place) {
     let (a, mine) = (key("a"), token());
     place.ask(&a, &mine, LEASE);
     let before = Instant::now();
-    let Answer::Refused { asked_at, remaining: Some(remaining), .. } = place.ask(&a, &token(), LEASE * 2) else { panic!("granted") };
+    let Answer::Refused { asked_at, remaining: Some(remaining), .. } =
+        place.ask(&a, &token(), LEASE * 2)
+    else {
+        panic!("granted")
+    };
     assert!((before..=Instant::now()).contains(&asked_at));
     assert!(remaining <= LEASE && remaining > LEASE - SOON, "{remaining:?}");
     assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
@@ -342,7 +375,10 @@ fn a_repeated_attempt_reserves_fences_that_grow(place: &Place) {
     }
     let (a, mine) = (key("a"), token());
     let first = place.fence(&a, &mine, 4);
-    assert!(place.fence(&a, &mine, 4) >= first + 4, "nobody knows whether the first block was used");
+    assert!(
+        place.fence(&a, &mine, 4) >= first + 4,
+        "nobody knows whether the first block was used"
+    );
 }
 
 /// A waiter in the store's queue.
@@ -356,7 +392,8 @@ impl Waiter {
     /// Listens and is refused; its place names this attempt.
     fn queue(place: &Place, key: &Key, attempt: u64) -> Waiter {
         let (token, bell) = (token(), Bell::new());
-        let listening = place.store.listen(key, &token, &bell).expect("a store that queues can wake");
+        let listening =
+            place.store.listen(key, &token, &bell).expect("a store that queues can wake");
         let waiter = Waiter { token, bell, listening };
         let answer = place.store.try_acquire(&Ask {
             key,
@@ -400,7 +437,8 @@ impl InQueue for Waiter {
     }
 }
 
-/// Whether the store has a queue, and if so, once its waiters are heard: a store may begin to listen a little later. One that has none says so in both ways.
+/// Whether the store has a queue, and if so, once its waiters are heard: a store may begin to
+/// listen a little later. One that has none says so in both ways.
 fn queues(place: &Place) -> bool {
     let listening = place.store.listen(&key("a"), &token(), &Bell::new());
     assert_eq!(place.store.queues(), listening.is_some());
@@ -556,7 +594,10 @@ fn a_lease_is_renewed_until_it_is_unlocked(place: &Place) {
 }
 
 fn a_lease_that_is_not_renewed_runs_out(place: &Place) {
-    let lock = place.client.lock_with("a", place.options.clone().lease(ms(200)).renewal(Renewal::Never)).unwrap();
+    let lock = place
+        .client
+        .lock_with("a", place.options.clone().lease(ms(200)).renewal(Renewal::Never))
+        .unwrap();
     lock.lock().unwrap();
     let next = place.other.lock("a");
     within(ms(100)..SOON, || assert!(next.try_lock(SOON).unwrap()));

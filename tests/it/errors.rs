@@ -73,8 +73,18 @@ fn not_held_lost_conflict_and_invalid_input_name_the_lock() {
 #[test]
 fn unsupported_says_what_a_store_cannot_do() {
     let client = memory();
-    assert_is(&error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))), ErrorKind::Unsupported, None, false);
-    assert_is(&error(client.lock_with("job", LockOptions::new().layout(Layout::Redisson))), ErrorKind::Unsupported, None, false);
+    assert_is(
+        &error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))),
+        ErrorKind::Unsupported,
+        None,
+        false,
+    );
+    assert_is(
+        &error(client.lock_with("job", LockOptions::new().layout(Layout::Redisson))),
+        ErrorKind::Unsupported,
+        None,
+        false,
+    );
     let fenced = LockOptions::new().layout(Layout::Timestamp).fenced();
     assert_is(&error(client.lock_with("job", fenced)), ErrorKind::Unsupported, None, false);
 }
@@ -86,8 +96,14 @@ fn interrupted_and_exhausted_name_the_lock() {
     let client = client(&server);
     let interrupt = distlock::Interrupt::new();
     interrupt.interrupt();
-    assert_is(&error(client.lock("job").lock_interruptibly(&interrupt)), ErrorKind::Interrupted, Some("job"), false);
-    let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(5)).attempts(2))).unwrap();
+    assert_is(
+        &error(client.lock("job").lock_interruptibly(&interrupt)),
+        ErrorKind::Interrupted,
+        Some("job"),
+        false,
+    );
+    let lock =
+        client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(5)).attempts(2))).unwrap();
     assert_is(&error(lock.lock()), ErrorKind::Exhausted, Some("job"), false);
 }
 
@@ -95,7 +111,8 @@ fn interrupted_and_exhausted_name_the_lock() {
 fn unavailable_and_unknown_come_with_their_cause() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(150)).max_outage(ms(100)).build().unwrap();
+    let client =
+        Client::builder(&proxy.url()).command_timeout(ms(150)).max_outage(ms(100)).build().unwrap();
     let lock = client.lock("job");
     lock.lock().unwrap();
     proxy.freeze();
@@ -119,16 +136,25 @@ fn unavailable_and_unknown_come_with_their_cause() {
 fn wrong_credentials_are_denied_at_once() {
     let server = Server::builder().password("correcthorse").start();
     let url = server.url_with("", "batterystaple");
-    for (client, lock_name) in [(Client::open(&url).unwrap(), "job"), (Client::open(&url.replace(":batterystaple@", "")).unwrap(), "job")] {
+    for (client, lock_name) in [
+        (Client::open(&url).unwrap(), "job"),
+        (Client::open(&url.replace(":batterystaple@", "")).unwrap(), "job"),
+    ] {
         let lock = client.lock(lock_name);
-        for failed in [lock.lock(), lock.try_lock(SOON).map(drop), lock.try_lock(Duration::ZERO).map(drop), lock.force_unlock().map(drop)] {
+        for failed in [
+            lock.lock(),
+            lock.try_lock(SOON).map(drop),
+            lock.try_lock(Duration::ZERO).map(drop),
+            lock.force_unlock().map(drop),
+        ] {
             assert_is(&error(failed), ErrorKind::Denied, Some("job"), error_has_source(&client));
         }
         assert!(error(client.ping()).is_denied());
     }
 }
 
-/// Whether the server's words come with a refusal: those to AUTH are left to redis-rs, which keeps them to itself.
+/// Whether the server's words come with a refusal: those to AUTH are left to redis-rs, which keeps
+/// them to itself.
 fn error_has_source(client: &Client) -> bool {
     error(client.ping()).source().is_some()
 }
@@ -136,7 +162,10 @@ fn error_has_source(client: &Client) -> bool {
 #[test]
 fn a_missing_permission_is_denied() {
     let server = Server::start();
-    redis::cmd("ACL").arg(&["SETUSER", "worker", "on", ">secret1", "~allowed:*", "&*", "+@all"]).exec(&mut server.connection()).unwrap();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "worker", "on", ">secret1", "~allowed:*", "&*", "+@all"])
+        .exec(&mut server.connection())
+        .unwrap();
     let client = Client::open(&server.url_with("worker", "secret1")).unwrap();
     client.lock("allowed:job").with(|_| ()).unwrap();
     let lock = client.lock("elsewhere");
@@ -149,21 +178,30 @@ fn foreign_data_is_a_wrong_type_and_left_alone() {
     let server = Server::start();
     redis::cmd("HSET").arg("job").arg("field").arg("1").exec(&mut server.connection()).unwrap();
     let lock = client(&server).lock("job");
-    for failed in [lock.lock(), lock.try_lock(Duration::ZERO).map(drop), lock.try_lock(SOON).map(drop)] {
+    for failed in
+        [lock.lock(), lock.try_lock(Duration::ZERO).map(drop), lock.try_lock(SOON).map(drop)]
+    {
         // Found by looking, not by an error of the server's.
         assert_is(&error(failed), ErrorKind::WrongType, Some("job"), false);
     }
-    for failed in [lock.is_locked().map(drop), lock.inspect().map(drop), lock.force_unlock().map(drop)] {
+    for failed in
+        [lock.is_locked().map(drop), lock.inspect().map(drop), lock.force_unlock().map(drop)]
+    {
         assert_is(&error(failed), ErrorKind::WrongType, Some("job"), true);
     }
-    let field: String = redis::cmd("HGET").arg("job").arg("field").query(&mut server.connection()).unwrap();
+    let field: String =
+        redis::cmd("HGET").arg("job").arg("field").query(&mut server.connection()).unwrap();
     assert_eq!(field, "1");
 }
 
 #[test]
 fn what_nothing_else_covers_is_a_server_error_with_its_words() {
     let server = FakeServer::start(|_, command| {
-        if fake::is(command, "SET") { Reply::error("MISCONF Redis is configured to save RDB snapshots") } else { Reply::usual(command) }
+        if fake::is(command, "SET") {
+            Reply::error("MISCONF Redis is configured to save RDB snapshots")
+        } else {
+            Reply::usual(command)
+        }
     });
     let lock = Client::open(&server.url()).unwrap().lock("job");
     let failed = error(lock.lock());
@@ -180,7 +218,10 @@ fn printed(client: &Client, options: &LockOptions) -> String {
     let conflict = error(other.lock());
     delete_by(client, "job");
     let lost = error(guard.release());
-    format!("{client:?} {lock:?} {options:?} {holder:?} {conflict:?} {conflict} {lost:?} {lost} {:?}", distlock::Interrupt::new())
+    format!(
+        "{client:?} {lock:?} {options:?} {holder:?} {conflict:?} {conflict} {lost:?} {lost} {:?}",
+        distlock::Interrupt::new()
+    )
 }
 
 fn delete_by(client: &Client, key: &str) {
@@ -195,16 +236,26 @@ fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
     let built = format!("{builder:?}");
     let (client, notes) = Notes::of(builder);
     let owner = "a-value-of-my-own";
-    let mut text = printed(&client, &LockOptions::new()) + &printed(&client, &LockOptions::new().owner(owner)) + &built;
+    let mut text = printed(&client, &LockOptions::new())
+        + &printed(&client, &LockOptions::new().owner(owner))
+        + &built;
     // Errors from the wire, with their causes, and whatever the background said meanwhile.
     server.kill();
-    for failed in [client.lock("job").try_lock(ms(50)).map(drop), client.ping(), client.lock("job").force_unlock().map(drop)] {
+    for failed in [
+        client.lock("job").try_lock(ms(50)).map(drop),
+        client.ping(),
+        client.lock("job").force_unlock().map(drop),
+    ] {
         let failed = error(failed);
         text += &format!("{failed:?} {failed} {:?}", failed.source().map(ToString::to_string));
     }
     let wrong = Client::open(&server.url_with("worker", "batterystaple")).unwrap();
     server.restart();
-    for failed in [wrong.ping(), wrong.lock("job").lock(), error_from(&format!("redis://user:swordfish@[::{}/", server.port()))] {
+    for failed in [
+        wrong.ping(),
+        wrong.lock("job").lock(),
+        error_from(&format!("redis://user:swordfish@[::{}/", server.port())),
+    ] {
         let failed = error(failed);
         text += &format!("{failed:?} {failed} {:?}", failed.source().map(ToString::to_string));
     }
@@ -212,10 +263,15 @@ fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
     let tokens: Vec<String> = notes
         .asked()
         .into_iter()
-        .filter_map(|(_, _, asked)| if let Asked::Acquire { token, .. } = asked { Some(token) } else { None })
+        .filter_map(
+            |(_, _, asked)| {
+                if let Asked::Acquire { token, .. } = asked { Some(token) } else { None }
+            },
+        )
         .collect();
     assert!(tokens.len() >= 2);
-    let secrets = ["correcthorse", "batterystaple", "swordfish", owner, "redis://"].map(str::to_owned);
+    let secrets =
+        ["correcthorse", "batterystaple", "swordfish", owner, "redis://"].map(str::to_owned);
     for secret in tokens.iter().chain(&secrets) {
         // The scheme alone, in a sentence that lists what is known, is no URL.
         let text = text.replace("redis://, rediss://, redis+unix:// and memory:// are known", "");

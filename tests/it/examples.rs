@@ -7,7 +7,8 @@ use std::{env, fs};
 
 use super::support::Server;
 
-/// The folder of the examples, built by now. `cargo test` builds them as well, but `cargo test --test it` does not, and would run old ones.
+/// The folder of the examples, built by now. `cargo test` builds them as well, but
+/// `cargo test --test it` does not, and would run old ones.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -17,14 +18,26 @@ fn built() -> &'static Path {
         let profile = folder.file_name().unwrap().to_str().unwrap();
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut build = Command::new(env!("CARGO"));
-        // What cargo has set for this test would make build scripts run anew (ring's watches it), and all that depends on them be built anew.
-        let ours =
-            |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_PRIMARY_"].iter().any(|start| name.starts_with(start));
+        // What cargo has set for this test would make build scripts run anew (ring's watches it),
+        // and all that depends on them be built anew.
+        let ours = |name: &str| {
+            ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_PRIMARY_"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
             build.env_remove(name);
         }
         let build = build
-            .args(["build", "--examples", "--quiet", "--offline", "--profile", profile, "--target-dir"])
+            .args([
+                "build",
+                "--examples",
+                "--quiet",
+                "--offline",
+                "--profile",
+                profile,
+                "--target-dir",
+            ])
             .arg(folder.parent().unwrap())
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
@@ -34,7 +47,8 @@ fn built() -> &'static Path {
     })
 }
 
-/// The example with these arguments, separated by spaces, and a directory for its temporary files that is found empty after [`run`].
+/// The example with these arguments, separated by spaces, and a directory for its temporary files
+/// that is found empty after [`run`].
 struct Example {
     command: Command,
     temporary: tempfile::TempDir,
@@ -45,7 +59,11 @@ impl Example {
         // Short: the path of a unix socket must fit into 108 bytes.
         let temporary = tempfile::Builder::new().prefix("ex").tempdir_in("/tmp").unwrap();
         let mut command = Command::new(built().join(name));
-        command.args(args.split_whitespace()).env_remove("REDIS_URL").env_remove("RUST_LOG").env("TMPDIR", temporary.path());
+        command
+            .args(args.split_whitespace())
+            .env_remove("REDIS_URL")
+            .env_remove("RUST_LOG")
+            .env("TMPDIR", temporary.path());
         Self { command, temporary }
     }
 
@@ -131,9 +149,11 @@ fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_look() 
 
 #[test]
 fn examples_answer_bad_input_with_one_line() {
-    for (name, args) in
-        [("batch_workers", "/no/such/file"), ("batch_workers", "--kill --processes 1"), ("lottery", "--winners 3 --tickets 2")]
-    {
+    for (name, args) in [
+        ("batch_workers", "/no/such/file"),
+        ("batch_workers", "--kill --processes 1"),
+        ("lottery", "--winners 3 --tickets 2"),
+    ] {
         let err = Example::new(name, args).run(2);
         assert!(err.starts_with("error: ") && err.lines().count() == 1, "{err}");
     }
@@ -142,7 +162,10 @@ fn examples_answer_bad_input_with_one_line() {
             let mut example = Example::new(name, "");
             example.command.env("REDIS_URL", url);
             let err = example.run(2);
-            assert!(err.starts_with("error: ") && err.lines().count() == 1 && !err.contains("secret"), "{err}");
+            assert!(
+                err.starts_with("error: ") && err.lines().count() == 1 && !err.contains("secret"),
+                "{err}"
+            );
         }
     }
 }

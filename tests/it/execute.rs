@@ -23,15 +23,24 @@ fn execute_runs_commands_pipelines_and_transactions() {
         Client::builder(&server.url()).pool(pool_of(&server.url(), 1, true)).build().unwrap(),
         Client::open(&format!("{}7", server.url())).unwrap(),
     ] {
-        let count: i64 = client.execute(|connection| call(connection, &["INCRBY", "count", "2"])).unwrap();
+        let count: i64 =
+            client.execute(|connection| call(connection, &["INCRBY", "count", "2"])).unwrap();
         assert_eq!(count % 2, 0);
-        let both: (i64, i64) =
-            client.execute(|connection| redis::pipe().atomic().incr("count", 1).incr("count", -1).query(connection)).unwrap();
+        let both: (i64, i64) = client
+            .execute(|connection| {
+                redis::pipe().atomic().incr("count", 1).incr("count", -1).query(connection)
+            })
+            .unwrap();
         assert_eq!(both, (count + 1, count));
         client.execute(|_| Ok(())).unwrap();
     }
-    let mut connection = redis::Client::open(format!("{}7", server.url())).unwrap().get_connection().unwrap();
-    assert_eq!(call::<i64>(&mut connection, &["GET", "count"]).unwrap(), 2, "the database in the URL");
+    let mut connection =
+        redis::Client::open(format!("{}7", server.url())).unwrap().get_connection().unwrap();
+    assert_eq!(
+        call::<i64>(&mut connection, &["GET", "count"]).unwrap(),
+        2,
+        "the database in the URL"
+    );
 }
 
 #[test]
@@ -39,7 +48,9 @@ fn execute_runs_once_more_after_a_dropped_connection() {
     let (_server, proxy) = through_proxy();
     for pooled in [true, false] {
         let builder = Client::builder(&proxy.url());
-        let client = if pooled { builder } else { builder.pool(pool_of(&proxy.url(), 2, false)) }.build().unwrap();
+        let client = if pooled { builder } else { builder.pool(pool_of(&proxy.url(), 2, false)) }
+            .build()
+            .unwrap();
         for (fault, runs, sum) in [(Fault::CutBefore, 2, 1), (Fault::CutAfter, 2, 2)] {
             client.execute(|connection| call::<()>(connection, &["DEL", "n"])).unwrap();
             let cut = proxy.add(Rule::on("INCR", fault).next(1));
@@ -76,7 +87,9 @@ fn execute_does_not_run_again_after_a_timeout() {
     let (server, proxy) = through_proxy();
     for pooled in [true, false] {
         let client = impatient(&proxy.url());
-        let client = if pooled { client } else { client.pool(pool_of(&proxy.url(), 1, true)) }.build().unwrap();
+        let client = if pooled { client } else { client.pool(pool_of(&proxy.url(), 1, true)) }
+            .build()
+            .unwrap();
         call::<()>(&mut server.connection(), &["DEL", "n"]).unwrap();
         let lost = proxy.add(Rule::on("INCR", Fault::SwallowReply).next(1));
         let mut runs = 0;
@@ -90,7 +103,11 @@ fn execute_does_not_run_again_after_a_timeout() {
         lost.wait_fired(SOON);
         assert_eq!(runs, 1);
         assert_eq!(call::<i64>(&mut server.connection(), &["GET", "n"]).unwrap(), 1);
-        eventually(SOON, || client.execute(|connection| call::<i64>(connection, &["GET", "n"])).is_ok_and(|n| n == 1));
+        eventually(SOON, || {
+            client
+                .execute(|connection| call::<i64>(connection, &["GET", "n"]))
+                .is_ok_and(|n| n == 1)
+        });
     }
 }
 
@@ -131,14 +148,20 @@ fn execute_maps_what_the_server_says() {
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(said[n].split(' ').next().unwrap()), "{source}");
     }
-    assert_eq!(server.accepted(), 1, "an error of the server is no reason to distrust a connection");
+    assert_eq!(
+        server.accepted(),
+        1,
+        "an error of the server is no reason to distrust a connection"
+    );
 }
 
 #[test]
 fn what_a_caller_cannot_convert_is_an_error_and_no_failed_connection() {
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
-    assert!(error(client.execute(|connection| redis::cmd("PING").query::<u64>(connection))).is_server());
+    assert!(
+        error(client.execute(|connection| redis::cmd("PING").query::<u64>(connection))).is_server()
+    );
     let own: RedisResult<()> = Err((redis::ErrorKind::Client, "my own reason").into());
     assert!(error(client.execute(|_| own.clone())).is_server());
     client.ping().unwrap();
@@ -157,16 +180,21 @@ fn failure_that_a_caller_swallows_does_not_poison_the_pool() {
         (false, Fault::CutAfter),
     ] {
         let builder = impatient(&proxy.url()).pool_size(1);
-        let client = if pooled { builder } else { builder.pool(pool_of(&proxy.url(), 1, false)) }.build().unwrap();
+        let client = if pooled { builder } else { builder.pool(pool_of(&proxy.url(), 1, false)) }
+            .build()
+            .unwrap();
         client.ping().unwrap();
         let hit = proxy.add(Rule::on("ECHO", fault.clone()).next(1));
         let heard: RedisResult<String> = client
-            .execute(|connection| Ok(redis::cmd("ECHO").arg("swallowed").query::<String>(connection)))
+            .execute(|connection| {
+                Ok(redis::cmd("ECHO").arg("swallowed").query::<String>(connection))
+            })
             .expect("the caller says that all is well, and it is the caller's to say");
         assert!(heard.is_err());
         hit.wait_fired(SOON);
         let before = proxy.accepted();
-        let heard: String = client.execute(|connection| redis::cmd("ECHO").arg("next").query(connection)).unwrap();
+        let heard: String =
+            client.execute(|connection| redis::cmd("ECHO").arg("next").query(connection)).unwrap();
         assert_eq!(heard, "next");
         assert!(!pooled || proxy.accepted() == before + 1, "{fault:?}: a new connection");
         assert!(client.lock("x").try_lock(SOON).unwrap());
@@ -191,7 +219,8 @@ fn panic_of_a_caller_leaves_the_pool_whole() {
             })
         }));
         assert!(panicked.is_err());
-        let heard: String = client.execute(|connection| redis::cmd("ECHO").arg("after").query(connection)).unwrap();
+        let heard: String =
+            client.execute(|connection| redis::cmd("ECHO").arg("after").query(connection)).unwrap();
         assert_eq!(heard, "after");
     }
 }
@@ -203,7 +232,9 @@ fn slow_use_of_one_connection_keeps_nobody_from_another() {
     // The very first connection of all is in use, and nothing has been asked over it.
     client
         .execute(|_| {
-            std::thread::scope(|scope| scope.spawn(|| within(..ms(1500), || client.ping()).unwrap()).join().unwrap());
+            std::thread::scope(|scope| {
+                scope.spawn(|| within(..ms(1500), || client.ping()).unwrap()).join().unwrap()
+            });
             Ok(())
         })
         .unwrap();
@@ -211,12 +242,19 @@ fn slow_use_of_one_connection_keeps_nobody_from_another() {
     // A command that blocks for longer than a command may take fails, and shuts nobody else out.
     let impatient = impatient(&server.url()).build().unwrap();
     std::thread::scope(|scope| {
-        let blocked = scope.spawn(|| impatient.execute(|connection| call::<Option<(String, String)>>(connection, &["BLPOP", "none", "5"])));
+        let blocked = scope.spawn(|| {
+            impatient.execute(|connection| {
+                call::<Option<(String, String)>>(connection, &["BLPOP", "none", "5"])
+            })
+        });
         while !blocked.is_finished() {
             assert!(impatient.lock("x").try_lock(std::time::Duration::ZERO).unwrap());
             impatient.lock("x").unlock().unwrap();
         }
-        assert!(impatient.lock("x").try_lock(std::time::Duration::ZERO).unwrap(), "right after the timeout");
+        assert!(
+            impatient.lock("x").try_lock(std::time::Duration::ZERO).unwrap(),
+            "right after the timeout"
+        );
         impatient.lock("x").unlock().unwrap();
         assert!(error(blocked.join().unwrap()).is_unavailable());
     });
@@ -236,7 +274,9 @@ fn execute_after_close_is_unavailable() {
     let client = Client::open(&server.url()).unwrap();
     client.ping().unwrap();
     client.close(SOON).unwrap();
-    assert!(error(client.execute(|connection| redis::cmd("PING").exec(connection))).is_unavailable());
+    assert!(
+        error(client.execute(|connection| redis::cmd("PING").exec(connection))).is_unavailable()
+    );
     assert!(error(client.ping()).is_unavailable());
 }
 
@@ -244,13 +284,20 @@ fn execute_after_close_is_unavailable() {
 fn a_connection_of_the_programs_own_pool_comes_back_with_the_whole_command_timeout() {
     let (_server, proxy) = through_proxy();
     let pool = pool_of(&proxy.url(), 1, false);
-    let client = Client::builder(&proxy.url()).pool(pool.clone()).command_timeout(ms(1_000)).build().unwrap();
+    let client = Client::builder(&proxy.url())
+        .pool(pool.clone())
+        .command_timeout(ms(1_000))
+        .build()
+        .unwrap();
     client.ping().unwrap();
     let late = proxy.add(Rule::on("SET", Fault::DelayReply(ms(850))).next(1));
     let _ = client.lock("job").try_lock(Duration::ZERO);
     late.wait_fired(SOON);
     // Longer than what the late reply had left of the command's time.
-    let popped = redis::cmd("BLPOP").arg("nothing").arg("0.4").query::<Option<(String, String)>>(&mut *pool.get().unwrap());
+    let popped = redis::cmd("BLPOP")
+        .arg("nothing")
+        .arg("0.4")
+        .query::<Option<(String, String)>>(&mut *pool.get().unwrap());
     assert_eq!(popped.unwrap(), None);
 }
 
@@ -260,13 +307,19 @@ fn the_programs_idle_connections_keep_their_timeouts_when_one_of_them_was_closed
     let pool = pool_of(&proxy.url(), 3, false);
     let lock = Client::builder(&proxy.url()).pool(pool.clone()).build().unwrap().lock("job");
     lock.lock().unwrap();
-    // The look before an earlier end, which has little time, meets a connection that is closed; then all that are idle are tried.
+    // The look before an earlier end, which has little time, meets a connection that is closed;
+    // then all that are idle are tried.
     let cut = proxy.add(Rule::on("PING", Fault::CutBefore).next(1));
     lock.extend(ms(100)).unwrap();
     cut.wait_fired(SOON);
     let mut all: Vec<_> = (0..3).map(|_| pool.get().unwrap()).collect();
     // Far less than the client's command timeout.
-    let mut wait = |i: usize| redis::cmd("BLPOP").arg("nothing").arg("0.5").query::<Option<(String, String)>>(&mut *all[i]);
+    let mut wait = |i: usize| {
+        redis::cmd("BLPOP")
+            .arg("nothing")
+            .arg("0.5")
+            .query::<Option<(String, String)>>(&mut *all[i])
+    };
     let answers: Vec<_> = (0..3).map(|i| wait(i).map_err(|error| error.to_string())).collect();
     assert_eq!(answers, [Ok(None), Ok(None), Ok(None)]);
 }

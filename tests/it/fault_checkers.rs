@@ -1,4 +1,5 @@
-//! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in a bad one.
+//! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in
+//! a bad one.
 
 #[allow(dead_code)]
 #[path = "../faults/check.rs"]
@@ -17,13 +18,14 @@ mod model;
 mod witness;
 
 use check::{
-    false_releases, fence_regressions, idle, longest_run, longest_stuck, longest_unnoticed, lost_updates, orphans, overlaps, recovery,
-    stale_writes, timing,
+    false_releases, fence_regressions, idle, longest_run, longest_stuck, longest_unnoticed,
+    lost_updates, orphans, overlaps, recovery, stale_writes, timing,
 };
 use history::{Outcome, Record};
 use witness::Offer;
 
-/// A hold of key 1 that was asked for at once, valid until 1000 after its grant, and released in time.
+/// A hold of key 1 that was asked for at once, valid until 1000 after its grant, and released in
+/// time.
 fn hold(owner: u64, granted: u64, released: u64, fence: u64) -> Record {
     let call = Record::call(fence, 1, owner, granted - 1, 0);
     let (valid_until, ended, outcome) = (granted + 1000, released + 1, Outcome::Ok);
@@ -31,7 +33,14 @@ fn hold(owner: u64, granted: u64, released: u64, fence: u64) -> Record {
 }
 
 fn offer(hold: &Record, accepted: bool) -> Offer {
-    Offer { at: 0, key: hold.key, fence: hold.fence, owner: hold.owner, number: hold.number, accepted }
+    Offer {
+        at: 0,
+        key: hold.key,
+        fence: hold.fence,
+        owner: hold.owner,
+        number: hold.number,
+        accepted,
+    }
 }
 
 #[test]
@@ -63,7 +72,10 @@ fn other_keys_and_what_comes_after_the_validity_are_no_overlap() {
 fn what_is_held_after_the_end_is_no_gap_before_it() {
     let (first, later) = (hold(1, 10, 20, 1), Record { called: 15, ..hold(2, 60, 70, 2) });
     assert_eq!(longest_stuck(&[first.clone(), later.clone()], &[], 5, 50), 29);
-    assert_eq!(longest_stuck(&[first, later, Record { called: 65, ..hold(1, 80, 90, 3) }], &[], 5, 50), 29);
+    assert_eq!(
+        longest_stuck(&[first, later, Record { called: 65, ..hold(1, 80, 90, 3) }], &[], 5, 50),
+        29
+    );
 }
 
 #[test]
@@ -75,14 +87,23 @@ fn an_overlap_lasts_until_one_of_them_knows() {
 
 #[test]
 fn a_killed_holder_keeps_its_lease() {
-    let killed = Record { released: 0, ended: 0, last_valid: 10, outcome: Outcome::Open, ..hold(1, 10, 20, 1) };
+    let killed = Record {
+        released: 0,
+        ended: 0,
+        last_valid: 10,
+        outcome: Outcome::Open,
+        ..hold(1, 10, 20, 1)
+    };
     assert_eq!(overlaps(&[killed.clone(), hold(2, 500, 600, 2)]).0.len(), 1);
     assert_eq!(overlaps(&[killed, hold(2, 1010, 1100, 2)]).0.len(), 0);
 }
 
 #[test]
 fn an_update_is_lost_where_two_valid_windows_wrote_the_same() {
-    let wrote = |owner, granted, value| Record { wrote: value, ..hold(owner, granted, granted + 5, granted) };
+    let wrote = |owner, granted, value| Record {
+        wrote: value,
+        ..hold(owner, granted, granted + 5, granted)
+    };
     assert_eq!(lost_updates(&[wrote(1, 10, 1), wrote(2, 20, 2), wrote(1, 30, 3)]), 0);
     assert_eq!(lost_updates(&[wrote(1, 10, 1), wrote(2, 20, 2), wrote(1, 30, 2)]), 1);
     let late = Record { tainted: 25, ..hold(3, 5, 6, 5) };
@@ -93,19 +114,31 @@ fn an_update_is_lost_where_two_valid_windows_wrote_the_same() {
 fn fences_must_grow_from_hold_to_hold() {
     assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 6)], false), 0);
     assert_eq!(fence_regressions(&[hold(1, 10, 20, 5), hold(2, 30, 40, 5)], false), 1);
-    assert_eq!(fence_regressions(&[hold(1, 10, 20, 9), hold(2, 30, 40, 10), hold(1, 50, 60, 3)], true), 1);
+    assert_eq!(
+        fence_regressions(&[hold(1, 10, 20, 9), hold(2, 30, 40, 10), hold(1, 50, 60, 3)], true),
+        1
+    );
 }
 
 #[test]
 fn a_grant_that_was_noted_when_its_lease_had_run_out_has_no_place_in_the_order() {
     let late = Record { valid_until: 25, last_valid: 20, ..hold(1, 60, 70, 1) };
     assert_eq!(fence_regressions(&[hold(2, 30, 40, 2), late.clone()], false), 0);
-    assert_eq!(stale_writes(&[hold(2, 30, 40, 2), late.clone()], &[offer(&hold(2, 30, 40, 2), true), offer(&late, true)]), (0, 0));
+    assert_eq!(
+        stale_writes(
+            &[hold(2, 30, 40, 2), late.clone()],
+            &[offer(&hold(2, 30, 40, 2), true), offer(&late, true)]
+        ),
+        (0, 0)
+    );
 }
 
 #[test]
 fn fences_of_overlapping_holds_have_no_order() {
-    assert_eq!(fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)], false), 0);
+    assert_eq!(
+        fence_regressions(&[hold(1, 10, 50, 6), hold(2, 20, 30, 5), hold(3, 60, 70, 7)], false),
+        0
+    );
 }
 
 #[test]
@@ -141,7 +174,11 @@ fn a_token_that_nobody_alive_knows_of_is_an_orphan() {
     // A hold has ended when its unlock is answered, one later than it was called.
     assert_eq!(orphans(&[(1, 110, 390)], &holds, (0, 1000), 10), [79]);
     assert_eq!(orphans(&[(1, 95, 210), (1, 295, 405)], &holds, (0, 1000), 10), [0_u64; 0]);
-    assert_eq!(orphans(&[(2, 100, 200)], &holds, (150, 1000), 10), [50], "another key's holder is none of its own");
+    assert_eq!(
+        orphans(&[(2, 100, 200)], &holds, (150, 1000), 10),
+        [50],
+        "another key's holder is none of its own"
+    );
 }
 
 #[test]
@@ -149,9 +186,17 @@ fn an_unlock_that_says_ok_after_another_grant_is_found() {
     let lost = Record { outcome: Outcome::Lost, ..hold(1, 10, 50, 1) };
     assert_eq!(false_releases(&[lost, hold(2, 20, 30, 2), hold(1, 60, 70, 3)]).len(), 0);
     assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3)]).len(), 1);
-    assert_eq!(false_releases(&[hold(1, 10, 50, 9), hold(20_001, 20, 30, 3)]).len(), 0, "that one's lease is older");
+    assert_eq!(
+        false_releases(&[hold(1, 10, 50, 9), hold(20_001, 20, 30, 3)]).len(),
+        0,
+        "that one's lease is older"
+    );
     let passed_on = hold(2, 55, 60, 2);
-    assert_eq!(false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3), passed_on]).len(), 0, "it did not ask the server");
+    assert_eq!(
+        false_releases(&[hold(1, 10, 50, 1), hold(20_001, 20, 30, 3), passed_on]).len(),
+        0,
+        "it did not ask the server"
+    );
 }
 
 #[test]
@@ -181,7 +226,8 @@ fn timed_calls_are_neither_late_nor_early() {
 
 #[test]
 fn recovery_is_when_the_former_rate_is_there_again() {
-    let holds: Vec<Record> = (10..50).chain(80..100).map(|at| hold(1, at * 10, at * 10 + 5, at)).collect();
+    let holds: Vec<Record> =
+        (10..50).chain(80..100).map(|at| hold(1, at * 10, at * 10 + 5, at)).collect();
     let recovered = recovery(&holds, (100, 500), (600, 1000), 0.8, 50).unwrap();
     assert!((200..=260).contains(&recovered), "{recovered}");
     assert_eq!(recovery(&holds[..40], (100, 500), (600, 1000), 0.8, 50), None);
@@ -196,7 +242,8 @@ fn a_holder_that_goes_on_believing_is_found() {
 
 #[test]
 fn the_model_explains_a_good_history() {
-    let lost = Record { outcome: Outcome::Lost, last_valid: 35, valid_until: 40, ..hold(2, 30, 60, 2) };
+    let lost =
+        Record { outcome: Outcome::Lost, last_valid: 35, valid_until: 40, ..hold(2, 30, 60, 2) };
     assert!(model::explains(&[hold(1, 10, 20, 1), lost, hold(3, 50, 55, 3), hold(1, 70, 80, 4)]));
 }
 
@@ -204,6 +251,13 @@ fn the_model_explains_a_good_history() {
 fn the_model_does_not_explain_two_holders_or_an_old_fence() {
     assert!(!model::explains(&[hold(1, 10, 50, 1), hold(2, 20, 30, 2)]));
     assert!(!model::explains(&[hold(1, 10, 20, 2), hold(2, 30, 40, 1)]));
-    let lost = Record { outcome: Outcome::Lost, last_valid: 35, valid_until: 60, released: 70, ended: 71, ..hold(2, 30, 70, 1) };
+    let lost = Record {
+        outcome: Outcome::Lost,
+        last_valid: 35,
+        valid_until: 60,
+        released: 70,
+        ended: 71,
+        ..hold(2, 30, 70, 1)
+    };
     assert!(!model::explains(&[lost, hold(3, 50, 55, 2)]));
 }

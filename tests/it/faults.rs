@@ -1,4 +1,5 @@
-//! What the tests of bad input and bad networks share: clients that lose patience soon, and a look at what they left behind.
+//! What the tests of bad input and bad networks share: clients that lose patience soon, and a look
+//! at what they left behind.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use distlock::{Client, ClientBuilder};
 use crate::helpers::{SOON, keys, ms};
 use crate::support::{Proxy, Server, eventually};
 
-/// How long a command may take for a client that loses patience soon. Far longer than any command takes, also on a machine under load.
+/// How long a command may take for a client that loses patience soon. Far longer than any command
+/// takes, also on a machine under load.
 pub const PATIENCE: Duration = ms(400);
 
 /// A server, and a proxy in front of it.
@@ -23,19 +25,28 @@ pub fn impatient(url: &str) -> ClientBuilder {
     Client::builder(url).command_timeout(PATIENCE).connect_timeout(PATIENCE)
 }
 
-/// The program's own pool, of this many connections, which it does or does not try at each check-out.
+/// The program's own pool, of this many connections, which it does or does not try at each
+/// check-out.
 pub fn pool_of(url: &str, size: u32, tried: bool) -> r2d2::Pool<redis::Client> {
     let client = redis::Client::open(url).unwrap();
-    r2d2::Pool::builder().max_size(size).test_on_check_out(tried).connection_timeout(ms(500)).build(client).unwrap()
+    r2d2::Pool::builder()
+        .max_size(size)
+        .test_on_check_out(tried)
+        .connection_timeout(ms(500))
+        .build(client)
+        .unwrap()
 }
 
-/// Opens this many connections of a client, by as many commands at the same time; returns once all of them were in good order.
+/// Opens this many connections of a client, by as many commands at the same time; returns once all
+/// of them were in good order.
 pub fn warm_up(client: &Client, connections: usize) {
     eventually(SOON, || {
         let barrier = Barrier::new(connections);
         std::thread::scope(|scope| {
-            let users: Vec<_> = (0..connections).map(|_| scope.spawn(|| ping_together(client, &barrier))).collect();
-            users.into_iter().filter_map(|user| user.join().unwrap().then_some(())).count() == connections
+            let users: Vec<_> =
+                (0..connections).map(|_| scope.spawn(|| ping_together(client, &barrier))).collect();
+            users.into_iter().filter_map(|user| user.join().unwrap().then_some(())).count()
+                == connections
         })
     });
 }

@@ -54,7 +54,9 @@ fn a_hold_keeps_its_fence_however_often_it_is_locked_again() {
     assert_eq!(lock.fence(), None);
     let guard = lock.guard().unwrap();
     let again = lock.guard().unwrap();
-    assert!(guard.fence().is_some() && guard.fence() == again.fence() && lock.fence() == guard.fence());
+    assert!(
+        guard.fence().is_some() && guard.fence() == again.fence() && lock.fence() == guard.fence()
+    );
     lock.extend(ms(5_000)).unwrap();
     drop(again);
     assert_eq!(lock.fence(), guard.fence());
@@ -76,7 +78,9 @@ fn a_hand_off_to_another_thread_has_a_greater_fence() {
     let server = Server::start();
     let client = client(&server);
     for hand_offs in [0, 1, 3, 16] {
-        let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(hand_offs)).unwrap();
+        let lock = client
+            .lock_with("job", LockOptions::new().fenced().local_hand_offs(hand_offs))
+            .unwrap();
         let (tell, told) = mpsc::channel();
         let guard = lock.guard().unwrap();
         tell.send(guard.fence().unwrap()).unwrap();
@@ -125,8 +129,11 @@ fn a_lost_counter_never_makes_a_fence_smaller() {
     let server = Server::start();
     let lock = fenced(&client(&server));
     let mut last = next(&lock);
-    let losses: [fn(&Server); 3] =
-        [|server| delete(server, "{job}:fence"), |server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap(), Server::restart];
+    let losses: [fn(&Server); 3] = [
+        |server| delete(server, "{job}:fence"),
+        |server| redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap(),
+        Server::restart,
+    ];
     for lose in losses {
         assert_eq!(keys(&server), ["{job}:fence"]);
         lose(&server);
@@ -144,9 +151,14 @@ fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
     for _ in 0..3 {
         // Each hold a lease of its own, as fast as they go.
         let last = (0..200).map(|_| next(&lock)).max().unwrap();
-        let counter: u64 = redis::cmd("GET").arg("{job}:fence").query(&mut server.connection()).unwrap();
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
-        assert!(counter <= seconds * 1_000_000 + micros, "{counter}, and it is {seconds}.{micros:06}");
+        let counter: u64 =
+            redis::cmd("GET").arg("{job}:fence").query(&mut server.connection()).unwrap();
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query(&mut server.connection()).unwrap();
+        assert!(
+            counter <= seconds * 1_000_000 + micros,
+            "{counter}, and it is {seconds}.{micros:06}"
+        );
         delete(&server, "{job}:fence");
         let fence = next(&lock);
         assert!(fence > last, "{fence} after {last}");
@@ -157,7 +169,9 @@ fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
 fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server);
-    let [one, block] = [0, 1_000_000].map(|times| client.lock_with("job", LockOptions::new().fenced().local_hand_offs(times)).unwrap());
+    let [one, block] = [0, 1_000_000].map(|times| {
+        client.lock_with("job", LockOptions::new().fenced().local_hand_offs(times)).unwrap()
+    });
     let mut connection = server.connection();
     // As soon after each other as can be: a block has at most a thousand microseconds' worth.
     for _ in 0..100 {

@@ -1,5 +1,6 @@
-//! Servers that say anything: whatever comes, no call panics, hangs, or takes for a grant what is none. `src/store/fuzz.rs` does the same for the
-//! readers of replies alone, a million times faster.
+//! Servers that say anything: whatever comes, no call panics, hangs, or takes for a grant what is
+//! none. `src/store/fuzz.rs` does the same for the readers of replies alone, a million times
+//! faster.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -9,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, ClientBuilder, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
+use distlock::{
+    Client, ClientBuilder, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry,
+};
 use fastrand::Rng;
 
 use crate::helpers::{SOON, ms};
@@ -47,9 +50,14 @@ impl Odd {
         let told = Arc::new(Mutex::new(Told::default()));
         let (shared, rng) = (Arc::clone(&told), Mutex::new(Rng::with_seed(seed)));
         let server = FakeServer::start(move |connection, command| {
-            let is_subscribed = shared.lock().unwrap_or_else(PoisonError::into_inner).subscribed.contains(&connection);
+            let is_subscribed = shared
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .subscribed
+                .contains(&connection);
             if is_subscribed && fake::is(command, "PING") {
-                // Sent once the subscription stands; by then somebody shall wait who can be handed something.
+                // Sent once the subscription stands; by then somebody shall wait who can be handed
+                // something.
                 thread::sleep(ms(10));
             }
             let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,13 +91,32 @@ const ERRORS: [&str; 17] = [
     "EXECABORT",
     "ERR max number of clients reached",
 ];
-const NUMBERS: [i64; 12] = [0, 1, 2, 3, 4, -1, -2, 50, 30_000, 1_753_000_000_000_000, i64::MAX, i64::MIN];
+const NUMBERS: [i64; 12] =
+    [0, 1, 2, 3, 4, -1, -2, 50, 30_000, 1_753_000_000_000_000, i64::MAX, i64::MIN];
 
 /// What the server says to `command`, and in `told` what of it lets somebody in.
-fn reply(rng: &mut Rng, connection: usize, command: &[Vec<u8>], oddness: u32, told: &mut Told) -> Reply {
+fn reply(
+    rng: &mut Rng,
+    connection: usize,
+    command: &[Vec<u8>],
+    oddness: u32,
+    told: &mut Told,
+) -> Reply {
     let name = String::from_utf8_lossy(&command[0]).to_uppercase();
-    let setup =
-        !matches!(&*name, "SET" | "EVALSHA" | "EVAL" | "PING" | "SUBSCRIBE" | "PUBLISH" | "ZREM" | "HDEL" | "UNSUBSCRIBE" | "GET" | "ECHO");
+    let setup = !matches!(
+        &*name,
+        "SET"
+            | "EVALSHA"
+            | "EVAL"
+            | "PING"
+            | "SUBSCRIBE"
+            | "PUBLISH"
+            | "ZREM"
+            | "HDEL"
+            | "UNSUBSCRIBE"
+            | "GET"
+            | "ECHO"
+    );
     let odd = rng.u32(0..100) < if setup { oddness / 8 } else { oddness };
     let bytes = if odd {
         match rng.u32(0..10) {
@@ -112,9 +139,12 @@ fn reply(rng: &mut Rng, connection: usize, command: &[Vec<u8>], oddness: u32, to
         told.subscribed.insert(connection);
     }
     if !odd && name == "PING" && told.subscribed.contains(&connection) {
-        return Reply::Bytes([b"*2\r\n$4\r\npong\r\n$0\r\n\r\n".to_vec(), messages(rng, told)].concat());
+        return Reply::Bytes(
+            [b"*2\r\n$4\r\npong\r\n$0\r\n\r\n".to_vec(), messages(rng, told)].concat(),
+        );
     }
-    // What is not whole stays so: the client waits for the rest. Of what is more than one reply only the first answers; sometimes it is doubled.
+    // What is not whole stays so: the client waits for the rest. Of what is more than one reply
+    // only the first answers; sometimes it is doubled.
     let mut bytes = match frame_len(&bytes) {
         Ok(Some(length)) => bytes[..length].to_vec(),
         _ => bytes,
@@ -161,10 +191,12 @@ fn note(name: &str, command: &[Vec<u8>], bytes: &[u8], told: &mut Told) {
         match elements.as_slice() {
             [redis::Value::Int(1), _, _] => told.grants += 1,
             [redis::Value::Int(0), ..] => {
-                // The first of the arguments is the token; of a waiter's question the sixth is the attempt, in a condition the fifth.
+                // The first of the arguments is the token; of a waiter's question the sixth is the
+                // attempt, in a condition the fifth.
                 let keys: usize = String::from_utf8_lossy(&command[2]).parse().unwrap();
                 let arguments = &command[3 + keys..];
-                let number = |at: usize| String::from_utf8_lossy(arguments.get(at)?).parse::<u64>().ok();
+                let number =
+                    |at: usize| String::from_utf8_lossy(arguments.get(at)?).parse::<u64>().ok();
                 let attempts: Vec<u64> = [4, 5].into_iter().filter_map(number).collect();
                 if let Some(token) = arguments.first().filter(|_| !attempts.is_empty()) {
                     told.refused.entry(token.clone()).or_default().extend(attempts);
@@ -194,7 +226,10 @@ fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
             3 => format!("*3\r\n:0\r\n{}:{}\r\n", number(rng), rng.u32(0..2)).into_bytes(),
             4 => [b"*2\r\n".to_vec(), bulk(b"somebody"), number(rng).into_bytes()].concat(),
             5 => format!("*3\r\n:{}\r\n{}{}", rng.u32(0..3), number(rng), number(rng)).into_bytes(),
-            6 => rng.choice(["*0\r\n", "*1\r\n:0\r\n", "*1\r\n:2\r\n", "*1\r\n:3\r\n", "*1\r\n:4\r\n"]).unwrap().into(),
+            6 => rng
+                .choice(["*0\r\n", "*1\r\n:0\r\n", "*1\r\n:2\r\n", "*1\r\n:3\r\n", "*1\r\n:4\r\n"])
+                .unwrap()
+                .into(),
             _ => format!(":{}\r\n", rng.u32(0..3)).into_bytes(),
         },
         "GET" => bulk(b"value"),
@@ -205,21 +240,36 @@ fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
 
 /// Any value at all, of RESP2 or RESP3, also with a length that is not true.
 fn any(rng: &mut Rng, depth: u32) -> Vec<u8> {
-    let length =
-        |rng: &mut Rng| if rng.u32(0..8) == 0 { *[-1, -2, 7, 1 << 31, i64::MAX].get(rng.usize(0..5)).unwrap() } else { rng.i64(0..4) };
+    let length = |rng: &mut Rng| {
+        if rng.u32(0..8) == 0 {
+            *[-1, -2, 7, 1 << 31, i64::MAX].get(rng.usize(0..5)).unwrap()
+        } else {
+            rng.i64(0..4)
+        }
+    };
     match rng.u32(0..if depth == 0 { 6 } else { 9 }) {
         0 => format!(":{}\r\n", rng.choice(NUMBERS).unwrap()).into_bytes(),
         1 => format!("+{}\r\n", rng.choice(["OK", "", "QUEUED", "1"]).unwrap()).into_bytes(),
         2 => bulk(rng.choice(["1", "0", "", "OK", "-1"]).unwrap().as_bytes()),
         3 => rng
-            .choice(["$-1\r\n", "*-1\r\n", "_\r\n", "#t\r\n", ",nan\r\n", "(12345678901234567890\r\n", "=5\r\ntxt:1\r\n"])
+            .choice([
+                "$-1\r\n",
+                "*-1\r\n",
+                "_\r\n",
+                "#t\r\n",
+                ",nan\r\n",
+                "(12345678901234567890\r\n",
+                "=5\r\ntxt:1\r\n",
+            ])
             .unwrap()
             .into(),
         4 => format!("-{}\r\n", rng.choice(ERRORS).unwrap()).into_bytes(),
         5 => format!("${}\r\nab\r\n", length(rng)).into_bytes(),
         _ => {
-            let (sort, length) = (rng.choice(["*", "*", "*", "~", "%", ">", "|"]).unwrap(), length(rng));
-            let inner: Vec<u8> = (0..length.clamp(0, 4)).flat_map(|_| any(rng, depth - 1)).collect();
+            let (sort, length) =
+                (rng.choice(["*", "*", "*", "~", "%", ">", "|"]).unwrap(), length(rng));
+            let inner: Vec<u8> =
+                (0..length.clamp(0, 4)).flat_map(|_| any(rng, depth - 1)).collect();
             [format!("{sort}{length}\r\n").into_bytes(), inner].concat()
         }
     }
@@ -252,24 +302,48 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// A call returns in time, whatever it returns; and lets nobody in who was not told so by a majority since it began.
+    /// A call returns in time, whatever it returns; and lets nobody in who was not told so by a
+    /// majority since it began.
     fn call<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let value = work();
         // A loaded machine may keep a thread waiting; a call that hangs is never back.
-        assert!(begun.elapsed() < COMMAND * self.slack + SOON, "{}: {name} took {:?}", self.what, begun.elapsed());
+        assert!(
+            begun.elapsed() < COMMAND * self.slack + SOON,
+            "{}: {name} took {:?}",
+            self.what,
+            begun.elapsed()
+        );
         value
     }
 
-    fn enters(&self, name: &str, lock: &RedisLock, work: impl FnOnce() -> distlock::Result<bool>) -> bool {
+    fn enters(
+        &self,
+        name: &str,
+        lock: &RedisLock,
+        work: impl FnOnce() -> distlock::Result<bool>,
+    ) -> bool {
         let already = lock.is_held();
         let before: Vec<usize> = self.servers.iter().map(Odd::grants).collect();
         let entered = self.call(name, work).unwrap_or(false);
-        let grants = self.servers.iter().zip(before).filter(|(server, before)| server.grants() > *before).count();
+        let grants = self
+            .servers
+            .iter()
+            .zip(before)
+            .filter(|(server, before)| server.grants() > *before)
+            .count();
         let majority = self.servers.len() / 2 + 1;
-        assert!(!entered || already || grants >= majority, "{}: {name} let us in by the word of {grants}", self.what);
+        assert!(
+            !entered || already || grants >= majority,
+            "{}: {name} let us in by the word of {grants}",
+            self.what
+        );
         assert!(!entered || lock.is_held(), "{}: {name}", self.what);
-        assert!(!entered || !self.fenced || lock.fence().is_some(), "{}: {name} let us in without a fence", self.what);
+        assert!(
+            !entered || !self.fenced || lock.fence().is_some(),
+            "{}: {name} let us in without a fence",
+            self.what
+        );
         ENTERED.fetch_add(usize::from(entered), Ordering::SeqCst);
         entered
     }
@@ -279,10 +353,15 @@ impl Caller<'_> {
         let mut options = LockOptions::new()
             .lease(ms(rng.u64(100..2_000)))
             .retry(Retry::fixed(ms(5)).attempts(rng.u32(1..5)))
-            .renewal(*rng.choice(&[Renewal::UntilUnlock, Renewal::Never, Renewal::AtMost(2)]).unwrap())
+            .renewal(
+                *rng.choice(&[Renewal::UntilUnlock, Renewal::Never, Renewal::AtMost(2)]).unwrap(),
+            )
             .queue(*rng.choice(&[Queue::Fifo, Queue::Fifo, Queue::None]).unwrap());
         if self.servers.len() == 1 {
-            options = options.layout(*rng.choice(&[Layout::Plain, Layout::Plain, Layout::Redisson, Layout::Timestamp]).unwrap());
+            options = options.layout(
+                *rng.choice(&[Layout::Plain, Layout::Plain, Layout::Redisson, Layout::Timestamp])
+                    .unwrap(),
+            );
             self.fenced = rng.bool();
             options = if self.fenced { options.fenced() } else { options };
         }
@@ -311,9 +390,11 @@ impl Caller<'_> {
                     assert!(decision.is_err() || self.servers.len() == 1);
                     drop(self.call("acquire", || limiter.acquire(ms(30))));
                 }
-                12 => {
-                    drop(self.call("execute", || self.client.execute(|connection| redis::cmd("GET").arg("x").query::<Vec<u8>>(connection))))
-                }
+                12 => drop(self.call("execute", || {
+                    self.client.execute(|connection| {
+                        redis::cmd("GET").arg("x").query::<Vec<u8>>(connection)
+                    })
+                })),
                 _ if lock.is_held() => {
                     if let Ok(condition) = lock.new_condition("c") {
                         drop(self.call("notify_all", || condition.notify_all()));
@@ -336,12 +417,25 @@ fn run(seed: u64, nodes: usize) {
     let oddness = *rng.choice(&[0, 5, 30, 100]).unwrap();
     let servers: Vec<Odd> = (0..nodes).map(|_| Odd::start(rng.u64(..), oddness)).collect();
     let urls: Vec<String> = servers.iter().map(|odd| odd.server.url()).collect();
-    let settings = |builder: ClientBuilder| builder.command_timeout(COMMAND).connect_timeout(COMMAND).max_outage(COMMAND * 2).pool_size(2);
-    let builder = if nodes == 1 { Client::builder(&urls[0]) } else { Client::redlock_builder(&urls) };
+    let settings = |builder: ClientBuilder| {
+        builder
+            .command_timeout(COMMAND)
+            .connect_timeout(COMMAND)
+            .max_outage(COMMAND * 2)
+            .pool_size(2)
+    };
+    let builder =
+        if nodes == 1 { Client::builder(&urls[0]) } else { Client::redlock_builder(&urls) };
     let client = settings(builder).build().unwrap();
     // The most commands in one call: attempts, each with an outage to wait through.
-    let mut caller =
-        Caller { rng, servers: &servers, client, what: format!("seed {seed}, {nodes} servers, {oddness} % odd"), fenced: false, slack: 40 };
+    let mut caller = Caller {
+        rng,
+        servers: &servers,
+        client,
+        what: format!("seed {seed}, {nodes} servers, {oddness} % odd"),
+        fenced: false,
+        slack: 40,
+    };
     for _ in 0..3 {
         caller.some_calls();
     }
@@ -359,7 +453,8 @@ fn odd_servers_let_nobody_in_and_no_call_panics_or_hangs() {
             usual(info);
         }));
         let set = |name| env::var(name).ok().and_then(|text| text.parse().ok());
-        let (count, seed) = (set("DISTLOCK_FUZZ").unwrap_or(60), set("DISTLOCK_FUZZ_SEED").unwrap_or(1));
+        let (count, seed) =
+            (set("DISTLOCK_FUZZ").unwrap_or(60), set("DISTLOCK_FUZZ_SEED").unwrap_or(1));
         eprintln!("fuzz: {count} clients from seed {seed}");
         let begun = Instant::now();
         // Most of the time they wait for answers that do not come.
@@ -379,7 +474,10 @@ fn odd_servers_let_nobody_in_and_no_call_panics_or_hangs() {
         });
         assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a thread panicked");
         let entered = ENTERED.load(Ordering::SeqCst);
-        assert!(entered * 2 > usize::try_from(count).unwrap(), "hardly anybody was let in: {entered}");
+        assert!(
+            entered * 2 > usize::try_from(count).unwrap(),
+            "hardly anybody was let in: {entered}"
+        );
         eprintln!("fuzz: {count} clients in {:?}, let in {entered} times", begun.elapsed());
     });
 }

@@ -44,7 +44,8 @@ fn ten_thousand_names_used_once_leave_only_fences_on_the_server() {
             let client = &client;
             scope.spawn(move || {
                 for i in (0..NAMES).filter(|i| i % 4 == part) {
-                    let options = if i % 8 < 4 { LockOptions::new().fenced() } else { LockOptions::new() };
+                    let options =
+                        if i % 8 < 4 { LockOptions::new().fenced() } else { LockOptions::new() };
                     client.lock_with(&format!("job-{i}"), options).unwrap().with(|_| ()).unwrap();
                 }
             });

@@ -72,7 +72,8 @@ fn a_thread_that_is_passed_a_place_has_an_outage_of_its_own() {
     const OUTAGE: Duration = ms(1_500);
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
-    let client = Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
+    let client =
+        Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
     // Asks often, so that the first of them notices the outage when it begins.
     let start = || {
         let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(50)))).unwrap();
@@ -108,11 +109,13 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
         left
     });
     let attempt = || -> Option<u64> {
-        let entries: Vec<String> = redis::cmd("HVALS").arg("{job}:waiters").query(&mut server.connection()).unwrap();
+        let entries: Vec<String> =
+            redis::cmd("HVALS").arg("{job}:waiters").query(&mut server.connection()).unwrap();
         entries.first()?.split('|').nth(1)?.parse().ok()
     };
     eventually(SOON, || attempt().is_some());
-    // Its next question is the last for nearly two seconds; what a hand-off grants counts from that.
+    // Its next question is the last for nearly two seconds; what a hand-off grants counts from
+    // that.
     let before = attempt();
     eventually(SOON, || attempt() > before);
     thread::sleep(ms(1_600));
@@ -141,7 +144,8 @@ fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
     assert!(next.result() <= ms(2_000), "a dead process frees its lock within one lease");
 }
 
-/// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for that, and the server is silent; 3. its time is over.
+/// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for
+///    that, and the server is silent; 3. its time is over.
 #[test]
 fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_another() {
     let (server, proxy) = through_proxy();
@@ -150,11 +154,16 @@ fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_a
     let options = LockOptions::new().lease(SOON).renewal(Renewal::Never);
     let lock = impatient(&proxy.url()).build().unwrap().lock_with("job", options).unwrap();
     let waiter = Underway::start(move || lock.try_lock(ms(1_000)));
-    eventually(SOON, || redis::cmd("EXISTS").arg("{job}:queue").query(&mut server.connection()).unwrap());
+    eventually(SOON, || {
+        redis::cmd("EXISTS").arg("{job}:queue").query(&mut server.connection()).unwrap()
+    });
     // So late that the waiter's time is over when it has waited for the answer.
     thread::sleep(ms(800));
     // What is pushed still comes through.
-    proxy.add(Rule::any(Fault::SwallowReply).when(|command| !command[0].eq_ignore_ascii_case(b"SUBSCRIBE")));
+    proxy.add(
+        Rule::any(Fault::SwallowReply)
+            .when(|command| !command[0].eq_ignore_ascii_case(b"SUBSCRIBE")),
+    );
     holder.unlock().unwrap();
     assert!(error(waiter.result()).is_unavailable());
 }
@@ -176,7 +185,11 @@ fn a_message_with_a_fence_that_no_counter_has_is_survived() {
     let words: Vec<&str> = entry.split('|').collect();
     let attempt: u64 = words[1].parse().unwrap();
     for attempt in attempt..=attempt + 1 {
-        redis::cmd("PUBLISH").arg(words[4]).arg(format!("{attempt} {} 1 {token} job", u64::MAX)).exec(&mut connection).unwrap();
+        redis::cmd("PUBLISH")
+            .arg(words[4])
+            .arg(format!("{attempt} {} 1 {token} job", u64::MAX))
+            .exec(&mut connection)
+            .unwrap();
     }
     // A message is believed; what it does not do is end the thread.
     assert!(matches!(waiter.result(), Ok(None | Some(u64::MAX))));

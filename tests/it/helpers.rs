@@ -1,4 +1,5 @@
-//! What the behaviour tests share: clients, threads that hold, and a store that counts what is asked of it.
+//! What the behaviour tests share: clients, threads that hold, and a store that counts what is
+//! asked of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -7,7 +8,8 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, Release, StoreError, Token, Withdraw, Within,
+    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, Release,
+    StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
 
@@ -58,7 +60,8 @@ pub fn pttl(server: &Server, key: &str) -> i64 {
 
 /// Every key of the server, sorted.
 pub fn keys(server: &Server) -> Vec<String> {
-    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+    let mut keys: Vec<String> =
+        redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     keys.sort();
     keys
 }
@@ -114,7 +117,11 @@ impl<T: Send + 'static> Underway<T> {
 
     /// Starts `work`, and returns once one thread more waits for its local turn at this lock.
     #[track_caller]
-    pub fn behind(client: &Client, name: &str, work: impl FnOnce() -> T + Send + 'static) -> Underway<T> {
+    pub fn behind(
+        client: &Client,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Underway<T> {
         let before = client.waiting(name);
         let underway = Underway::start(work);
         eventually(SOON, || client.waiting(name) > before);
@@ -238,7 +245,10 @@ impl Notes {
     pub fn of(builder: ClientBuilder) -> (Client, Arc<Notes>) {
         let notes = Arc::new(Notes::default());
         let for_store = Arc::clone(&notes);
-        let client = builder.wrap(move |inner| Arc::new(Watched { inner, notes: Arc::clone(&for_store) })).build().unwrap();
+        let client = builder
+            .wrap(move |inner| Arc::new(Watched { inner, notes: Arc::clone(&for_store) }))
+            .build()
+            .unwrap();
         (client, notes)
     }
 
@@ -277,7 +287,11 @@ impl Notes {
     }
 
     fn around<R>(&self, asked: Asked, call: impl FnOnce() -> R) -> R {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), thread::current().id(), asked.clone()));
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((
+            Instant::now(),
+            thread::current().id(),
+            asked.clone(),
+        ));
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let before = self.before.lock().unwrap().clone();
         if let Some(hook) = before {
@@ -314,7 +328,9 @@ impl LeaseStore for Watched {
             let may = (what.may_be_sent)();
             self.notes.around(Asked::ReleaseIsSent, || may)
         };
-        self.notes.around(Asked::Release, || self.inner.release(&Release { may_be_sent: &may_be_sent, ..*what }, deadline))
+        self.notes.around(Asked::Release, || {
+            self.inner.release(&Release { may_be_sent: &may_be_sent, ..*what }, deadline)
+        })
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -333,7 +349,13 @@ impl LeaseStore for Watched {
         self.inner.has_conditions()
     }
 
-    fn wait_in(&self, ask: &Ask<'_>, condition: &str, release: Option<&Release<'_>>, leave: bool) -> Result<InCondition, StoreError> {
+    fn wait_in(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
         self.inner.wait_in(ask, condition, release, leave)
     }
 

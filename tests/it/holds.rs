@@ -1,4 +1,5 @@
-//! Holds: they belong to threads. Guards, `with`, threads that end while they hold, and forked children.
+//! Holds: they belong to threads. Guards, `with`, threads that end while they hold, and forked
+//! children.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,10 @@ use distlock::{Client, Layout, Lock, LockGuard, LockOptions, RedisLock};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
 use log::Level;
 
-use crate::helpers::{Elsewhere, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, on_another_thread};
+use crate::helpers::{
+    Elsewhere, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms,
+    on_another_thread,
+};
 use crate::logs;
 use crate::support::{Mode, Proxy, Server, eventually, in_own_process, within};
 
@@ -152,7 +156,10 @@ fn a_guard_that_finds_nothing_to_unlock_says_so_in_the_log() {
     let guard = lock.guard().unwrap();
     lock.unlock().unwrap();
     drop(guard);
-    assert_eq!(logs::lines(Level::Warn, &["holds-unlocked-by-hand", "nothing left to unlock"]).len(), 1);
+    assert_eq!(
+        logs::lines(Level::Warn, &["holds-unlocked-by-hand", "nothing left to unlock"]).len(),
+        1
+    );
     let guard = lock.guard().unwrap();
     lock.unlock().unwrap();
     assert!(error(guard.release()).is_not_held());
@@ -166,7 +173,10 @@ fn a_guard_that_finds_a_loss_says_so_in_the_log() {
     let guard = lock.guard().unwrap();
     assert!(lock.force_unlock().unwrap());
     drop(guard);
-    assert_eq!(logs::lines(Level::Warn, &["holds-lost-guard", "lost", "guard was dropped"]).len(), 1);
+    assert_eq!(
+        logs::lines(Level::Warn, &["holds-lost-guard", "lost", "guard was dropped"]).len(),
+        1
+    );
     assert!(!lock.is_held());
 }
 
@@ -258,7 +268,8 @@ fn what_a_thread_held_when_it_ended_is_released_at_once_and_said_in_the_log() {
     logs::keep();
     let server = Server::start();
     let (mine, other) = (client(&server), client(&server));
-    let ends: [(&str, fn()); 2] = [("holds-ended", || ()), ("holds-panicked", || panic!("planned"))];
+    let ends: [(&str, fn()); 2] =
+        [("holds-ended", || ()), ("holds-panicked", || panic!("planned"))];
     for (name, how) in ends {
         let lock = mine.lock(name);
         let told = mpsc::channel();
@@ -267,7 +278,10 @@ fn what_a_thread_held_when_it_ended_is_released_at_once_and_said_in_the_log() {
         // Of thirty seconds.
         within(..ms(5000), || assert!(other.lock(name).try_lock(SOON).unwrap()));
         assert!(!lock.is_held() && error(lock.unlock()).is_not_held());
-        assert_eq!(logs::lines(Level::Warn, &[name, "a thread ended while it held the lock"]).len(), 1);
+        assert_eq!(
+            logs::lines(Level::Warn, &[name, "a thread ended while it held the lock"]).len(),
+            1
+        );
         assert!(told.1.try_recv().is_err(), "released, not lost");
         drop(lock);
     }
@@ -338,7 +352,8 @@ fn a_thread_that_is_ending_cannot_lock_and_leaves_nothing_held() {
         fn drop(&mut self) {
             let (lock, told) = self.0.take().unwrap();
             let result = lock.try_lock(ms(500));
-            told.send(matches!(&result, Err(error) if error.is_unsupported()) || result.is_ok()).unwrap();
+            told.send(matches!(&result, Err(error) if error.is_unsupported()) || result.is_ok())
+                .unwrap();
             // Whatever it was told, a guard is the only honest way to be sure that nothing stays.
             let _ = lock.unlock();
         }
@@ -366,7 +381,8 @@ fn a_thread_that_is_ending_cannot_lock_and_leaves_nothing_held() {
 
 /// Runs `child` in a fork of this process, and gives its verdict back: what went wrong, or nothing.
 ///
-/// The child is a copy with one thread. It must end by `exit`: unwinding into the test harness, or dropping what the parent owns, would be wrong.
+/// The child is a copy with one thread. It must end by `exit`: unwinding into the test harness, or
+/// dropping what the parent owns, would be wrong.
 pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
     match fork::fork().unwrap() {
         Fork::Child => {
@@ -374,7 +390,8 @@ pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
             exit(verdict.map_or_else(i32::from, |()| 0));
         }
         Fork::Parent(child) => {
-            // A child that hangs would hang the test, and outlive it: it is given time, and then ended.
+            // A child that hangs would hang the test, and outlive it: it is given time, and then
+            // ended.
             let mut status = None;
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 eventually(SOON * 2, || {
@@ -408,7 +425,8 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
         let token = get(&server, "job");
         let (requests, connections) = (proxy.requests(), proxy.accepted());
         let in_child = (guard, client.clone(), lock.clone());
-        // The parent's copies go on; the child drops its own, each of which does something in the process that made them.
+        // The parent's copies go on; the child drops its own, each of which does something in the
+        // process that made them.
         let in_child = RefCell::new(Some(in_child));
         forked(|| {
             let (guard, client, lock) = in_child.take().ok_or(1)?;
@@ -417,12 +435,19 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
             check(4, lock.unlock().is_err())?;
             check(5, !lock.is_held() && lock.unlock().is_err_and(|error| error.is_not_held()))?;
             check(6, guard.release().is_err())?;
-            check(7, client.ping().is_err() && client.lock("new").try_lock(Duration::ZERO).is_err())?;
+            check(
+                7,
+                client.ping().is_err() && client.lock("new").try_lock(Duration::ZERO).is_err(),
+            )?;
             check(8, client.close(ms(100)).is_ok())?;
             drop((client, lock));
             Ok(())
         });
-        assert_eq!((proxy.requests(), proxy.accepted()), (requests, connections), "the child said something");
+        assert_eq!(
+            (proxy.requests(), proxy.accepted()),
+            (requests, connections),
+            "the child said something"
+        );
         assert_eq!(get(&server, "job"), token);
         assert!(lock.is_valid() && lock.hold_count() == 1);
         lock.unlock().unwrap();
@@ -436,112 +461,131 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
 
 #[test]
 fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
-    in_own_process("holds::a_forked_child_that_exits_while_its_parent_holds_releases_nothing", || {
-        let server = Server::start();
-        let proxy = Proxy::start(server.port());
-        let client = Client::open(&proxy.url()).unwrap();
-        let lock = client.lock_with("job", lease(ms(1200))).unwrap();
-        let told = mpsc::channel();
-        lock.on_lost(move |_| told.0.send(()).unwrap());
-        let _guard = lock.guard().unwrap();
-        // exit() runs the destructors of this thread's locals in the child: the parent's holds are there.
-        forked(|| check(1, lock.is_held()));
-        let token = get(&server, "job");
-        // The parent's renewal goes on over its own connection.
-        thread::sleep(ms(2000));
-        assert!(lock.is_valid() && token.is_some() && get(&server, "job") == token);
-        assert!(told.1.try_recv().is_err());
-    });
+    in_own_process(
+        "holds::a_forked_child_that_exits_while_its_parent_holds_releases_nothing",
+        || {
+            let server = Server::start();
+            let proxy = Proxy::start(server.port());
+            let client = Client::open(&proxy.url()).unwrap();
+            let lock = client.lock_with("job", lease(ms(1200))).unwrap();
+            let told = mpsc::channel();
+            lock.on_lost(move |_| told.0.send(()).unwrap());
+            let _guard = lock.guard().unwrap();
+            // exit() runs the destructors of this thread's locals in the child: the parent's holds
+            // are there.
+            forked(|| check(1, lock.is_held()));
+            let token = get(&server, "job");
+            // The parent's renewal goes on over its own connection.
+            thread::sleep(ms(2000));
+            assert!(lock.is_valid() && token.is_some() && get(&server, "job") == token);
+            assert!(told.1.try_recv().is_err());
+        },
+    );
 }
 
 #[test]
 fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds() {
-    in_own_process("holds::a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds", || {
-        let server = Server::start();
-        let url = server.url();
-        let client = client(&server);
-        let lock = client.lock("job");
-        lock.lock().unwrap();
-        let holder = Elsewhere::holds(&client.lock("other"));
-        forked(|| {
-            let own = Client::open(&url).map_err(|_| 1)?;
-            check(2, own.lock("job").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
-            check(3, own.lock("other").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
-            let free = own.lock_with("free", lease(ms(1200))).map_err(|_| 4)?;
-            let guard = free.guard().map_err(|_| 5)?;
-            // Its renewal runs on a thread of the child.
-            thread::sleep(ms(2000));
-            check(6, guard.is_valid())?;
-            check(7, guard.release().is_ok())?;
-            check(8, own.close(SOON).is_ok())
-        });
-        assert!(lock.is_valid());
-        lock.unlock().unwrap();
-        holder.unlock().unwrap();
-        assert_eq!(get(&server, "free"), None);
-    });
+    in_own_process(
+        "holds::a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds",
+        || {
+            let server = Server::start();
+            let url = server.url();
+            let client = client(&server);
+            let lock = client.lock("job");
+            lock.lock().unwrap();
+            let holder = Elsewhere::holds(&client.lock("other"));
+            forked(|| {
+                let own = Client::open(&url).map_err(|_| 1)?;
+                check(2, own.lock("job").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
+                check(3, own.lock("other").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
+                let free = own.lock_with("free", lease(ms(1200))).map_err(|_| 4)?;
+                let guard = free.guard().map_err(|_| 5)?;
+                // Its renewal runs on a thread of the child.
+                thread::sleep(ms(2000));
+                check(6, guard.is_valid())?;
+                check(7, guard.release().is_ok())?;
+                check(8, own.close(SOON).is_ok())
+            });
+            assert!(lock.is_valid());
+            lock.unlock().unwrap();
+            holder.unlock().unwrap();
+            assert_eq!(get(&server, "free"), None);
+        },
+    );
 }
 
 #[test]
 fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing() {
-    in_own_process("holds::a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing", || {
-        let client = memory();
-        let lock = client.lock("job");
-        lock.lock().unwrap();
-        let done = AtomicBool::new(false);
-        thread::scope(|scope| {
-            // They are in the book of leases nearly all the time, and so at the moment of many a fork.
-            for name in ["a", "b"] {
-                let (busy, done) = (client.lock(name), &done);
-                scope.spawn(move || {
-                    while !done.load(Ordering::SeqCst) {
-                        busy.with(|_| ()).unwrap();
-                    }
-                });
-            }
-            let forks = catch_unwind(AssertUnwindSafe(|| {
-                for _ in 0..100 {
-                    forked(|| check(1, lock.is_held()));
-                    // With more time than a child is given, so that a child which waits is always found waiting.
-                    forked(|| check(1, client.close(SOON * 3).is_ok()));
-                    forked(|| check(1, lock.unlock().is_err_and(|error| error.is_unsupported())));
+    in_own_process(
+        "holds::a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing",
+        || {
+            let client = memory();
+            let lock = client.lock("job");
+            lock.lock().unwrap();
+            let done = AtomicBool::new(false);
+            thread::scope(|scope| {
+                // They are in the book of leases nearly all the time, and so at the moment of many
+                // a fork.
+                for name in ["a", "b"] {
+                    let (busy, done) = (client.lock(name), &done);
+                    scope.spawn(move || {
+                        while !done.load(Ordering::SeqCst) {
+                            busy.with(|_| ()).unwrap();
+                        }
+                    });
                 }
-            }));
-            done.store(true, Ordering::SeqCst);
-            forks.unwrap();
-        });
-        lock.unlock().unwrap();
-    });
+                let forks = catch_unwind(AssertUnwindSafe(|| {
+                    for _ in 0..100 {
+                        forked(|| check(1, lock.is_held()));
+                        // With more time than a child is given, so that a child which waits is
+                        // always found waiting.
+                        forked(|| check(1, client.close(SOON * 3).is_ok()));
+                        forked(|| {
+                            check(1, lock.unlock().is_err_and(|error| error.is_unsupported()))
+                        });
+                    }
+                }));
+                done.store(true, Ordering::SeqCst);
+                forks.unwrap();
+            });
+            lock.unlock().unwrap();
+        },
+    );
 }
 
 #[test]
 fn a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn() {
-    in_own_process("holds::a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn", || {
-        let server = Server::start();
-        let client = client(&server);
-        let (lock, held) = (client.lock("job"), client.lock("held"));
-        held.lock().unwrap();
-        let holder = Elsewhere::holds(&lock);
-        // One more waits behind each: a lease could be handed to it, in the memory of the child.
-        let behind = ["job", "held"].map(|name| {
-            let lock = client.lock(name);
-            Underway::behind(&client, name, move || lock.lock().and_then(|()| lock.unlock()))
-        });
-        let unsupported = |result: distlock::Result<()>| result.is_err_and(|error| error.is_unsupported());
-        for _ in 0..20 {
-            forked(|| {
-                check(1, unsupported(lock.lock()))?;
-                check(2, unsupported(lock.try_lock(SOON).map(drop)))?;
-                check(3, unsupported(held.extend(SOON)))?;
-                check(4, unsupported(held.unlock()))?;
-                check(5, unsupported(client.lock("new").lock()))?;
-                check(6, unsupported(client.ping()) && unsupported(lock.is_locked().map(drop)))
+    in_own_process(
+        "holds::a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn",
+        || {
+            let server = Server::start();
+            let client = client(&server);
+            let (lock, held) = (client.lock("job"), client.lock("held"));
+            held.lock().unwrap();
+            let holder = Elsewhere::holds(&lock);
+            // One more waits behind each: a lease could be handed to it, in the memory of the
+            // child.
+            let behind = ["job", "held"].map(|name| {
+                let lock = client.lock(name);
+                Underway::behind(&client, name, move || lock.lock().and_then(|()| lock.unlock()))
             });
-        }
-        holder.unlock().unwrap();
-        held.unlock().unwrap();
-        behind.into_iter().for_each(|waiter| waiter.result().unwrap());
-    });
+            let unsupported =
+                |result: distlock::Result<()>| result.is_err_and(|error| error.is_unsupported());
+            for _ in 0..20 {
+                forked(|| {
+                    check(1, unsupported(lock.lock()))?;
+                    check(2, unsupported(lock.try_lock(SOON).map(drop)))?;
+                    check(3, unsupported(held.extend(SOON)))?;
+                    check(4, unsupported(held.unlock()))?;
+                    check(5, unsupported(client.lock("new").lock()))?;
+                    check(6, unsupported(client.ping()) && unsupported(lock.is_locked().map(drop)))
+                });
+            }
+            holder.unlock().unwrap();
+            held.unlock().unwrap();
+            behind.into_iter().for_each(|waiter| waiter.result().unwrap());
+        },
+    );
 }
 
 #[test]
@@ -565,29 +609,33 @@ fn a_handle_with_other_options_unlocks_and_does_nothing_else() {
 
 #[test]
 fn a_forked_childs_own_client_connects_though_its_parent_was_connecting() {
-    in_own_process("holds::a_forked_childs_own_client_connects_though_its_parent_was_connecting", || {
-        let server = Server::start();
-        let proxy = Proxy::start(server.port());
-        let url = proxy.url();
-        let parent = Client::open(&url).unwrap();
-        // The thread of its pool stands still from then on: what that locks while it starts is r2d2's, and no client's of ours.
-        parent.ping().unwrap();
-        proxy.set_mode(Mode::Silent);
-        proxy.cut_all();
-        let accepted = proxy.accepted();
-        let trying = Underway::start({
-            let lock = parent.lock("job");
-            move || lock.try_lock(ms(1_500))
-        });
-        eventually(SOON, || proxy.accepted() > accepted);
-        // A new connection is answered from now on; the parent's is not.
-        proxy.set_mode(Mode::Forward);
-        forked(|| {
-            let own = Client::open(&url).map_err(|_| 1)?;
-            check(2, own.lock("child").try_lock(SOON).is_ok_and(|locked| locked))
-        });
-        let _ = trying.result();
-    });
+    in_own_process(
+        "holds::a_forked_childs_own_client_connects_though_its_parent_was_connecting",
+        || {
+            let server = Server::start();
+            let proxy = Proxy::start(server.port());
+            let url = proxy.url();
+            let parent = Client::open(&url).unwrap();
+            // The thread of its pool stands still from then on: what that locks while it starts is
+            // r2d2's, and no client's of ours.
+            parent.ping().unwrap();
+            proxy.set_mode(Mode::Silent);
+            proxy.cut_all();
+            let accepted = proxy.accepted();
+            let trying = Underway::start({
+                let lock = parent.lock("job");
+                move || lock.try_lock(ms(1_500))
+            });
+            eventually(SOON, || proxy.accepted() > accepted);
+            // A new connection is answered from now on; the parent's is not.
+            proxy.set_mode(Mode::Forward);
+            forked(|| {
+                let own = Client::open(&url).map_err(|_| 1)?;
+                check(2, own.lock("child").try_lock(SOON).is_ok_and(|locked| locked))
+            });
+            let _ = trying.result();
+        },
+    );
 }
 
 #[test]

@@ -11,15 +11,21 @@ use crate::helpers::{SOON, Underway, ms};
 use crate::support::{Fault, Rule, Server, eventually};
 
 fn inboxes(server: &Server) -> Vec<String> {
-    redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap()
+    redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut server.connection())
+        .unwrap()
 }
 
 fn listeners(server: &Server, inbox: &str) -> usize {
-    let (_, count): (String, usize) = redis::cmd("PUBSUB").arg("NUMSUB").arg(inbox).query(&mut server.connection()).unwrap();
+    let (_, count): (String, usize) =
+        redis::cmd("PUBSUB").arg("NUMSUB").arg(inbox).query(&mut server.connection()).unwrap();
     count
 }
 
-/// Breaks the stream once, while messages come so often that no read of it ever runs into its time limit.
+/// Breaks the stream once, while messages come so often that no read of it ever runs into its time
+/// limit.
 fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
     let (server, proxy) = through_proxy();
     let holder = Client::open(&server.url()).unwrap();
@@ -45,12 +51,18 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
         let (inbox, channel) = (&inbox, inbox.clone());
         scope.spawn(move || {
             while is_quiet.recv_timeout(ms(50)) == Err(RecvTimeoutError::Timeout) {
-                redis::cmd("PUBLISH").arg(&channel).arg("for nobody").exec(&mut connection).unwrap();
+                redis::cmd("PUBLISH")
+                    .arg(&channel)
+                    .arg("for nobody")
+                    .exec(&mut connection)
+                    .unwrap();
             }
         });
         eventually(SOON, || listeners(&server, inbox) == 2);
         // This layout has a channel for each lock, too.
-        eventually(SOON, || layout == Layout::Plain || listeners(&server, "redisson_lock__channel:{job}") == 2);
+        eventually(SOON, || {
+            layout == Layout::Plain || listeners(&server, "redisson_lock__channel:{job}") == 2
+        });
         let released = Instant::now();
         holder.unlock().unwrap();
         let entered = waiter.result();
@@ -71,7 +83,9 @@ fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
 
 #[test]
 fn a_reader_that_waits_for_a_confirmation_that_was_lost_is_replaced() {
-    let of_the_lock = |command: &[Vec<u8>]| command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"));
+    let of_the_lock = |command: &[Vec<u8>]| {
+        command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"))
+    };
     let lost = Rule::on("SUBSCRIBE", Fault::SwallowReply).when(of_the_lock).next(1);
     a_broken_stream_is_given_up(lost, Layout::Redisson);
 }

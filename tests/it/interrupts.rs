@@ -5,12 +5,18 @@ use std::time::{Duration, Instant};
 
 use distlock::{Interrupt, Lock, LockOptions, Queue, RedisLock};
 
-use crate::helpers::{Elsewhere, SOON, Underway, client, delete, error, is_free, keys, memory, ms, put};
+use crate::helpers::{
+    Elsewhere, SOON, Underway, client, delete, error, is_free, keys, memory, ms, put,
+};
 use crate::support::{Server, eventually, within};
 
 /// Both ways to wait that an interrupt can end.
 fn interruptible(lock: &RedisLock, interrupt: &Interrupt, timed: bool) -> distlock::Result<()> {
-    if timed { lock.try_lock_interruptibly(SOON * 3, interrupt).map(|locked| assert!(locked)) } else { lock.lock_interruptibly(interrupt) }
+    if timed {
+        lock.try_lock_interruptibly(SOON * 3, interrupt).map(|locked| assert!(locked))
+    } else {
+        lock.lock_interruptibly(interrupt)
+    }
 }
 
 #[test]
@@ -21,7 +27,12 @@ fn without_an_interrupt_it_locks_like_any_other() {
     assert!(lock.try_lock_interruptibly(Duration::ZERO, &interrupt).unwrap());
     assert_eq!(lock.hold_count(), 2);
     let holder_in_the_way = thread::scope(|scope| {
-        scope.spawn(|| within(ms(50)..SOON, || lock.try_lock_interruptibly(ms(50), &interrupt).unwrap())).join().unwrap()
+        scope
+            .spawn(|| {
+                within(ms(50)..SOON, || lock.try_lock_interruptibly(ms(50), &interrupt).unwrap())
+            })
+            .join()
+            .unwrap()
     });
     assert!(!holder_in_the_way);
     lock.unlock().unwrap();
@@ -48,23 +59,30 @@ fn an_interrupt_before_the_wait_ends_it_before_anything_is_sent() {
 #[test]
 fn an_interrupt_ends_the_wait_for_the_server() {
     let server = Server::start();
-    for (queue, timed) in [(Queue::Fifo, false), (Queue::Fifo, true), (Queue::None, false), (Queue::None, true)] {
+    for (queue, timed) in
+        [(Queue::Fifo, false), (Queue::Fifo, true), (Queue::None, false), (Queue::None, true)]
+    {
         put(&server, "job", "somebody", SOON * 6);
         let client = client(&server);
         let lock = client.lock_with("job", LockOptions::new().queue(queue)).unwrap();
         let interrupt = Interrupt::new();
         let waiter = {
             let (lock, interrupt) = (lock.clone(), interrupt.clone());
-            Underway::start(move || (interruptible(&lock, &interrupt, timed), lock.is_held(), Instant::now()))
+            Underway::start(move || {
+                (interruptible(&lock, &interrupt, timed), lock.is_held(), Instant::now())
+            })
         };
-        eventually(SOON, || server.command_count("set") + server.command_count("evalsha") > 0 && !waiter.is_done());
+        eventually(SOON, || {
+            server.command_count("set") + server.command_count("evalsha") > 0 && !waiter.is_done()
+        });
         thread::sleep(ms(30));
         let interrupted_at = Instant::now();
         interrupt.interrupt();
         let (ended, held, ended_at) = waiter.result();
         assert!(error(ended).is_interrupted() && !held);
         assert!(ended_at - interrupted_at < ms(2000));
-        // Nobody waits any more, here or there: the next holder's release finds nobody to hand the lock to.
+        // Nobody waits any more, here or there: the next holder's release finds nobody to hand the
+        // lock to.
         delete(&server, "job");
         eventually(SOON, || keys(&server).is_empty());
         thread::sleep(ms(60));
@@ -102,7 +120,9 @@ fn an_interrupt_ends_only_the_waits_that_were_given_it() {
     let (one, two) = (Interrupt::new(), Interrupt::new());
     let start = |interrupt: &Interrupt| {
         let (lock, interrupt) = (lock.clone(), interrupt.clone());
-        Underway::behind(&client, "job", move || lock.lock_interruptibly(&interrupt).and_then(|()| lock.unlock()))
+        Underway::behind(&client, "job", move || {
+            lock.lock_interruptibly(&interrupt).and_then(|()| lock.unlock())
+        })
     };
     // One interrupt ends any number of waits, wherever they stand in the line.
     let (first, other, last) = (start(&one), start(&two), start(&one));
@@ -164,7 +184,9 @@ fn interrupts_race_with_grants_and_nothing_stays_held() {
         let interrupt = Interrupt::new();
         let waiter = {
             let (lock, interrupt) = (lock.clone(), interrupt.clone());
-            Underway::behind(&client, "job", move || lock.lock_interruptibly(&interrupt).and_then(|()| lock.unlock()))
+            Underway::behind(&client, "job", move || {
+                lock.lock_interruptibly(&interrupt).and_then(|()| lock.unlock())
+            })
         };
         let release = thread::spawn(|| holder.unlock().unwrap());
         thread::sleep(Duration::from_micros(u64::from(round) * 7));

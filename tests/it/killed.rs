@@ -1,4 +1,5 @@
-//! Waiters that are killed with SIGKILL, as real processes: while they queue, just after they were granted the lock, and while they cancel.
+//! Waiters that are killed with SIGKILL, as real processes: while they queue, just after they were
+//! granted the lock, and while they cancel.
 
 use std::thread;
 use std::time::Instant;
@@ -18,7 +19,8 @@ const IN_CONDITION: &str = "condition";
 /// Sooner than any waiter asks by itself.
 const AT_ONCE: std::time::Duration = ms(900);
 
-/// Starts this very test again in a process of its own, which waits for the lock until `patience` (ms) is over, and then stays.
+/// Starts this very test again in a process of its own, which waits for the lock until `patience`
+/// (ms) is over, and then stays.
 fn another_process(test: &str, url: &str, patience: impl std::fmt::Display) -> Guarded {
     let dir = tempfile::tempdir().unwrap();
     let role = format!("{ROLE}={patience} {url}");
@@ -44,7 +46,8 @@ fn wait_if_started_for_that() {
     process::exit(1);
 }
 
-/// The scene: this process holds the lock, the process that will be killed waits first, and a client of ours second.
+/// The scene: this process holds the lock, the process that will be killed waits first, and a
+/// client of ours second.
 struct Scene {
     server: Server,
     held: LockGuard,
@@ -81,7 +84,11 @@ fn waiters(server: &Server) -> Vec<String> {
 }
 
 fn inboxes(server: &Server) -> usize {
-    let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap();
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut server.connection())
+        .unwrap();
     channels.len()
 }
 
@@ -90,7 +97,13 @@ fn a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once() {
     wait_if_started_for_that();
     let server = Server::start();
     let url = server.url();
-    let start = || another_process("killed::a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once", &url, 60_000);
+    let start = || {
+        another_process(
+            "killed::a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once",
+            &url,
+            60_000,
+        )
+    };
     let (scene, mut process) = Scene::new(server, start);
     process.signal("KILL");
     eventually(SOON, || inboxes(&scene.server) == 1);
@@ -105,7 +118,8 @@ fn a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_le
     wait_if_started_for_that();
     let server = Server::start();
     let url = server.url();
-    let test = "killed::a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease";
+    let test =
+        "killed::a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease";
     let (scene, mut process) = Scene::new(server, || another_process(test, &url, 60_000));
     // It hears, and does nothing any more: killed between the grant and its first step.
     process.stop();
@@ -123,7 +137,8 @@ fn a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_onc
     wait_if_started_for_that();
     let (server, proxy) = through_proxy();
     let withdrawal = proxy.add(withdrawal());
-    let test = "killed::a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_once";
+    let test =
+        "killed::a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_once";
     let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
     let held = withdrawal.wait_held(SOON);
     process.signal("KILL");
@@ -147,7 +162,8 @@ fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was
     wait_if_started_for_that();
     let (server, proxy) = through_proxy();
     let withdrawal = proxy.add(withdrawal());
-    let test = "killed::a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_killed";
+    let test = "killed::\
+                a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_killed";
     let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
     let held = withdrawal.wait_held(SOON);
     // It has given up, and the server does not know it yet.
@@ -166,7 +182,11 @@ fn in_a_condition(server: &Server, test: &str) -> (Guarded, RedisLock, Underway<
     let in_line = |count: u32| {
         eventually(SOON, || {
             let mut connection = server.connection();
-            redis::cmd("ZCARD").arg("{a}:condition:news:queue").query::<u32>(&mut connection).unwrap() == count
+            redis::cmd("ZCARD")
+                .arg("{a}:condition:news:queue")
+                .query::<u32>(&mut connection)
+                .unwrap()
+                == count
         });
     };
     let process = another_process(test, &server.url(), IN_CONDITION);
@@ -187,7 +207,8 @@ fn in_a_condition(server: &Server, test: &str) -> (Guarded, RedisLock, Underway<
 fn a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over";
+    let test =
+        "killed::a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.signal("KILL");
     eventually(SOON, || inboxes(&server) == 1);
@@ -201,7 +222,8 @@ fn a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over()
 fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another";
+    let test = "killed::\
+                a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -219,13 +241,15 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_a
 fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another";
+    let test = "killed::\
+                a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     let guard = lock.guard().unwrap();
     lock.new_condition("news").unwrap().notify_one().unwrap();
     // It has heard, and asks for the lock.
     eventually(SOON, || {
-        let entries: Vec<String> = redis::cmd("HVALS").arg("{a}:waiters").query(&mut server.connection()).unwrap();
+        let entries: Vec<String> =
+            redis::cmd("HVALS").arg("{a}:waiters").query(&mut server.connection()).unwrap();
         entries.len() == 1 && entries[0].split('|').nth(5) == Some("")
     });
     process.signal("KILL");
@@ -240,7 +264,8 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notifica
 fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another";
+    let test = "killed::\
+                a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -257,5 +282,6 @@ fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_
 fn withdrawal() -> Rule {
     // EVALSHA hash 4 lock fence queue waiters token condition
     const WORDS: usize = 9;
-    Rule::on("EVALSHA", Fault::HoldRequest).when(|words| words.len() == WORDS && words[WORDS - 1].is_empty())
+    Rule::on("EVALSHA", Fault::HoldRequest)
+        .when(|words| words.len() == WORDS && words[WORDS - 1].is_empty())
 }

@@ -1,10 +1,13 @@
-//! The layers: who may use whom, and what every file looks like. The checker itself is tested on small texts at the end.
+//! The layers: who may use whom, and what every file looks like. The checker itself is tested on
+//! small texts at the end.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 400;
+/// In columns. A row of a table in a doc comment cannot be broken.
+const LONGEST_LINE: usize = 100;
 
 /// What each layer, and each file at the top, may name after `crate::`. Arrows point down.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -19,13 +22,29 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rate_limiter", &["base", "lease", "local", "store"]),
     ("client", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "rate_limiter"]),
     // Module lines and re-exports: everything; documentation: nothing.
-    ("lib", &["base", "lease", "local", "store", "lock", "guard", "redis_lock", "condition", "rate_limiter", "client", "guide"]),
+    (
+        "lib",
+        &[
+            "base",
+            "lease",
+            "local",
+            "store",
+            "lock",
+            "guard",
+            "redis_lock",
+            "condition",
+            "rate_limiter",
+            "client",
+            "guide",
+        ],
+    ),
     ("guide", &[]),
 ];
 
-/// The only two lines outside `src/store` that name redis and r2d2: a pool that the program has, and its own commands.
+/// The only two lines outside `src/store` that name redis and r2d2: a pool that the program has,
+/// and its own commands.
 const CLIENTS_SIGNATURES: [&str; 2] = [
-    "pub fn execute<T>(&self, mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>) -> Result<T> {",
+    "mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>,",
     "pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {",
 ];
 
@@ -38,6 +57,9 @@ fn problems(path: &str, text: &str) -> Vec<String> {
     if text.lines().count() > LONGEST_FILE {
         problems.push(format!("has more than {LONGEST_FILE} lines"));
     }
+    let is_row = |line: &str| line.starts_with("//! |") || line.trim_start().starts_with("/// |");
+    let wide = |line: &&str| line.chars().count() > LONGEST_LINE && !is_row(line);
+    problems.extend(text.lines().filter(wide).map(|line| format!("has a wide line: {line}")));
     let layer = path.split('/').next().unwrap().trim_end_matches(".rs");
     let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == layer) else {
         problems.push("belongs to no layer: say in MAY_USE what it may use".to_owned());
@@ -59,10 +81,15 @@ fn problems(path: &str, text: &str) -> Vec<String> {
     problems
 }
 
-/// The first names after `crate::`, also where `super::` leads out of the file's own module up to the top.
+/// The first names after `crate::`, also where `super::` leads out of the file's own module up to
+/// the top.
 fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
     let own = Path::new(path).with_extension("");
-    let own: Vec<&str> = own.iter().map(|part| part.to_str().unwrap()).filter(|part| *part != "mod" && *part != "lib").collect();
+    let own: Vec<&str> = own
+        .iter()
+        .map(|part| part.to_str().unwrap())
+        .filter(|part| *part != "mod" && *part != "lib")
+        .collect();
     let words = words(code);
     let mut used = BTreeSet::new();
     // Where each inline module ends, by its depth in braces.
@@ -82,7 +109,8 @@ fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
                 }
                 depth = depth.saturating_sub(1);
             }
-            // `pub(super)` and `pub(in crate::x)` name no more than their own branch; only paths count.
+            // `pub(super)` and `pub(in crate::x)` name no more than their own branch; only paths
+            // count.
             "crate" | "super" if words.get(at + 1) == Some(&"::") => {
                 let mut levels = own.len() + inline.len();
                 if words[at] == "crate" {
@@ -134,7 +162,9 @@ fn names_redis(code: &str) -> bool {
     words.iter().enumerate().any(|(at, word)| {
         let named = ["redis", "r2d2"].contains(word);
         let path_goes_on = words.get(at + 1) == Some(&"::");
-        let imported = at > 0 && ["use", "crate", "as", "{", ","].contains(&words[at - 1]) && words.contains(&"use");
+        let imported = at > 0
+            && ["use", "crate", "as", "{", ","].contains(&words[at - 1])
+            && words.contains(&"use");
         named && (path_goes_on || imported)
     })
 }
@@ -227,7 +257,10 @@ fn the_crate_docs_list_every_warning() {
     let of_file = |file: PathBuf| fs::read_to_string(file).unwrap().matches("log::warn!(").count();
     let warnings: usize = source_files(&root).into_iter().map(of_file).sum();
     let docs = fs::read_to_string(root.join("lib.rs")).unwrap();
-    let row = docs.lines().find_map(|line| line.strip_prefix("//! | warn | ")).expect("a row for warnings");
+    let row = docs
+        .lines()
+        .find_map(|line| line.strip_prefix("//! | warn | "))
+        .expect("a row for warnings");
     assert_eq!(row.split(';').count(), warnings, "{row}");
 }
 
@@ -240,7 +273,9 @@ fn every_file_keeps_to_its_layer() {
     for file in files {
         let path = file.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
         let text = fs::read_to_string(&file).unwrap();
-        found.extend(problems(&path, &text).into_iter().map(|problem| format!("src/{path} {problem}")));
+        found.extend(
+            problems(&path, &text).into_iter().map(|problem| format!("src/{path} {problem}")),
+        );
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -248,9 +283,14 @@ fn every_file_keeps_to_its_layer() {
 #[test]
 fn the_client_still_has_the_two_signatures_that_it_is_allowed() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let client = ["client.rs", "client/builder.rs"].map(|file| fs::read_to_string(src.join(file)).unwrap()).concat();
+    let client = ["client.rs", "client/builder.rs"]
+        .map(|file| fs::read_to_string(src.join(file)).unwrap())
+        .concat();
     for signature in CLIENTS_SIGNATURES {
-        assert!(client.lines().any(|line| line.trim() == signature), "an exception that nobody needs: {signature}");
+        assert!(
+            client.lines().any(|line| line.trim() == signature),
+            "an exception that nobody needs: {signature}"
+        );
     }
 }
 
@@ -268,9 +308,17 @@ fn assert_clean(path: &str, code: &str) {
 #[test]
 fn a_planted_use_of_a_higher_layer_is_found() {
     assert_found("base/bell.rs", "use crate::lease::Lease;", "base must not use lease");
-    assert_found("lease/renewal.rs", "use crate::{base::clock::Clock, store::{Node, Pool}};", "lease must not use store");
+    assert_found(
+        "lease/renewal.rs",
+        "use crate::{base::clock::Clock, store::{Node, Pool}};",
+        "lease must not use store",
+    );
     assert_found("lease/renewal.rs", "fn f() { crate::local::f() }", "lease must not use local");
-    assert_found("local/turn.rs", "use crate::redis_lock::RedisLock;", "local must not use redis_lock");
+    assert_found(
+        "local/turn.rs",
+        "use crate::redis_lock::RedisLock;",
+        "local must not use redis_lock",
+    );
     assert_found("store/plain.rs", "use crate::local::turn::Turn;", "store must not use local");
     assert_found("redis_lock.rs", "use crate::store::Backend;", "redis_lock must not use store");
     assert_found("lock.rs", "use crate::lease::Lease;", "lock must not use lease");
@@ -282,9 +330,16 @@ fn a_planted_use_of_a_higher_layer_is_found() {
 fn a_planted_use_by_super_is_found() {
     assert_found("lease/mod.rs", "use super::store::Node;", "lease must not use store");
     assert_found("lease/token.rs", "use super::super::local::Names;", "lease must not use local");
-    assert_found("store/mod.rs", "mod tests { use super::super::client::Client; }", "store must not use client");
+    assert_found(
+        "store/mod.rs",
+        "mod tests { use super::super::client::Client; }",
+        "store must not use client",
+    );
     assert_found("lock.rs", "fn f() { super::client::f() }", "lock must not use client");
-    assert_clean("lease/token.rs", "use super::store::LeaseStore;\nmod tests { use super::super::key::Key; use super::*; }");
+    assert_clean(
+        "lease/token.rs",
+        "use super::store::LeaseStore;\nmod tests { use super::super::key::Key; use super::*; }",
+    );
     assert_clean("store/mod.rs", "pub(super) struct S;\nmod tests { fn f() { { super::g() } } }");
     assert_clean("client.rs", "mod testing { use super::Client; use crate::base::error::Result; }");
 }
@@ -303,15 +358,32 @@ fn a_planted_redis_is_found() {
 
 #[test]
 fn comments_and_strings_are_no_uses() {
-    assert_clean("base/error.rs", "/// See [`x`](crate::Interrupt) and redis::Value.\n/* crate::lease::x\n redis::y */");
-    assert_clean("base/error.rs", "const X: &str = \"\\\"crate::lease redis::Value // \"; // crate::local::x");
-    assert_clean("base/error.rs", "const X: &str = r#\"a \"crate::lease::x\" b\"#; const C: char = '\"'; fn f<'a>(x: &'a str) {}");
-    assert_found("base/error.rs", "const C: char = '\"'; use crate::lease::Lease; const D: char = '\\'';", "base must not use lease");
+    assert_clean(
+        "base/error.rs",
+        "/// See [`x`](crate::Interrupt) and redis::Value.\n/* crate::lease::x\n redis::y */",
+    );
+    assert_clean(
+        "base/error.rs",
+        "const X: &str = \"\\\"crate::lease redis::Value // \"; // crate::local::x",
+    );
+    assert_clean(
+        "base/error.rs",
+        "const X: &str = r#\"a \"crate::lease::x\" b\"#; \
+         const C: char = '\"'; fn f<'a>(x: &'a str) {}",
+    );
+    assert_found(
+        "base/error.rs",
+        "const C: char = '\"'; use crate::lease::Lease; const D: char = '\\'';",
+        "base must not use lease",
+    );
 }
 
 #[test]
 fn a_file_that_is_too_long_or_has_no_doc_or_no_place_is_found() {
     assert_found("base/error.rs", &"\n".repeat(LONGEST_FILE), "more than 400 lines");
+    assert_found("base/error.rs", &"x".repeat(LONGEST_LINE + 1), "a wide line");
+    assert_clean("base/error.rs", &"ä".repeat(LONGEST_LINE));
+    assert_clean("base/error.rs", &format!("    /// | {} |", "x".repeat(LONGEST_LINE)));
     assert!(problems("base/error.rs", "// A comment.\n")[0].contains("module doc"));
     assert_found("elsewhere/new.rs", "", "belongs to no layer");
     assert_found("new.rs", "", "belongs to no layer");

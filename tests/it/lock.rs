@@ -1,4 +1,5 @@
-//! Locking: who waits for whom, in which order, for how long, and what travels to the server meanwhile.
+//! Locking: who waits for whom, in which order, for how long, and what travels to the server
+//! meanwhile.
 
 use std::collections::HashSet;
 use std::sync::mpsc;
@@ -7,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use distlock::{Client, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
 
-use crate::helpers::{Asked, Elsewhere, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease, memory, ms};
+use crate::helpers::{
+    Asked, Elsewhere, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease,
+    memory, ms,
+};
 use crate::helpers::{on_another_thread, pttl, put};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
@@ -124,9 +128,13 @@ fn a_wait_without_limit_is_one() {
 #[test]
 fn waits_of_any_length_are_accepted() {
     let lock = memory().lock("job");
-    for timeout in
-        [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(u64::MAX / 2), Duration::from_secs(u64::MAX), Duration::MAX]
-    {
+    for timeout in [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_secs(u64::MAX / 2),
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ] {
         assert!(lock.try_lock(timeout).unwrap());
         lock.unlock().unwrap();
     }
@@ -172,7 +180,8 @@ fn locks_of_one_client_do_not_wait_for_each_other() {
     waiter.result().unwrap();
 }
 
-/// Has `count` threads queue one after the other, releases, and returns the order in which they got the lock.
+/// Has `count` threads queue one after the other, releases, and returns the order in which they got
+/// the lock.
 fn order_of_service(client: &Client, lock: &RedisLock, count: usize) -> Vec<usize> {
     let holder = Elsewhere::holds(lock);
     let (served, order) = mpsc::channel();
@@ -203,10 +212,16 @@ fn threads_of_one_process_are_served_first_come_first_served() {
     let client = client(&server);
     for hand_offs in [16, 2, 0] {
         let lock = client.lock_with("job", LockOptions::new().local_hand_offs(hand_offs)).unwrap();
-        assert_eq!(order_of_service(&client, &lock, 9), expected, "with {hand_offs} hand-offs in a row");
+        assert_eq!(
+            order_of_service(&client, &lock, 9),
+            expected,
+            "with {hand_offs} hand-offs in a row"
+        );
     }
     // Also where leases are never handed on, and where threads ask for different things.
-    let lock = client.lock_with("job", LockOptions::new().renewal(Renewal::Never).queue(Queue::None)).unwrap();
+    let lock = client
+        .lock_with("job", LockOptions::new().renewal(Renewal::Never).queue(Queue::None))
+        .unwrap();
     assert_eq!(order_of_service(&client, &lock, 9), expected);
 }
 
@@ -329,9 +344,12 @@ fn making_a_client_and_a_lock_connects_to_nothing() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock("job");
-    assert!(!lock.is_held() && !lock.is_valid() && lock.remaining().is_none() && lock.fence().is_none());
+    assert!(
+        !lock.is_held() && !lock.is_valid() && lock.remaining().is_none() && lock.fence().is_none()
+    );
     assert!(error(lock.unlock()).is_not_held());
-    // A connection that stays would be counted for ever; the one that looked before may be for a moment.
+    // A connection that stays would be counted for ever; the one that looked before may be for a
+    // moment.
     eventually(SOON, || server.client_count() == 0);
     client.ping().unwrap();
     assert_eq!(server.client_count(), 1);
@@ -381,7 +399,10 @@ fn behind_a_thread_without_an_answer_try_lock_says_that_the_server_is_silent() {
         Underway::start(move || lock.lock().and_then(|()| lock.unlock()))
     };
     // It asks, and nobody has answered it yet or ever.
-    eventually(SOON, || on_another_thread(|| error(lock.try_lock(ms(1))).is_unavailable()) && client.waiting("job") == 0);
+    eventually(SOON, || {
+        on_another_thread(|| error(lock.try_lock(ms(1))).is_unavailable())
+            && client.waiting("job") == 0
+    });
     assert!(error(within(..ms(2000), || lock.try_lock(Duration::ZERO))).is_unavailable());
     assert!(error(within(ms(100)..ms(2000), || lock.try_lock(ms(100)))).is_unavailable());
     proxy.thaw();
@@ -449,12 +470,16 @@ fn attempts_end_a_wait_after_as_many_refusals() {
 fn attempts_end_the_wait_for_a_local_turn_too() {
     let client = memory();
     let holder = Elsewhere::holds(&client.lock("job"));
-    let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(30)).attempts(3))).unwrap();
+    let lock = client
+        .lock_with("job", LockOptions::new().retry(Retry::fixed(ms(30)).attempts(3)))
+        .unwrap();
     for trying in [false, true] {
         let start = Instant::now();
         let waiter = {
             let lock = lock.clone();
-            Underway::start(move || if trying { lock.try_lock(Duration::MAX) } else { lock.lock().map(|()| true) })
+            Underway::start(move || {
+                if trying { lock.try_lock(Duration::MAX) } else { lock.lock().map(|()| true) }
+            })
         };
         let ended = waiter.result();
         assert!((ms(55)..ms(3000)).contains(&start.elapsed()));
@@ -511,7 +536,8 @@ fn all_attempts_of_one_acquisition_have_one_token_and_no_other_has_it() {
         })
         .collect();
     assert_eq!(asked.iter().map(|(_, attempt)| *attempt).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3]);
-    let tokens: Vec<HashSet<_>> = asked.chunks(3).map(|attempts| attempts.iter().map(|(token, _)| token).collect()).collect();
+    let tokens: Vec<HashSet<_>> =
+        asked.chunks(3).map(|attempts| attempts.iter().map(|(token, _)| token).collect()).collect();
     assert!(tokens.iter().all(|tokens| tokens.len() == 1) && tokens[0].is_disjoint(&tokens[1]));
 }
 
@@ -523,7 +549,12 @@ fn locking_again_with_other_options_is_a_conflict() {
     let other = client.lock_with("job", lease(ms(10_000))).unwrap();
     lock.lock().unwrap();
     same.lock().unwrap();
-    for refused in [other.lock(), other.try_lock(Duration::ZERO).map(drop), other.guard().map(drop), client.lock("job").lock()] {
+    for refused in [
+        other.lock(),
+        other.try_lock(Duration::ZERO).map(drop),
+        other.guard().map(drop),
+        client.lock("job").lock(),
+    ] {
         assert!(error(refused).is_conflict());
     }
     assert_eq!((lock.hold_count(), other.hold_count()), (2, 2));
@@ -579,7 +610,11 @@ fn an_owner_is_refused_by_its_own_value_all_the_same() {
     put(&server, "left", "worker-7", SOON);
     let left = mine.lock_with("left", options()).unwrap();
     assert!(!left.try_lock(Duration::ZERO).unwrap() && !left.try_lock(ms(100)).unwrap());
-    assert_eq!(get(&server, "left").as_deref(), Some("worker-7"), "and not withdrawn: it is not ours");
+    assert_eq!(
+        get(&server, "left").as_deref(),
+        Some("worker-7"),
+        "and not withdrawn: it is not ours"
+    );
     lock.unlock().unwrap();
 }
 
@@ -657,9 +692,26 @@ fn names_that_cannot_be_used_are_reported_by_the_first_call_that_would() {
 fn odd_names_are_names() {
     let server = Server::start();
     let client = client(&server);
-    let names = ["x", "{x}", "a}b", "{a}b}", "{}x", "x:", "{x}:", "x::", "a b", " ", "\r\n", "\0", "naïve ☃", "*", "'\"\\"];
+    let names = [
+        "x",
+        "{x}",
+        "a}b",
+        "{a}b}",
+        "{}x",
+        "x:",
+        "{x}:",
+        "x::",
+        "a b",
+        " ",
+        "\r\n",
+        "\0",
+        "naïve ☃",
+        "*",
+        "'\"\\",
+    ];
     let options = LockOptions::new().fenced();
-    let locks: Vec<_> = names.iter().map(|name| client.lock_with(name, options.clone()).unwrap()).collect();
+    let locks: Vec<_> =
+        names.iter().map(|name| client.lock_with(name, options.clone()).unwrap()).collect();
     for lock in &locks {
         assert!(lock.try_lock(Duration::ZERO).unwrap(), "{:?} is another's", lock.name());
     }
@@ -681,7 +733,9 @@ fn client_of_another(server: &Server, name: &str) -> bool {
 fn companion_keys_share_the_slot_of_the_key() {
     let server = Server::start();
     let client = client(&server);
-    let slot = |key: &str| redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query::<u32>(&mut server.connection());
+    let slot = |key: &str| {
+        redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query::<u32>(&mut server.connection())
+    };
     for name in ["orders", "a{b}c", "{x}", "a{b", "{user}:7"] {
         let lock = client.lock_with(name, LockOptions::new().fenced()).unwrap();
         lock.with(|_| ()).unwrap();
@@ -697,11 +751,18 @@ fn companion_keys_share_the_slot_of_the_key() {
     }
 }
 
-/// The slot of a key, as the Redis Cluster specification has it: CRC16 (XMODEM) of the hash tag, or of the whole key.
+/// The slot of a key, as the Redis Cluster specification has it: CRC16 (XMODEM) of the hash tag, or
+/// of the whole key.
 fn crc_slot(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .map(|(tag, _)| tag)
+        .filter(|tag| !tag.is_empty());
     let crc = tag.unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 })
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
     });
     crc % 16_384
 }
@@ -709,12 +770,21 @@ fn crc_slot(key: &str) -> u16 {
 #[test]
 fn memory_is_a_store_of_its_own_unless_it_has_a_name() {
     let (own, another) = (memory(), memory());
-    let (named, same) = (Client::open("memory://lock-names").unwrap(), Client::open("memory://lock-names").unwrap());
+    let (named, same) = (
+        Client::open("memory://lock-names").unwrap(),
+        Client::open("memory://lock-names").unwrap(),
+    );
     for client in [&own, &another, &named] {
         assert!(client.lock("job").try_lock(Duration::ZERO).unwrap());
     }
     assert!(!same.lock("job").try_lock(Duration::ZERO).unwrap());
-    assert!(Client::open("memory://lock-names-2").unwrap().lock("job").try_lock(Duration::ZERO).unwrap());
+    assert!(
+        Client::open("memory://lock-names-2")
+            .unwrap()
+            .lock("job")
+            .try_lock(Duration::ZERO)
+            .unwrap()
+    );
     named.lock("job").unlock().unwrap();
     assert!(same.lock("job").try_lock(Duration::ZERO).unwrap());
 }
@@ -749,7 +819,11 @@ fn a_lock_of_ones_own_needs_no_condition() {
         fn try_lock(&self, _: Duration) -> distlock::Result<bool> {
             Ok(true)
         }
-        fn try_lock_interruptibly(&self, _: Duration, _: &distlock::Interrupt) -> distlock::Result<bool> {
+        fn try_lock_interruptibly(
+            &self,
+            _: Duration,
+            _: &distlock::Interrupt,
+        ) -> distlock::Result<bool> {
             Ok(true)
         }
         fn unlock(&self) -> distlock::Result<()> {
@@ -775,9 +849,17 @@ fn settings_that_cannot_work_are_refused_where_they_are_given() {
     ];
     for options in bad {
         assert!(error(client.lock_with("job", options.clone())).is_invalid_input(), "{options:?}");
-        assert!(error(Client::builder("memory://").lock_options(options.clone()).build()).is_invalid_input(), "{options:?}");
+        assert!(
+            error(Client::builder("memory://").lock_options(options.clone()).build())
+                .is_invalid_input(),
+            "{options:?}"
+        );
     }
-    for options in [lease(ms(100)), lease(day), LockOptions::new().retry(Retry::jittered(ms(1), Duration::MAX))] {
+    for options in [
+        lease(ms(100)),
+        lease(day),
+        LockOptions::new().retry(Retry::jittered(ms(1), Duration::MAX)),
+    ] {
         client.lock_with("job", options).unwrap().with(|_| ()).unwrap();
     }
 }

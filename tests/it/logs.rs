@@ -1,4 +1,5 @@
-//! What the crate says in the log, for tests that look there. One logger for all: a process can have no more.
+//! What the crate says in the log, for tests that look there. One logger for all: a process can
+//! have no more.
 
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -15,14 +16,18 @@ impl Log for Kept {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push((record.level(), record.args().to_string()));
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push((record.level(), record.args().to_string()));
         }
     }
 
     fn flush(&self) {}
 }
 
-/// Keeps what is logged from now on. To be called before what is to be logged happens; calls after the first do nothing.
+/// Keeps what is logged from now on. To be called before what is to be logged happens; calls after
+/// the first do nothing.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -31,10 +36,13 @@ pub fn keep() {
     });
 }
 
-/// Every line at this level that contains all of these texts. Tests run side by side: one of the texts is a lock's name that no other test uses.
+/// Every line at this level that contains all of these texts. Tests run side by side: one of the
+/// texts is a lock's name that no other test uses.
 pub fn lines(level: log::Level, texts: &[&str]) -> Vec<String> {
     let kept = KEPT.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let wanted = |(at, line): &&(log::Level, String)| *at == level && texts.iter().all(|text| line.contains(text));
+    let wanted = |(at, line): &&(log::Level, String)| {
+        *at == level && texts.iter().all(|text| line.contains(text))
+    };
     kept.iter().filter(wanted).map(|(_, line)| line.clone()).collect()
 }
 

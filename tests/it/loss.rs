@@ -1,4 +1,5 @@
-//! Losing a lease: how it is found, who is told, and what the holder and the others can do afterwards.
+//! Losing a lease: how it is found, who is told, and what the holder and the others can do
+//! afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -10,7 +11,10 @@ use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions, LostReason, RedisLock, Renewal};
 use log::Level;
 
-use crate::helpers::{Asked, Elsewhere, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease, memory, ms};
+use crate::helpers::{
+    Asked, Elsewhere, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease,
+    memory, ms,
+};
 use crate::helpers::{on_another_thread, pttl, put};
 use crate::logs;
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
@@ -203,7 +207,8 @@ fn a_loss_that_is_found_twice_at_once_is_told_once() {
     let found = Arc::new(AtomicBool::new(false));
     let by_renewal = Arc::clone(&found);
     lock.on_lost(move |_| by_renewal.store(true, Ordering::SeqCst));
-    // This thread's extend is on its way while renewal finds the loss; it finds it, too, a moment later.
+    // This thread's extend is on its way while renewal finds the loss; it finds it, too, a moment
+    // later.
     notes.before(move |asked| {
         if *asked == Asked::EndIn {
             eventually(SOON, || found.load(Ordering::SeqCst));
@@ -238,7 +243,9 @@ fn callbacks_run_in_order_on_a_thread_of_their_own() {
     (0..4).for_each(|_| all.recv_timeout(SOON).unwrap());
     let order = order.lock().unwrap();
     assert_eq!(order.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    assert!(order.iter().all(|(_, name, thread)| name.as_deref() == Some("distlock-notify") && *thread == order[0].2));
+    assert!(order.iter().all(
+        |(_, name, thread)| name.as_deref() == Some("distlock-notify") && *thread == order[0].2
+    ));
 }
 
 #[test]
@@ -246,7 +253,10 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
     logs::keep();
     let server = Server::start();
     let client = client(&server);
-    let (bad, good) = (client.lock_with("loss-panicking", lease(ms(900))).unwrap(), client.lock_with("job", lease(ms(1500))).unwrap());
+    let (bad, good) = (
+        client.lock_with("loss-panicking", lease(ms(900))).unwrap(),
+        client.lock_with("job", lease(ms(1500))).unwrap(),
+    );
     bad.on_lost(|_| panic!("planned"));
     let after_the_panic = told_of(&bad);
     let told = told_of(&good);
@@ -270,7 +280,10 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
 fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = ["slow", "job", "kept"].iter().map(|name| client.lock_with(name, lease(ms(1500))).unwrap()).collect();
+    let locks: Vec<_> = ["slow", "job", "kept"]
+        .iter()
+        .map(|name| client.lock_with(name, lease(ms(1500))).unwrap())
+        .collect();
     let (go_on, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let (began, begun) = mpsc::channel();
@@ -382,7 +395,8 @@ fn after_a_loss_by_expiry_the_servers_key_is_withdrawn() {
     let told = told_of(&lock);
     lock.lock().unwrap();
     assert!((20_000..=30_000).contains(&pttl(&server, "job")));
-    // This process stood still for longer than the lease; the server, whose clock did not run on here, has the key still.
+    // This process stood still for longer than the lease; the server, whose clock did not run on
+    // here, has the key still.
     clock.advance(ms(31_000));
     assert_told_once(&told, &has_told(LostReason::Expired));
     eventually(SOON, || get(&server, "job").is_none());
@@ -422,8 +436,12 @@ fn the_end_of_a_lease_moves_both_ways() {
             let (ours, theirs) = (lock.remaining().unwrap(), pttl(&server, "job"));
             let theirs = ms(u64::try_from(theirs).unwrap());
             assert!(ms(least) < ours && ours < ms(length), "{ours:?} after extend({length})");
-            // The server's answer came after ours was read, so it may be a little less; never less than our validity at the same moment.
-            assert!(theirs <= ms(length) && theirs + ms(1) >= lock.remaining().unwrap(), "{theirs:?}");
+            // The server's answer came after ours was read, so it may be a little less; never less
+            // than our validity at the same moment.
+            assert!(
+                theirs <= ms(length) && theirs + ms(1) >= lock.remaining().unwrap(),
+                "{theirs:?}"
+            );
         }
         lock.unlock().unwrap();
         assert_eq!(get(&server, "job"), None);
@@ -455,7 +473,13 @@ fn an_end_outside_the_bounds_is_refused_and_changes_nothing() {
     assert!(error(lock.extend(SOON)).is_not_held());
     lock.lock().unwrap();
     let before = pttl(&server, "job");
-    for length in [Duration::ZERO, ms(99), Duration::from_micros(99_999), Duration::from_secs(24 * 60 * 60 + 1), Duration::MAX] {
+    for length in [
+        Duration::ZERO,
+        ms(99),
+        Duration::from_micros(99_999),
+        Duration::from_secs(24 * 60 * 60 + 1),
+        Duration::MAX,
+    ] {
         assert!(error(lock.extend(length)).is_invalid_input());
     }
     assert!(lock.is_valid() && pttl(&server, "job") > before - 5_000);
@@ -506,12 +530,15 @@ fn a_shortening_without_an_answer_counts_as_done() {
 fn a_loss_is_said_in_the_log_without_the_token() {
     logs::keep();
     let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()).lock_options(LockOptions::new().lease(ms(900))));
+    let (client, notes) =
+        Notes::of(Client::builder(&server.url()).lock_options(LockOptions::new().lease(ms(900))));
     let lock = client.lock("loss-logged");
     lock.lock().unwrap();
     delete(&server, "loss-logged");
     eventually(SOON, || !logs::lines(Level::Warn, &["loss-logged", "lease lost"]).is_empty());
-    let Some((_, _, Asked::Acquire { token, .. })) = notes.asked().into_iter().next() else { panic!("an attempt") };
+    let Some((_, _, Asked::Acquire { token, .. })) = notes.asked().into_iter().next() else {
+        panic!("an attempt")
+    };
     assert!(!logs::everything().contains(&token));
     assert_lost(&lock, 1);
 }

@@ -1,9 +1,12 @@
-//! What becomes of a notification whose waiter dies, is cut off, or gives up, at each moment: a server and its scripts, asked by hand.
+//! What becomes of a notification whose waiter dies, is cut off, or gives up, at each moment: a
+//! server and its scripts, asked by hand.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Release, Token, Withdraw};
+use distlock::testing::{
+    Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Release, Token, Withdraw,
+};
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
@@ -29,7 +32,13 @@ impl<'a> Scene<'a> {
         listen(self.lock.server, waiter)
     }
 
-    fn wait(&self, waiter: &str, attempt: u64, release: Option<&str>, place: &At<'_>) -> InCondition {
+    fn wait(
+        &self,
+        waiter: &str,
+        attempt: u64,
+        release: Option<&str>,
+        place: &At<'_>,
+    ) -> InCondition {
         let (token, old) = (Token::new(waiter), release.map(Token::new));
         let release = old.as_ref().map(|old| Release::of(&self.lock.key, old));
         let ask = Ask {
@@ -89,7 +98,8 @@ impl<'a> Scene<'a> {
 
     fn notify(&self, by: &str, most: u32, number: u64) -> Option<u64> {
         let token = Token::new(by);
-        let what = Notify { key: &self.lock.key, token: &token, condition: CONDITION, most, number };
+        let what =
+            Notify { key: &self.lock.key, token: &token, condition: CONDITION, most, number };
         self.lock.store.notify(&what, Instant::now() + SOON).unwrap()
     }
 
@@ -114,7 +124,8 @@ impl<'a> Scene<'a> {
 
     /// The first word of the lease that came of a wait.
     fn says_a_word(&self, token: &str) {
-        let lease = Extend { key: &self.lock.key, token: &Token::new(token), lease: SOON, settles: true };
+        let lease =
+            Extend { key: &self.lock.key, token: &Token::new(token), lease: SOON, settles: true };
         assert!(self.lock.store.end_in(&lease, End::NotBefore, Instant::now() + SOON).unwrap());
     }
 
@@ -162,7 +173,9 @@ fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notificati
 fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
     type Word = fn(&Scene<'_>, &Extend<'_>);
     let words: [Word; 5] = [
-        |scene, lease| assert!(scene.lock.store.end_in(lease, End::NotBefore, Instant::now() + SOON).unwrap()),
+        |scene, lease| {
+            assert!(scene.lock.store.end_in(lease, End::NotBefore, Instant::now() + SOON).unwrap())
+        },
         |scene, lease| {
             let within = distlock::testing::Within::until(Instant::now() + SOON);
             assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
@@ -172,7 +185,12 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
             let released = scene.lock.store.release(&release, Instant::now() + SOON);
             assert_eq!(released.unwrap(), Gone::Released);
         },
-        |scene, _| assert!(matches!(scene.wait("1, again", 1, Some("1"), &At::new("1")), InCondition::Waiting { .. })),
+        |scene, _| {
+            assert!(matches!(
+                scene.wait("1, again", 1, Some("1"), &At::new("1")),
+                InCondition::Waiting { .. }
+            ))
+        },
         |scene, _| assert!(scene.notify("1", 0, 1).is_some()),
     ];
     let server = Server::start();
@@ -184,7 +202,10 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
         scene.is_notified_by("notifier", 1, 1);
         scene.lock.release("notifier");
         assert!(!scene.nothing_is_owed());
-        word(&scene, &Extend { key: &scene.lock.key, token: &Token::new("1"), lease: SOON, settles: true });
+        word(
+            &scene,
+            &Extend { key: &scene.lock.key, token: &Token::new("1"), lease: SOON, settles: true },
+        );
         assert!(scene.nothing_is_owed(), "word {i}");
         let _: u32 = scene.lock.redis("DEL a");
         scene.waits("2");
@@ -203,8 +224,22 @@ fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
     scene.lock.release("notifier");
     scene.runs_out();
     let (key, token, until) = (&scene.lock.key, Token::new("1"), Instant::now() + SOON);
-    assert!(!scene.lock.store.end_in(&Extend { key, token: &token, lease: SOON, settles: true }, End::NotBefore, until).unwrap());
-    scene.lock.store.release(&Release { settles: true, ..Release::of(key, &token) }, until).unwrap();
+    assert!(
+        !scene
+            .lock
+            .store
+            .end_in(
+                &Extend { key, token: &token, lease: SOON, settles: true },
+                End::NotBefore,
+                until
+            )
+            .unwrap()
+    );
+    scene
+        .lock
+        .store
+        .release(&Release { settles: true, ..Release::of(key, &token) }, until)
+        .unwrap();
     scene.is_granted("2");
 }
 
@@ -245,7 +280,9 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
     let scene = Scene::new(&server);
     let names: Vec<String> = (0..6).map(|i| format!("lost {i}")).collect();
     let _ears: Vec<_> = names.iter().map(|name| scene.ear(name)).collect();
-    names.iter().for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
+    names
+        .iter()
+        .for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
     scene.is_notified_by("notifier", u32::MAX, 6);
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
@@ -333,7 +370,11 @@ fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_an
     scene.runs_out();
     scene.enters("3");
     let token = Token::new("3");
-    scene.lock.store.withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON).unwrap();
+    scene
+        .lock
+        .store
+        .withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON)
+        .unwrap();
     assert!(scene.in_line().is_empty());
 }
 
@@ -370,7 +411,10 @@ fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_anothe
     assert_eq!(scene.queued(), ["1"]);
     thread::sleep(TIME_TO_ASK + ms(50));
     scene.waits("3");
-    assert_eq!((scene.queued(), scene.in_line()), (vec!["2".to_owned()], vec!["1".to_owned(), "3".to_owned()]));
+    assert_eq!(
+        (scene.queued(), scene.in_line()),
+        (vec!["2".to_owned()], vec!["1".to_owned(), "3".to_owned()])
+    );
     // The next is for one that asks when it is told to.
     assert_eq!(scene.notify("notifier", 1, 2), Some(1));
     assert_eq!(scene.in_line(), ["1"]);
@@ -434,7 +478,8 @@ fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
     assert_eq!(scene.lock.holder().as_deref(), Some("1"));
     scene.runs_out();
     let _: () = scene.lock.redis("SET a somebody PX 60000");
-    // Its time may be over as well: then it returns as one that was notified, and takes the notification along.
+    // Its time may be over as well: then it returns as one that was notified, and takes the
+    // notification along.
     scene.is_notified("1");
 }
 
@@ -473,7 +518,8 @@ fn a_notification_stays_while_one_that_waited_then_may_come_back() {
     assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
 }
 
-/// What has become of the notified waiters of a host that was lost, as a change of their entries. They stay deaf.
+/// What has become of the notified waiters of a host that was lost, as a change of their entries.
+/// They stay deaf.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// They may yet ask.
@@ -486,8 +532,8 @@ enum Fate {
     AllDead,
 }
 
-/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run that look after
-/// them: one release, and one question.
+/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run
+/// that look after them: one release, and one question.
 fn commands_for(waiters: u32, fate: Fate) -> u64 {
     let server = Server::start();
     let scene = Scene::new(&server);

@@ -1,4 +1,5 @@
-//! Replies that come twice: all that follow on the connection would belong to the command before theirs (R6).
+//! Replies that come twice: all that follow on the connection would belong to the command before
+//! theirs (R6).
 
 use std::sync::mpsc;
 
@@ -61,7 +62,8 @@ fn a_release_that_is_answered_twice_is_no_other_locks_release() {
     let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
     first.unlock().unwrap();
     rule.wait_fired(SOON);
-    // Nobody holds it. What deletes whoever's lease is not sent over a connection whose sign of life is another command's reply.
+    // Nobody holds it. What deletes whoever's lease is not sent over a connection whose sign of
+    // life is another command's reply.
     assert!(!client.lock("second").force_unlock().unwrap());
 }
 
@@ -84,10 +86,14 @@ fn an_extension_that_is_answered_twice_extends_no_other_lease() {
     let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
     clock.advance(ms(11_000));
     rule.wait_fired(SOON);
-    // Asked once more, on a connection of which nothing is doubled, long before the first answers are needed.
+    // Asked once more, on a connection of which nothing is doubled, long before the first answers
+    // are needed.
     eventually(SOON, || {
         clock.advance(ms(20));
-        assert!(locks[2].remaining().is_none_or(|left| left < ms(20_000)), "it was extended on another lease's answer");
+        assert!(
+            locks[2].remaining().is_none_or(|left| left < ms(20_000)),
+            "it was extended on another lease's answer"
+        );
         told.try_recv().is_ok_and(|name| name == "third")
     });
     assert_eq!(told.recv_timeout(ms(100)).ok(), None);
@@ -110,7 +116,10 @@ fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
     // Refused with an error it would not be ours; and it is.
     let lock = client.lock("job");
     let answer = lock.try_lock(ms(0));
-    assert!(!answer.as_ref().is_err_and(distlock::Error::is_wrong_type), "that is the other lock's answer: {answer:?}");
+    assert!(
+        !answer.as_ref().is_err_and(distlock::Error::is_wrong_type),
+        "that is the other lock's answer: {answer:?}"
+    );
     if !matches!(answer, Ok(true)) {
         // No certain answer: then it must not stay behind.
         eventually(SOON, || get(&server, "job").is_none());
@@ -125,7 +134,11 @@ fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart
     lock.with(|_| ()).unwrap();
     let pings = |connection: &mut Connection| -> Option<String> {
         let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
-        stats.lines().find(|line| line.starts_with("cmdstat_ping:")).and_then(|line| line.split(',').next()).map(str::to_owned)
+        stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_ping:"))
+            .and_then(|line| line.split(',').next())
+            .map(str::to_owned)
     };
     let mut connection = server.connection();
     let before = pings(&mut connection);
@@ -142,11 +155,18 @@ fn nonsense_where_a_subscription_is_confirmed_is_not_taken_for_a_refusal() {
     holder.lock().unwrap();
     let client = Client::open(&proxy.url()).unwrap();
     // The ping that follows a subscription: only a subscriber is answered with a list.
-    let subscribed = proxy.add(Rule::on("SUBSCRIBE", Fault::ReplaceReply(b":1\r\n:1\r\n".to_vec())).next(1));
+    let subscribed =
+        proxy.add(Rule::on("SUBSCRIBE", Fault::ReplaceReply(b":1\r\n:1\r\n".to_vec())).next(1));
     let waiter = helpers::Underway::start(move || client.lock("job").lock());
     subscribed.wait_fired(SOON);
     // Whoever is refused is not heard for ten seconds.
-    let heard = || redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query::<Vec<String>>(&mut server.connection()).unwrap();
+    let heard = || {
+        redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .arg("distlock:inbox:*")
+            .query::<Vec<String>>(&mut server.connection())
+            .unwrap()
+    };
     eventually(ms(5_000), || !heard().is_empty() && proxy.open() > 1);
     std::thread::sleep(ms(1500));
     assert!(!heard().is_empty(), "it is still there, and read");

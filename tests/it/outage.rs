@@ -1,4 +1,5 @@
-//! Servers that are down, frozen, silent, loading or full: `lock()` rides that out, `try_lock` ends by its deadline, nobody knocks too often (R13, R14).
+//! Servers that are down, frozen, silent, loading or full: `lock()` rides that out, `try_lock` ends
+//! by its deadline, nobody knocks too often (R13, R14).
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,7 +12,9 @@ use distlock::{Client, Lock, LockOptions, RedisLock};
 use crate::faults::{PATIENCE, impatient, nothing_is_left, pool_of, through_proxy, warm_up};
 use crate::helpers::{Elsewhere, SOON, Underway, error, get, ms};
 use crate::support::fake::{self, FakeServer, Reply};
-use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, listen_anywhere, within};
+use crate::support::{
+    Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, listen_anywhere, within,
+};
 
 /// What a wait may take beyond what it should, on a machine under load.
 const SLACK: Duration = ms(2000);
@@ -42,7 +45,8 @@ impl Out {
         if let Out::Frozen = self {
             return server.cont();
         }
-        // Connections that it has accepted meanwhile stay silent for ever: as with a host that comes back, they have to be given up.
+        // Connections that it has accepted meanwhile stay silent for ever: as with a host that
+        // comes back, they have to be given up.
         proxy.set_mode(Mode::Forward);
     }
 }
@@ -74,15 +78,22 @@ fn lock_rides_out_every_outage_while_it_waits_and_has_the_lock_soon_after() {
                 thread::sleep(ms(900));
                 assert!(!waiting.is_done(), "{way:?}");
                 way.end(&server, &proxy);
-                within(..PATIENCE + SLACK, || waiting.result()).unwrap_or_else(|error| panic!("{way:?}: {error:?}"));
+                within(..PATIENCE + SLACK, || waiting.result())
+                    .unwrap_or_else(|error| panic!("{way:?}: {error:?}"));
                 nothing_is_left(&server);
             });
         }
     });
 }
 
-/// How long after the return of a server, which `end` brings about, threads that wait for locks of their own have them all.
-fn delay_after(outage: Duration, waiting: usize, begin: impl Fn(&Server), end: impl Fn(&Server) -> Instant) -> Duration {
+/// How long after the return of a server, which `end` brings about, threads that wait for locks of
+/// their own have them all.
+fn delay_after(
+    outage: Duration,
+    waiting: usize,
+    begin: impl Fn(&Server),
+    end: impl Fn(&Server) -> Instant,
+) -> Duration {
     let server = Server::start();
     let client = Client::builder(&server.url()).max_outage(SOON * 6).build().unwrap();
     warm_up(&client, 2);
@@ -175,7 +186,10 @@ fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_sa
                     let error = error(result);
                     assert!(error.is_unavailable(), "{way:?}: {error:?}");
                     // One command more may have been under way, and the turn passed on just then.
-                    assert!((outage / 2..outage + PATIENCE * 2 + SLACK).contains(&took), "{way:?}: {took:?}");
+                    assert!(
+                        (outage / 2..outage + PATIENCE * 2 + SLACK).contains(&took),
+                        "{way:?}: {took:?}"
+                    );
                 }
                 way.end(&server, &proxy);
                 eventually(SOON, || client.lock("same").try_lock(Duration::ZERO).unwrap_or(false));
@@ -211,15 +225,23 @@ fn timed(url: &str) -> distlock::ClientBuilder {
     Client::builder(url).command_timeout(LONG).connect_timeout(LONG)
 }
 
-/// `try_lock` of several threads, alone and behind each other, each by its deadline and one command timeout; all unavailable.
+/// `try_lock` of several threads, alone and behind each other, each by its deadline and one command
+/// timeout; all unavailable.
 fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
     thread::scope(|scope| {
         for timeout in timeouts {
             for name in ["own", "same", "same", "same"] {
                 scope.spawn(move || {
-                    let lock = client.lock(&if name == "own" { format!("{timeout:?}") } else { format!("same{timeout:?}") });
-                    // Local turns: no thread has more than one command timeout after its own deadline.
-                    let error = within(*timeout / 2..*timeout + LONG + ms(800), || error(lock.try_lock(*timeout)));
+                    let lock = client.lock(&if name == "own" {
+                        format!("{timeout:?}")
+                    } else {
+                        format!("same{timeout:?}")
+                    });
+                    // Local turns: no thread has more than one command timeout after its own
+                    // deadline.
+                    let error = within(*timeout / 2..*timeout + LONG + ms(800), || {
+                        error(lock.try_lock(*timeout))
+                    });
                     assert!(error.is_unavailable(), "{error:?}");
                     assert!(!lock.is_held());
                 });
@@ -278,7 +300,11 @@ fn name_that_does_not_resolve_is_unavailable_in_time() {
 
 /// A server that takes every command and never answers this one.
 fn silent_on(name: &'static str) -> FakeServer {
-    FakeServer::start(move |_, command| if fake::is(command, name) { Reply::Silence } else { Reply::usual(command) })
+    FakeServer::start(
+        move |_, command| {
+            if fake::is(command, name) { Reply::Silence } else { Reply::usual(command) }
+        },
+    )
 }
 
 #[test]
@@ -287,7 +313,9 @@ fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
         let server = silent_on(step);
         let url = format!("redis://:secret@127.0.0.1:{}/3", server.port());
         let client = impatient(&url).build().unwrap();
-        let error = within(PATIENCE / 2..PATIENCE + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
+        let error = within(PATIENCE / 2..PATIENCE + SLACK, || {
+            error(client.lock("x").try_lock(Duration::ZERO))
+        });
         assert!(error.is_unavailable(), "{step}: {error:?}");
         assert!(server.count(step) >= 1);
     }
@@ -297,16 +325,18 @@ fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
 fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
     for half in ["+O", "$5\r\nab", "*2\r\n:1\r\n", "-ER", ":", "$-"] {
         for step in ["AUTH", "PING", "SET"] {
-            let server =
-                FakeServer::start(
-                    move |_, command| {
-                        if fake::is(command, step) { Reply::Bytes(half.as_bytes().to_vec()) } else { Reply::usual(command) }
-                    },
-                );
+            let server = FakeServer::start(move |_, command| {
+                if fake::is(command, step) {
+                    Reply::Bytes(half.as_bytes().to_vec())
+                } else {
+                    Reply::usual(command)
+                }
+            });
             let url = format!("redis://:secret@127.0.0.1:{}/", server.port());
             let client = impatient(&url).command_timeout(ms(100)).build().unwrap();
             // What the next reply makes of half a one may be nonsense, and that is known at once.
-            let error = within(..ms(100) + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
+            let error =
+                within(..ms(100) + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
             assert!(error.is_unavailable(), "{step} {half:?}: {error:?}");
         }
     }
@@ -335,7 +365,8 @@ fn refusal_followed_by_silence_is_unavailable() {
     thread::sleep(ms(200));
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
-    // A waiter that is not woken may be in the middle of a pause and have heard nothing but its refusal: both are true answers to what it knows.
+    // A waiter that is not woken may be in the middle of a pause and have heard nothing but its
+    // refusal: both are true answers to what it knows.
     match waiting.result() {
         Ok(held) => assert!(!held),
         Err(error) => assert!(error.is_unavailable(), "{error:?}"),
@@ -399,7 +430,10 @@ fn outage_longer_than_the_lease_is_a_loss_that_is_told_in_time() {
     lock.on_lost(move |lost| tell.lock().unwrap().send(lost.reason()).unwrap());
     lock.lock().unwrap();
     proxy.freeze();
-    assert_eq!(within(..ms(900) + SLACK, || told.recv_timeout(SOON)).unwrap(), distlock::LostReason::Expired);
+    assert_eq!(
+        within(..ms(900) + SLACK, || told.recv_timeout(SOON)).unwrap(),
+        distlock::LostReason::Expired
+    );
     assert!(!lock.is_valid());
     proxy.thaw();
     assert!(error(lock.unlock()).is_lost());
@@ -408,7 +442,9 @@ fn outage_longer_than_the_lease_is_a_loss_that_is_told_in_time() {
 #[test]
 fn loading_server_is_waited_for() {
     let (_server, proxy) = through_proxy();
-    let loading = proxy.add(Rule::any(Fault::Answer(b"-LOADING Redis is loading the dataset in memory\r\n".to_vec())));
+    let loading = proxy.add(Rule::any(Fault::Answer(
+        b"-LOADING Redis is loading the dataset in memory\r\n".to_vec(),
+    )));
     let client = Client::open(&proxy.url()).unwrap();
     assert!(error(client.lock("x").try_lock(Duration::ZERO)).is_unavailable());
     assert!(error(client.ping()).is_unavailable());
@@ -452,10 +488,12 @@ enum Warm {
     Unknown,
 }
 
-/// Fifty threads of two clients wait for fifty locks: how often they knock is counted in slices of time.
+/// Fifty threads of two clients wait for fifty locks: how often they knock is counted in slices of
+/// time.
 fn knocks(warm: Warm) {
     let (_server, proxy) = through_proxy();
-    let clients = [0, 1].map(|_| Client::builder(&proxy.url()).max_outage(SOON * 6).build().unwrap());
+    let clients =
+        [0, 1].map(|_| Client::builder(&proxy.url()).max_outage(SOON * 6).build().unwrap());
     if warm == Warm::Known {
         Client::open(&proxy.url()).unwrap().ping().unwrap();
     }
@@ -495,7 +533,8 @@ fn server_that_is_down_is_not_asked_more_than_20_times_a_second() {
     });
 }
 
-/// Another client goes on trying, in a way that never works; the one that is set up well opens new connections all the same.
+/// Another client goes on trying, in a way that never works; the one that is set up well opens new
+/// connections all the same.
 fn is_not_shut_out_by(misconfigured: Client, well: impl Fn() -> Client) {
     let tries = AtomicUsize::new(0);
     let done = AtomicBool::new(false);
@@ -519,14 +558,19 @@ fn is_not_shut_out_by(misconfigured: Client, well: impl Fn() -> Client) {
 fn client_that_speaks_tls_to_a_plain_port_shuts_nobody_out() {
     let server = Server::start();
     let url = server.url().replace("redis://", "rediss://");
-    is_not_shut_out_by(impatient(&url).command_timeout(ms(100)).build().unwrap(), || impatient(&server.url()).build().unwrap());
+    is_not_shut_out_by(impatient(&url).command_timeout(ms(100)).build().unwrap(), || {
+        impatient(&server.url()).build().unwrap()
+    });
 }
 
 #[test]
 fn client_with_too_little_time_to_connect_shuts_nobody_out() {
     let (_server, proxy) = through_proxy();
     proxy.set_delay(ms(10), ms(10));
-    for hasty in [Client::builder(&proxy.url()).connect_timeout(ms(5)), Client::builder(&proxy.url()).command_timeout(ms(5))] {
+    for hasty in [
+        Client::builder(&proxy.url()).connect_timeout(ms(5)),
+        Client::builder(&proxy.url()).command_timeout(ms(5)),
+    ] {
         is_not_shut_out_by(hasty.build().unwrap(), || Client::open(&proxy.url()).unwrap());
     }
 }
@@ -549,7 +593,12 @@ fn waiting_through_an_outage_is_no_hot_loop() {
         thread::scope(|scope| {
             for n in 0..50 {
                 let (client, interrupt) = (&client, &interrupt);
-                scope.spawn(move || assert!(error(client.lock(&n.to_string()).lock_interruptibly(interrupt)).is_interrupted()));
+                scope.spawn(move || {
+                    assert!(
+                        error(client.lock(&n.to_string()).lock_interruptibly(interrupt))
+                            .is_interrupted()
+                    )
+                });
             }
             thread::sleep(ms(300));
             let before = ticks();
@@ -580,7 +629,10 @@ fn pool_of_one_serves_a_hundred_threads() {
                         own.with(|_| ()).unwrap();
                         shared
                             .with(|_| {
-                                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                                most.fetch_max(
+                                    inside.fetch_add(1, Ordering::SeqCst) + 1,
+                                    Ordering::SeqCst,
+                                );
                                 inside.fetch_sub(1, Ordering::SeqCst);
                             })
                             .unwrap();
@@ -609,15 +661,23 @@ fn large_pool_opens_its_connections_all_at_once() {
     });
 }
 
-/// Threads lock and unlock, each a lock of its own and one that all share, while `disturb` is called again and again. No error but those that `is_fine`.
-fn work_while(client: &Client, disturb: impl Fn(), is_fine: impl Fn(&RedisLock, &distlock::Error) -> bool + Sync) {
+/// Threads lock and unlock, each a lock of its own and one that all share, while `disturb` is
+/// called again and again. No error but those that `is_fine`.
+fn work_while(
+    client: &Client,
+    disturb: impl Fn(),
+    is_fine: impl Fn(&RedisLock, &distlock::Error) -> bool + Sync,
+) {
     let done = AtomicBool::new(false);
     let cycles = AtomicUsize::new(0);
     thread::scope(|scope| {
         for n in 0..4 {
             let (done, cycles, is_fine) = (&done, &cycles, &is_fine);
-            let locks =
-                [client.lock(&format!("own{n}")), client.lock("shared"), client.lock_with("fenced", LockOptions::new().fenced()).unwrap()];
+            let locks = [
+                client.lock(&format!("own{n}")),
+                client.lock("shared"),
+                client.lock_with("fenced", LockOptions::new().fenced()).unwrap(),
+            ];
             scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
                     for lock in &locks {
@@ -648,7 +708,11 @@ fn scripts_may_be_flushed_at_any_moment() {
     let held = client.lock_with("held", LockOptions::new().lease(ms(2500))).unwrap();
     held.lock().unwrap();
     let flusher = std::cell::RefCell::new(server.connection());
-    work_while(&client, || redis::cmd("SCRIPT").arg("FLUSH").exec(&mut *flusher.borrow_mut()).unwrap(), |_, _| false);
+    work_while(
+        &client,
+        || redis::cmd("SCRIPT").arg("FLUSH").exec(&mut *flusher.borrow_mut()).unwrap(),
+        |_, _| false,
+    );
     assert!(held.is_valid(), "renewal sends its scripts whole where it has to");
     held.unlock().unwrap();
 }
@@ -660,8 +724,16 @@ fn connections_may_be_killed_at_any_moment() {
     let held = client.lock_with("held", LockOptions::new().lease(ms(3000))).unwrap();
     held.lock().unwrap();
     let killer = std::cell::RefCell::new(server.connection());
-    let kill =
-        || redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").exec(&mut *killer.borrow_mut()).unwrap();
+    let kill = || {
+        redis::cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes")
+            .exec(&mut *killer.borrow_mut())
+            .unwrap()
+    };
     work_while(&client, kill, |_, _| false);
     assert!(held.is_valid());
     held.unlock().unwrap();
@@ -693,7 +765,10 @@ fn one_lost_reply_in_ten_is_no_error_of_lock() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).command_timeout(ms(150)).build().unwrap();
     let count = AtomicUsize::new(0);
-    let _lossy = proxy.add(Rule::any(Fault::SwallowReply).when(move |_| count.fetch_add(1, Ordering::SeqCst) % 10 == 9));
+    let _lossy = proxy.add(
+        Rule::any(Fault::SwallowReply)
+            .when(move |_| count.fetch_add(1, Ordering::SeqCst) % 10 == 9),
+    );
     // An unlock whose repetition was lost, too, is unknown.
     work_while(&client, || (), |_, error| error.is_unknown());
     proxy.clear_rules();
@@ -702,13 +777,15 @@ fn one_lost_reply_in_ten_is_no_error_of_lock() {
 
 #[test]
 fn host_that_never_answers_a_packet_ends_within_the_deadline() {
-    // An address that is reserved for documentation: packets to it go nowhere, or the network says so.
+    // An address that is reserved for documentation: packets to it go nowhere, or the network says
+    // so.
     let client = impatient("redis://192.0.2.1:6399/").build().unwrap();
     let error = within(..PATIENCE + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
     assert!(error.is_unavailable(), "{error:?}");
 }
 
-/// The attempt is answered in time and the withdrawal of its place would not be: the caller is not kept for it (R13).
+/// The attempt is answered in time and the withdrawal of its place would not be: the caller is not
+/// kept for it (R13).
 #[test]
 fn slow_link_keeps_no_caller_for_a_withdrawal() {
     let server = Server::start();
@@ -717,10 +794,13 @@ fn slow_link_keeps_no_caller_for_a_withdrawal() {
     let _held = holder.guard().unwrap();
     let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
     let lock = client.lock("x");
-    // The lock is known to be contended from here on, and the connection stands: one round trip each for the attempt and its withdrawal.
+    // The lock is known to be contended from here on, and the connection stands: one round trip
+    // each for the attempt and its withdrawal.
     assert!(!lock.try_lock(ms(50)).unwrap());
     proxy.set_delay(ms(400), ms(400));
     let refused = within(ms(700)..ms(1400), || lock.try_lock(ms(10)));
     assert!(!refused.unwrap());
-    eventually(ms(10_000), || redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap() == 0);
+    eventually(ms(10_000), || {
+        redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap() == 0
+    });
 }

@@ -37,7 +37,8 @@ fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_hold_before() {
     let lost = proxy.add(Rule::on("SET", Fault::SwallowReply).next(1));
     lock.lock().unwrap();
     lost.wait_fired(SOON);
-    // A copy of that attempt may still arrive, so the value is withdrawn again and again from here on.
+    // A copy of that attempt may still arrive, so the value is withdrawn again and again from here
+    // on.
     lock.unlock().unwrap();
     for _ in 0..3 {
         lock.lock().unwrap();
@@ -128,7 +129,10 @@ fn is_refused_or_lasts(
     late.release();
     thread::sleep(after);
     let other = client(server).lock("job");
-    assert!(!(again && lock.is_valid() && other.try_lock(std::time::Duration::ZERO).unwrap()), "two valid holders");
+    assert!(
+        !(again && lock.is_valid() && other.try_lock(std::time::Duration::ZERO).unwrap()),
+        "two valid holders"
+    );
 }
 
 #[test]
@@ -156,7 +160,8 @@ fn a_late_shortening_meets_no_other_hold() {
     is_refused_or_lasts(&server, &lock, late.wait_held(SOON), ms(1_300));
 }
 
-/// Which of a client's places a hold of the value is read from: one server, or each node of a quorum.
+/// Which of a client's places a hold of the value is read from: one server, or each node of a
+/// quorum.
 fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, servers: &[Server]) {
     let (client, notes) = Notes::of(builder);
     let first = client.lock_with("job", options().lease(ms(500)).renewal(Renewal::Never)).unwrap();
@@ -175,7 +180,8 @@ fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, ser
     });
     eventually(SOON, || notes.count(|asked| *asked == Asked::Release) == 1);
     eventually(SOON, || client.remembered().1 == 0);
-    // 1. the lease is lost, and that was told; 2. its value is used again; 3. now the release could be sent.
+    // 1. the lease is lost, and that was told; 2. its value is used again; 3. now the release could
+    //    be sent.
     assert!(next.try_lock(SOON).unwrap());
     drop(go);
     let released = released.result();
@@ -215,7 +221,8 @@ fn an_extend_of_a_hold_that_was_released_meanwhile_does_not_undo_the_next_on_a_q
     });
     eventually(SOON, || notes.extends() == 2);
     proxies.iter().for_each(|proxy| proxy.set_delay(ms(20), ms(20)));
-    // 1. the first hold is released; 2. its extend goes out, and is denied; 3. before that is known the value is used again.
+    // 1. the first hold is released; 2. its extend goes out, and is denied; 3. before that is known
+    //    the value is used again.
     lock.unlock().unwrap();
     drop(go);
     eventually(SOON, || notes.under_way() == 1);

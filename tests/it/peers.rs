@@ -1,6 +1,8 @@
-//! Other lock libraries on the same locks: the drivers of `tests/peers/`, run against private servers, both ways round.
+//! Other lock libraries on the same locks: the drivers of `tests/peers/`, run against private
+//! servers, both ways round.
 //!
-//! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of a minute, if `DISTLOCK_PEERS_LONG=1`.
+//! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of
+//! a minute, if `DISTLOCK_PEERS_LONG=1`.
 
 mod driver;
 mod fleet;
@@ -18,10 +20,12 @@ use crate::helpers::ms;
 use crate::support::Server;
 use driver::{Peer, start};
 
-/// What ours must wait at least, and may wait at most, for a lease of a second to run out. It may have run for a moment already.
+/// What ours must wait at least, and may wait at most, for a lease of a second to run out. It may
+/// have run for a moment already.
 const EXPIRY: std::ops::Range<Duration> = ms(800)..ms(10_000);
 
-/// Leases in the layout that Jedis, redis-py and redsync write. No queue: its processes hand the lock on among themselves.
+/// Leases in the layout that Jedis, redis-py and redsync write. No queue: its processes hand the
+/// lock on among themselves.
 fn plain() -> LockOptions {
     LockOptions::new().queue(Queue::None)
 }
@@ -30,7 +34,8 @@ fn timestamp() -> LockOptions {
     LockOptions::new().layout(Layout::Timestamp)
 }
 
-/// Hand-offs inside this process publish nothing, so Redisson's waiters would wait behind all of them.
+/// Hand-offs inside this process publish nothing, so Redisson's waiters would wait behind all of
+/// them.
 fn redisson() -> LockOptions {
     LockOptions::new().layout(Layout::Redisson).local_hand_offs(0)
 }

@@ -1,4 +1,5 @@
-//! The permissions that the guide gives to a user are enough for everything that a lock or a rate limiter does, and none of them is there for nothing.
+//! The permissions that the guide gives to a user are enough for everything that a lock or a rate
+//! limiter does, and none of them is there for nothing.
 
 use std::sync::mpsc;
 use std::thread;
@@ -15,7 +16,8 @@ const NAME: &str = "orders:42";
 /// The words of the guide's rule for this user, from its name on.
 fn rule(user: &str) -> Vec<&'static str> {
     let start = format!("ACL SETUSER {user} ");
-    let rules: Vec<&str> = GUIDE.split("```text\n").filter(|block| block.starts_with(&start)).collect();
+    let rules: Vec<&str> =
+        GUIDE.split("```text\n").filter(|block| block.starts_with(&start)).collect();
     assert_eq!(rules.len(), 1, "the guide has one rule for {user}");
     rules[0].split("```").next().unwrap().split_whitespace().skip(2).collect()
 }
@@ -66,7 +68,10 @@ fn handed_over(server: &Server, lock: &RedisLock, other: &RedisLock) -> Result<(
         let waiter = scope.spawn(|| other.lock().and_then(|()| other.unlock()));
         // Better handed over than found free; a user who may not listen never does.
         let since = Instant::now();
-        while server.command_count("subscribe") == 0 && !waiter.is_finished() && since.elapsed() < Duration::from_millis(500) {
+        while server.command_count("subscribe") == 0
+            && !waiter.is_finished()
+            && since.elapsed() < Duration::from_millis(500)
+        {
             thread::sleep(Duration::from_millis(5));
         }
         lock.unlock()?;
@@ -99,11 +104,13 @@ fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
     let (ended, refused) = outcome(&rule, everything);
     ended.unwrap();
     assert_eq!(refused, 0, "the server refused something to {user}, see ACL LOG");
-    let granted: Vec<&str> = rule.iter().filter(|word| word.starts_with(['+', '~', '&'])).copied().collect();
+    let granted: Vec<&str> =
+        rule.iter().filter(|word| word.starts_with(['+', '~', '&'])).copied().collect();
     for some in granted.chunks(6) {
         thread::scope(|scope| {
             for without in some {
-                let less: Vec<&str> = rule.iter().filter(|word| word != &without).copied().collect();
+                let less: Vec<&str> =
+                    rule.iter().filter(|word| word != &without).copied().collect();
                 scope.spawn(move || {
                     let (ended, refused) = outcome(&less, everything);
                     assert!(ended.is_err() || refused > 0, "{user} needs no {without}");
@@ -126,13 +133,15 @@ fn waiters_that_cannot_be_heard_poll_and_leave_no_place_behind() {
         let server = Server::start();
         let url = user_without(&server, permission);
         let guard = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();
-        let waiting = Underway::start(move || Client::open(&url).unwrap().lock(NAME).with(|_| ()).unwrap());
+        let waiting =
+            Underway::start(move || Client::open(&url).unwrap().lock(NAME).with(|_| ()).unwrap());
         // Without an end of a lease in sight a waiter that is woken would ask once a second.
         let since = Instant::now();
         let before = server.command_count("evalsha");
         eventually(SOON, || server.command_count("evalsha") > before + 12);
         assert!(since.elapsed() < Duration::from_secs(7), "without {permission}");
-        let places: u32 = redis::cmd("EXISTS").arg("{orders:42}:queue").query(&mut server.connection()).unwrap();
+        let places: u32 =
+            redis::cmd("EXISTS").arg("{orders:42}:queue").query(&mut server.connection()).unwrap();
         assert_eq!(places, 0, "without {permission}");
         guard.release().unwrap();
         waiting.result();
@@ -146,7 +155,10 @@ fn conditions_work_for_users_that_cannot_be_heard() {
             scope.spawn(move || {
                 let server = Server::start();
                 let url = user_without(&server, permission);
-                let (ours, theirs) = (Client::open(&url).unwrap().lock(NAME), Client::open(&url).unwrap().lock(NAME));
+                let (ours, theirs) = (
+                    Client::open(&url).unwrap().lock(NAME),
+                    Client::open(&url).unwrap().lock(NAME),
+                );
                 let (say, is_locked) = mpsc::channel();
                 let waiting = Underway::start(move || {
                     let _guard = theirs.guard().unwrap();
@@ -168,12 +180,16 @@ fn the_guides_permissions_for_plain_locks_suffice_and_are_the_smallest() {
 
 #[test]
 fn the_guides_permissions_for_redissons_layout_suffice_and_are_the_smallest() {
-    suffice_and_are_the_smallest("redisson", &|server, url| with_locks(server, url, Layout::Redisson));
+    suffice_and_are_the_smallest("redisson", &|server, url| {
+        with_locks(server, url, Layout::Redisson)
+    });
 }
 
 #[test]
 fn the_guides_permissions_for_the_timestamp_layout_suffice_and_are_the_smallest() {
-    suffice_and_are_the_smallest("timestamp", &|server, url| with_locks(server, url, Layout::Timestamp));
+    suffice_and_are_the_smallest("timestamp", &|server, url| {
+        with_locks(server, url, Layout::Timestamp)
+    });
 }
 
 #[test]
@@ -183,8 +199,12 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
         client.ping()?;
         let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(5));
         for limiter in [limiter("ip:1"), limiter("ip:1").smooth()] {
-            let refused =
-                (0..5).map(|_| limiter.check()).collect::<Result<Vec<_>>>()?.into_iter().filter(|decision| !decision.allowed).count();
+            let refused = (0..5)
+                .map(|_| limiter.check())
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .filter(|decision| !decision.allowed)
+                .count();
             assert_eq!(refused, 2);
         }
         // Left by a process that died between INCR and EXPIRE.
@@ -198,9 +218,18 @@ fn a_wait_that_is_refused_gives_a_lease_none_of_its_extends_back() {
     let server = Server::start();
     // Without the keys of a condition.
     let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters ~{job}:owed &*";
-    redis::cmd("ACL").arg("SETUSER").arg(rule.split(' ').collect::<Vec<_>>()).exec(&mut server.connection()).unwrap();
+    redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg(rule.split(' ').collect::<Vec<_>>())
+        .exec(&mut server.connection())
+        .unwrap();
     let client = Client::open(&server.url_with("u", "password")).unwrap();
-    let lock = client.lock_with("job", LockOptions::new().lease(Duration::from_millis(600)).renewal(Renewal::AtMost(1))).unwrap();
+    let lock = client
+        .lock_with(
+            "job",
+            LockOptions::new().lease(Duration::from_millis(600)).renewal(Renewal::AtMost(1)),
+        )
+        .unwrap();
     lock.lock().unwrap();
     let condition = lock.new_condition("c").unwrap();
     let since = Instant::now();
@@ -208,5 +237,9 @@ fn a_wait_that_is_refused_gives_a_lease_none_of_its_extends_back() {
         assert!(condition.wait().unwrap_err().is_denied());
         thread::sleep(Duration::from_millis(100));
     }
-    assert!(since.elapsed() < Duration::from_millis(2_500), "one extend makes it last for so long: {:?}", since.elapsed());
+    assert!(
+        since.elapsed() < Duration::from_millis(2_500),
+        "one extend makes it last for so long: {:?}",
+        since.elapsed()
+    );
 }

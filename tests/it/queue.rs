@@ -1,11 +1,14 @@
-//! The server's queue: who is handed the lock, what is left behind, and which wake-ups let nobody in.
+//! The server's queue: who is handed the lock, what is left behind, and which wake-ups let nobody
+//! in.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Release, Token, Withdraw};
+use distlock::testing::{
+    Answer, Ask, FakeClock, Gone, Key, LeaseStore, Place, Release, Token, Withdraw,
+};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Renewal, Retry};
 
 use crate::helpers::{Notes, Underway, ms, put};
@@ -54,7 +57,12 @@ pub struct ByHand<'a> {
 impl<'a> ByHand<'a> {
     pub fn new(server: &'a Server) -> Self {
         let client = Client::open(&server.url()).unwrap();
-        Self { server, store: client.store(Layout::Plain).unwrap(), key: Key::new("a".into()), _client: client }
+        Self {
+            server,
+            store: client.store(Layout::Plain).unwrap(),
+            key: Key::new("a".into()),
+            _client: client,
+        }
     }
 
     pub fn ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Answer {
@@ -73,15 +81,22 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn is_refused(&self, token: &str, attempt: u64, place: &At<'_>) {
-        assert!(matches!(self.ask(token, attempt, place), Answer::Refused { .. }), "{token} is refused");
+        assert!(
+            matches!(self.ask(token, attempt, place), Answer::Refused { .. }),
+            "{token} is refused"
+        );
     }
 
     pub fn release(&self, token: &str) -> Gone {
-        self.store.release(&Release::of(&self.key, &Token::new(token)), Instant::now() + SOON).unwrap()
+        self.store
+            .release(&Release::of(&self.key, &Token::new(token)), Instant::now() + SOON)
+            .unwrap()
     }
 
     pub fn withdraw(&self, token: &str) {
-        self.store.withdraw_one(Withdraw::of(&self.key, &Token::new(token)), Instant::now() + SOON).unwrap();
+        self.store
+            .withdraw_one(Withdraw::of(&self.key, &Token::new(token)), Instant::now() + SOON)
+            .unwrap();
     }
 
     pub fn holder(&self) -> Option<String> {
@@ -123,9 +138,19 @@ impl Ear<'_> {
     /// Ends the connection. Returns when the server knows of nobody who listens here.
     pub fn cut(self) {
         let mut connection = self.server.connection();
-        let () = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(self.client).query::<u64>(&mut connection).map(drop).unwrap();
+        let () = redis::cmd("CLIENT")
+            .arg("KILL")
+            .arg("ID")
+            .arg(self.client)
+            .query::<u64>(&mut connection)
+            .map(drop)
+            .unwrap();
         eventually(SOON, || {
-            let heard: (String, u64) = redis::cmd("PUBSUB").arg("NUMSUB").arg(&self.channel).query(&mut connection).unwrap();
+            let heard: (String, u64) = redis::cmd("PUBSUB")
+                .arg("NUMSUB")
+                .arg(&self.channel)
+                .query(&mut connection)
+                .unwrap();
             heard.1 == 0
         });
     }
@@ -167,7 +192,11 @@ fn a_release_hands_the_lock_to_the_first_waiter_that_listens_and_tells_nobody_el
     assert_eq!(lock.holder().as_deref(), Some("b"));
     let said = second.hears();
     let words: Vec<_> = said.split(' ').collect();
-    assert_eq!((words[0], words[2], words[3], words[4]), ("2", "1", "b", "a"), "the last attempt, the token and the key");
+    assert_eq!(
+        (words[0], words[2], words[3], words[4]),
+        ("2", "1", "b", "a"),
+        "the last attempt, the token and the key"
+    );
     assert!(words[1].parse::<u64>().unwrap() > 0, "the fence");
     third.hears_nothing();
     // The deaf one keeps its place: it may only be connecting again.
@@ -245,7 +274,9 @@ fn a_frozen_waiter_costs_no_more_than_its_first_lease() {
     assert_eq!(lock.holder().as_deref(), Some("frozen"));
     // And who hands off grants at most three seconds, whatever the lease.
     let client = Client::open(&server.url()).unwrap();
-    within(..Duration::from_secs(2), || assert!(client.lock("a").try_lock(Duration::from_secs(2)).unwrap()));
+    within(..Duration::from_secs(2), || {
+        assert!(client.lock("a").try_lock(Duration::from_secs(2)).unwrap())
+    });
 }
 
 /// A replica of `server`, in step with it.
@@ -258,8 +289,17 @@ fn replica_of(server: &Server) -> Server {
 /// Makes one server the replica of another. Returns when they are in step.
 fn follow(replica: &Server, server: &Server) {
     // Without it the first replica waits five seconds for others.
-    let () = redis::cmd("CONFIG").arg("SET").arg("repl-diskless-sync-delay").arg(0).query(&mut server.connection()).unwrap();
-    let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(server.port()).query(&mut replica.connection()).unwrap();
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("repl-diskless-sync-delay")
+        .arg(0)
+        .query(&mut server.connection())
+        .unwrap();
+    let () = redis::cmd("REPLICAOF")
+        .arg("127.0.0.1")
+        .arg(server.port())
+        .query(&mut replica.connection())
+        .unwrap();
     eventually(SOON, || replica.info("replication").contains("master_link_status:up"));
 }
 
@@ -356,24 +396,39 @@ fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_
             inside.fetch_sub(1, Ordering::SeqCst);
         })
     });
-    eventually(SOON, || redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut old.connection()).unwrap() == 3);
-    // A failover as by hand, behind a name that leads to the new master: whoever sends a command goes there, and no subscription does.
+    eventually(SOON, || {
+        redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut old.connection()).unwrap() == 3
+    });
+    // A failover as by hand, behind a name that leads to the new master: whoever sends a command
+    // goes there, and no subscription does.
     let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut new.connection()).unwrap();
     proxy.set_upstream(new.port());
     follow(&old, &new);
-    let _: u32 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("NORMAL").query(&mut old.connection()).unwrap();
+    let _: u32 = redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("NORMAL")
+        .query(&mut old.connection())
+        .unwrap();
     guard.release().unwrap();
     waits.into_iter().for_each(Underway::result);
     // And whoever waits now is handed the lock there, by inboxes that have come over.
     let guard = holder.lock("a").guard().unwrap();
-    let again = waiters.clone().map(|client| Underway::start(move || client.lock("a").with(|_| ()).unwrap()));
-    eventually(SOON, || redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut new.connection()).unwrap() == 3);
+    let again = waiters
+        .clone()
+        .map(|client| Underway::start(move || client.lock("a").with(|_| ()).unwrap()));
+    eventually(SOON, || {
+        redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut new.connection()).unwrap() == 3
+    });
     guard.release().unwrap();
     again.into_iter().for_each(Underway::result);
 }
 
 /// A client that holds the lock and one that waits for it in its own thread.
-fn held_and_waited_for(server: &Server, options: LockOptions) -> (distlock::LockGuard, mpsc::Receiver<(Instant, Option<Duration>)>) {
+fn held_and_waited_for(
+    server: &Server,
+    options: LockOptions,
+) -> (distlock::LockGuard, mpsc::Receiver<(Instant, Option<Duration>)>) {
     let holder = Client::open(&server.url()).unwrap();
     let guard = holder.lock("a").guard().unwrap();
     let (say, hear) = mpsc::channel();
@@ -389,13 +444,19 @@ fn held_and_waited_for(server: &Server, options: LockOptions) -> (distlock::Lock
     (guard, hear)
 }
 
-/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is told something, or when its pause is over.
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is
+/// told something, or when its pause is over.
 fn waits_and_listens(server: &Server) {
     let mut before_it_listened = 1;
     eventually(SOON, || {
         let mut connection = server.connection();
-        let entries: Vec<String> = redis::cmd("HVALS").arg("{a}:waiters").query(&mut connection).unwrap();
-        let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut connection).unwrap();
+        let entries: Vec<String> =
+            redis::cmd("HVALS").arg("{a}:waiters").query(&mut connection).unwrap();
+        let channels: Vec<String> = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .arg("distlock:inbox:*")
+            .query(&mut connection)
+            .unwrap();
         let attempt = entries.first().map_or(0, |entry| attempt_in(entry));
         if channels.is_empty() {
             before_it_listened = attempt.max(1);
@@ -418,7 +479,8 @@ fn a_waiting_process_has_the_lock_at_once_after_a_release() {
     let (entered, _) = hear.recv_timeout(SOON).unwrap();
     assert!(entered - released < Duration::from_millis(500), "it took {:?}", entered - released);
     eventually(SOON, || {
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
         keys.is_empty()
     });
 }
@@ -449,9 +511,17 @@ fn a_lost_wake_up_costs_at_most_one_pause() {
 fn a_lock_that_just_runs_out_is_taken_as_soon_as_it_has() {
     let server = Server::start();
     let mut connection = server.connection();
-    let _: () = redis::cmd("SET").arg("a").arg("another client's").arg("PX").arg(700).query(&mut connection).unwrap();
+    let _: () = redis::cmd("SET")
+        .arg("a")
+        .arg("another client's")
+        .arg("PX")
+        .arg(700)
+        .query(&mut connection)
+        .unwrap();
     let client = Client::open(&server.url()).unwrap();
-    within(Duration::from_millis(600)..Duration::from_millis(1_500), || client.lock("a").lock().unwrap());
+    within(Duration::from_millis(600)..Duration::from_millis(1_500), || {
+        client.lock("a").lock().unwrap()
+    });
 }
 
 #[test]
@@ -459,12 +529,17 @@ fn a_lost_inbox_is_opened_again_and_loses_nobody() {
     let server = Server::start();
     let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
     let mut connection = server.connection();
-    let killed: u32 = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut connection).unwrap();
+    let killed: u32 =
+        redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut connection).unwrap();
     assert_eq!(killed, 1);
     let released = Instant::now();
     guard.release().unwrap();
     let (entered, _) = hear.recv_timeout(SOON).unwrap();
-    assert!(entered - released < ONE_PAUSE + Duration::from_secs(1), "it took {:?}", entered - released);
+    assert!(
+        entered - released < ONE_PAUSE + Duration::from_secs(1),
+        "it took {:?}",
+        entered - released
+    );
 }
 
 #[test]
@@ -472,16 +547,34 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
     let server = Server::start();
     let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
     let mut connection = server.connection();
-    let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut connection).unwrap();
-    let entries: Vec<(String, String)> = redis::cmd("HGETALL").arg("{a}:waiters").query(&mut connection).unwrap();
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut connection)
+        .unwrap();
+    let entries: Vec<(String, String)> =
+        redis::cmd("HGETALL").arg("{a}:waiters").query(&mut connection).unwrap();
     let (token, entry) = &entries[0];
     let attempt = attempt_in(entry);
-    let forged = ["", "hello", "1", "1 2", "x y z t a", &format!("0 0 0 {token} a"), &format!("{} 0 0 {token} a", attempt + 1_000)]
-        .map(str::to_owned);
+    let forged = [
+        "",
+        "hello",
+        "1",
+        "1 2",
+        "x y z t a",
+        &format!("0 0 0 {token} a"),
+        &format!("{} 0 0 {token} a", attempt + 1_000),
+    ]
+    .map(str::to_owned);
     let stale = (attempt > 1).then(|| format!("{} 0 0 {token} a", attempt - 1));
     // The lock is not fenced, so only one of these is kept out by its fence.
-    for message in forged.into_iter().chain(stale).chain([format!("{attempt} 0 0 somebody a"), format!("{attempt} 7 1 {token} a")]) {
-        let heard: u32 = redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
+    for message in forged
+        .into_iter()
+        .chain(stale)
+        .chain([format!("{attempt} 0 0 somebody a"), format!("{attempt} 7 1 {token} a")])
+    {
+        let heard: u32 =
+            redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
         assert_eq!(heard, 1, "{message:?}");
     }
     assert!(hear.recv_timeout(A_WHILE).is_err(), "nobody released the lock");
@@ -509,7 +602,8 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
     waits_and_listens(&server);
     // And its last attempt has been answered: one that is still on its way would count from now.
     eventually(SOON, || notes.under_way() == 0);
-    // The waiter was paused since it was refused: what a hand-off grants counts from then, and is over.
+    // The waiter was paused since it was refused: what a hand-off grants counts from then, and is
+    // over.
     clock.advance(Duration::from_secs(10));
     guard.release().unwrap();
     let (remaining, on_server) = hear.recv_timeout(SOON).unwrap();
@@ -551,10 +645,13 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
     let (say, hear) = mpsc::channel();
     let ours = Client::open(&server.url()).unwrap();
     let other = Client::open(&server.url()).unwrap();
-    let waiters = |server: &Server| -> u32 { redis::cmd("ZCARD").arg("{a}:queue").query(&mut server.connection()).unwrap() };
+    let waiters = |server: &Server| -> u32 {
+        redis::cmd("ZCARD").arg("{a}:queue").query(&mut server.connection()).unwrap()
+    };
     // The first thread takes the place in the server's queue,
     let first = ours.clone();
-    let gives_up = thread::spawn(move || first.lock("a").try_lock(Duration::from_millis(600)).unwrap());
+    let gives_up =
+        thread::spawn(move || first.lock("a").try_lock(Duration::from_millis(600)).unwrap());
     eventually(SOON, || waiters(&server) == 1);
     // the second waits behind it in this process,
     let (second, said) = (ours.clone(), say.clone());
@@ -607,7 +704,10 @@ fn without_local_hand_offs_every_hold_has_a_lease_of_its_own() {
         let threads: Vec<_> = (0..19)
             .map(|_| {
                 let (lock, say) = (lock.clone(), say.clone());
-                thread::spawn(move || lock.with(|_| say.send(lock.inspect().unwrap().unwrap().token).unwrap()).unwrap())
+                thread::spawn(move || {
+                    lock.with(|_| say.send(lock.inspect().unwrap().unwrap().token).unwrap())
+                        .unwrap()
+                })
             })
             .collect();
         eventually(SOON, || client.waiting("a") == 19);
@@ -642,7 +742,8 @@ fn attempts_stay_a_pause_apart_while_the_inbox_opens() {
     let server = Server::start();
     let guard = Client::open(&server.url()).unwrap().lock("a").guard().unwrap();
     let options = LockOptions::new().retry(Retry::fixed(ms(400)).attempts(3));
-    // A client's first wait opens its inbox. Who waits asks again once that stands: one attempt more, and not the last of three.
+    // A client's first wait opens its inbox. Who waits asks again once that stands: one attempt
+    // more, and not the last of three.
     let lock = Client::open(&server.url()).unwrap().lock_with("a", options).unwrap();
     within(ms(780)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
     assert_eq!(server.command_count("subscribe"), 1, "it opened");
@@ -655,7 +756,12 @@ fn a_connection_that_was_closed_while_idle_uses_up_no_attempt() {
     put(&server, "a", "another", SOON);
     let client = Client::open(&server.url()).unwrap();
     client.ping().unwrap();
-    let () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut server.connection()).unwrap();
+    let () = redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .query(&mut server.connection())
+        .unwrap();
     let options = LockOptions::new().queue(Queue::None).retry(Retry::fixed(ms(400)).attempts(2));
     let lock = client.lock_with("a", options).unwrap();
     within(ms(380)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));

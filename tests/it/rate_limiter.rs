@@ -49,7 +49,8 @@ fn both(client: &Client, count: u64, window: Duration) -> [RateLimiter; 2] {
     [fixed.clone().smooth(), fixed]
 }
 
-/// Closes a client at the end of a test, also of one that failed: what waits without limit would keep it from ending.
+/// Closes a client at the end of a test, also of one that failed: what waits without limit would
+/// keep it from ending.
 struct CloseAtEnd<'a>(&'a Client);
 
 impl Drop for CloseAtEnd<'_> {

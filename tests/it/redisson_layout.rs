@@ -55,7 +55,10 @@ fn lease_is_a_hash_of_one_owner_that_counts_one_hold() {
         assert_eq!(count, "1", "further holds are local");
         let (uuid, number) = owner.split_once(':').unwrap();
         assert_eq!(uuid.len(), 36);
-        assert!(uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit() && !c.is_ascii_uppercase()), "{uuid}");
+        assert!(
+            uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit() && !c.is_ascii_uppercase()),
+            "{uuid}"
+        );
         assert!(number.parse::<u64>().is_ok(), "{number}");
     }
     assert_eq!(ask::<Vec<String>>(&server, &["KEYS", "*"]), ["a"]);
@@ -72,9 +75,11 @@ fn lease_is_a_hash_of_one_owner_that_counts_one_hold() {
 fn every_acquisition_has_an_owner_of_its_own() {
     let server = Server::start();
     let lock = client(&server.url()).lock("a");
-    let owners: Vec<String> = (0..5).map(|_| lock.with(|_| owner(&server, "a").0).unwrap()).collect();
+    let owners: Vec<String> =
+        (0..5).map(|_| lock.with(|_| owner(&server, "a").0).unwrap()).collect();
     for part in [0, 1] {
-        let parts: std::collections::HashSet<_> = owners.iter().map(|owner| owner.split(':').nth(part).unwrap()).collect();
+        let parts: std::collections::HashSet<_> =
+            owners.iter().map(|owner| owner.split(':').nth(part).unwrap()).collect();
         assert_eq!(parts.len(), 5, "{owners:?}");
     }
 }
@@ -175,7 +180,10 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
     // Late, after an extend: the end stays where it is.
     assert!(matches!(attempt(4, lease), Answer::Granted { .. }));
     assert!(ask::<u64>(&server, &["PTTL", "a"]) > 50_000);
-    assert_eq!(store.release(&Release::of(&key, &token), Instant::now() + SOON).unwrap(), Gone::Released);
+    assert_eq!(
+        store.release(&Release::of(&key, &token), Instant::now() + SOON).unwrap(),
+        Gone::Released
+    );
     assert!(free(&server, "a"));
 }
 
@@ -183,7 +191,11 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
 fn an_attempt_whose_reply_is_lost_becomes_one_hold() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).lock_options(options()).build().unwrap();
+    let client = Client::builder(&proxy.url())
+        .command_timeout(ms(300))
+        .lock_options(options())
+        .build()
+        .unwrap();
     let lock = client.lock("a");
     lock.with(|_| ()).unwrap();
     let lost = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).next(1));
@@ -198,7 +210,9 @@ fn an_attempt_whose_reply_is_lost_becomes_one_hold() {
 fn release_is_published_once_as_redisson_expects_it() {
     let server = Server::start();
     let client = client(&server.url());
-    for (name, channel) in [("a", "redisson_lock__channel:{a}"), ("x{a}y", "redisson_lock__channel:x{a}y")] {
+    for (name, channel) in
+        [("a", "redisson_lock__channel:{a}"), ("x{a}y", "redisson_lock__channel:x{a}y")]
+    {
         let listener = Listener::at(&server, channel);
         let lock = client.lock(name);
         lock.lock().unwrap();
@@ -255,16 +269,27 @@ fn an_owner_is_written_as_given_and_believed_by_nobody_else() {
 fn fences_grow_in_common_with_javas_tokens() {
     const COUNTER: &str = "redisson_lock_token:{a}";
     let server = Server::start();
-    let fenced = |hand_offs| client(&server.url()).lock_with("a", options().fenced().local_hand_offs(hand_offs)).unwrap();
+    let fenced = |hand_offs| {
+        client(&server.url()).lock_with("a", options().fenced().local_hand_offs(hand_offs)).unwrap()
+    };
     let (one, block) = (fenced(0), fenced(16));
     let fence = |lock: &RedisLock| lock.with(|guard| guard.fence().unwrap()).unwrap();
     let java = || ask::<u64>(&server, &["INCR", COUNTER]);
-    let now = || u64::try_from(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros()).unwrap();
+    let now = || {
+        u64::try_from(
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros(),
+        )
+        .unwrap()
+    };
 
     assert_eq!((java(), java()), (1, 2));
     let before = now();
     let mut last = 2;
-    for (i, next) in [fence(&one), java(), java(), fence(&block), java(), fence(&block), fence(&one), java()].into_iter().enumerate() {
+    for (i, next) in
+        [fence(&one), java(), java(), fence(&block), java(), fence(&block), fence(&one), java()]
+            .into_iter()
+            .enumerate()
+    {
         assert!(next > last, "number {i}: {next} after {last}");
         last = next;
     }
@@ -288,18 +313,31 @@ fn other_stores_have_no_such_layout() {
     let memory = Client::open("memory://").unwrap();
     for layout in [Layout::Redisson, Layout::Timestamp] {
         assert!(error(memory.lock_with("a", LockOptions::new().layout(layout))).is_unsupported());
-        assert!(error(Client::builder("memory://").lock_options(LockOptions::new().layout(layout)).build()).is_unsupported());
+        assert!(
+            error(
+                Client::builder("memory://")
+                    .lock_options(LockOptions::new().layout(layout))
+                    .build()
+            )
+            .is_unsupported()
+        );
     }
 }
 
 #[test]
 fn a_user_with_the_documented_permissions_can_lock_wait_and_wake() {
     let server = Server::start();
-    let commands = "+eval +evalsha +hlen +hgetall +hset +hexists +pexpire +pttl +get +del +publish +subscribe +unsubscribe +ping +echo +role +incrby +time";
+    let commands = "+eval +evalsha +hlen +hgetall +hset +hexists +pexpire +pttl +get +del \
+                    +publish +subscribe +unsubscribe +ping +echo +role +incrby +time";
     let mut setuser = redis::cmd("ACL");
     setuser.arg("SETUSER").arg("u").arg("on").arg(">secret").arg("resetchannels").arg("-@all");
     setuser.arg(commands.split(' ').collect::<Vec<_>>());
-    setuser.arg(&["~a", "~redisson_lock_token:*", "&redisson_lock__channel:*", "&distlock:inbox:*"]);
+    setuser.arg(&[
+        "~a",
+        "~redisson_lock_token:*",
+        "&redisson_lock__channel:*",
+        "&distlock:inbox:*",
+    ]);
     setuser.exec(&mut server.connection()).unwrap();
     let url = server.url_with("u", "secret");
     let client = client(&url);
@@ -311,11 +349,15 @@ fn a_user_with_the_documented_permissions_can_lock_wait_and_wake() {
     assert_eq!(java.release("a", 60_000), Some(1));
     waiter.locked(SOON);
     waiter.end();
-    assert!(client.lock("a").inspect().unwrap().is_none() && !client.lock("a").force_unlock().unwrap());
+    assert!(
+        client.lock("a").inspect().unwrap().is_none() && !client.lock("a").force_unlock().unwrap()
+    );
     let denied: u64 = server
         .info("stats")
         .lines()
-        .filter_map(|line| line.strip_prefix("acl_access_denied_")?.split(':').nth(1)?.parse::<u64>().ok())
+        .filter_map(|line| {
+            line.strip_prefix("acl_access_denied_")?.split(':').nth(1)?.parse::<u64>().ok()
+        })
         .sum();
     assert_eq!(denied, 0);
 }
@@ -334,7 +376,8 @@ fn no_update_is_lost_between_us_and_java() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let lock = client(&server.url()).lock_with("a", options().local_hand_offs(0)).unwrap();
+                let lock =
+                    client(&server.url()).lock_with("a", options().local_hand_offs(0)).unwrap();
                 let mut connection = server.connection();
                 (0..EACH).for_each(|_| lock.with(|_| add_one(&mut connection)).unwrap());
             });

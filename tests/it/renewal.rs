@@ -1,4 +1,5 @@
-//! Renewal: one thread that keeps every lease of a client alive for as long as it is held, and not a moment longer.
+//! Renewal: one thread that keeps every lease of a client alive for as long as it is held, and not
+//! a moment longer.
 
 use std::collections::HashSet;
 use std::sync::mpsc;
@@ -10,8 +11,13 @@ use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
 use crate::faults::through_proxy;
-use crate::helpers::{Asked, Busy, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put};
-use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within};
+use crate::helpers::{
+    Asked, Busy, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms,
+    pttl, put,
+};
+use crate::support::{
+    Fault, Mode, Proxy, Rule, Server, eventually, in_own_process, thread_names, within,
+};
 
 /// Looks at the lock again and again for that long: it must be valid all the time.
 #[track_caller]
@@ -48,13 +54,19 @@ fn one_thread_renews_all_leases_of_a_client() {
     in_own_process("renewal::one_thread_renews_all_leases_of_a_client", || {
         let server = Server::start();
         let client = client(&server);
-        let locks: Vec<_> = (0..60).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1500))).unwrap()).collect();
+        let locks: Vec<_> = (0..60)
+            .map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1500))).unwrap())
+            .collect();
         locks.iter().for_each(|lock| lock.lock().unwrap());
         thread::sleep(ms(2000));
         assert!(locks.iter().all(RedisLock::is_valid));
         let names = thread_names();
         let own: Vec<_> = names.iter().filter(|name| name.starts_with("distlock")).collect();
-        assert_eq!(own.iter().filter(|name| name.starts_with("distlock-renew")).count(), 1, "{own:?}");
+        assert_eq!(
+            own.iter().filter(|name| name.starts_with("distlock-renew")).count(),
+            1,
+            "{own:?}"
+        );
         assert!(own.len() <= 4, "{own:?}");
         // Nor does each lease have a connection: the pool's, and renewal's own.
         assert!(server.client_count() <= 3, "{}", server.client_count());
@@ -283,7 +295,12 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
     let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
     let extended = || -> usize {
         let asked = notes.asked();
-        asked.iter().map(|(_, _, asked)| if let Asked::Extend { keys, .. } = asked { keys.len() } else { 0 }).sum()
+        asked
+            .iter()
+            .map(
+                |(_, _, asked)| if let Asked::Extend { keys, .. } = asked { keys.len() } else { 0 },
+            )
+            .sum()
     };
     thread::scope(|scope| {
         let (held, holds) = mpsc::channel();
@@ -292,11 +309,15 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
                 let (unlock, told) = mpsc::channel::<()>();
                 let (held, client) = (held.clone(), &client);
                 let holder = scope.spawn(move || {
-                    let lock = |i| client.lock_with(&format!("job-{thread}-{i}"), lease(ms(9_000))).unwrap();
-                    let guards: Vec<_> = (0..LEASES / THREADS).map(|i| lock(i).guard().unwrap()).collect();
+                    let lock = |i| {
+                        client.lock_with(&format!("job-{thread}-{i}"), lease(ms(9_000))).unwrap()
+                    };
+                    let guards: Vec<_> =
+                        (0..LEASES / THREADS).map(|i| lock(i).guard().unwrap()).collect();
                     held.send(()).unwrap();
                     let _ = told.recv();
-                    guards.iter().all(LockGuard::is_valid) && guards.into_iter().all(|guard| guard.release().is_ok())
+                    guards.iter().all(LockGuard::is_valid)
+                        && guards.into_iter().all(|guard| guard.release().is_ok())
                 });
                 (unlock, holder)
             })
@@ -315,22 +336,30 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
                 if now != seen {
                     (seen, since) = (now, Instant::now());
                 } else if since.elapsed() > ms(2_000) {
-                    // It had not all the same, on a machine that stood still, so its leases are due a little later.
+                    // It had not all the same, on a machine that stood still, so its leases are due
+                    // a little later.
                     clock.advance(ms(500));
                     since = Instant::now();
                 }
                 now >= round * LEASES
             });
         }
-        assert!((4 * LEASES..=5 * LEASES).contains(&extended()), "each lease once in each round, not {} in all", extended());
+        assert!(
+            (4 * LEASES..=5 * LEASES).contains(&extended()),
+            "each lease once in each round, not {} in all",
+            extended()
+        );
         for (unlock, holder) in holders {
             drop(unlock);
             assert!(holder.join().unwrap());
         }
     });
     assert!(notes.extends() <= 5 * LEASES / 100, "{} calls are no bulk", notes.extends());
-    let threads: HashSet<_> =
-        notes.asked().into_iter().filter_map(|(_, thread, asked)| matches!(asked, Asked::Extend { .. }).then_some(thread)).collect();
+    let threads: HashSet<_> = notes
+        .asked()
+        .into_iter()
+        .filter_map(|(_, thread, asked)| matches!(asked, Asked::Extend { .. }).then_some(thread))
+        .collect();
     assert_eq!(threads.len(), 1);
     eventually(SOON, || client.remembered() == (0, 0));
 }
@@ -339,7 +368,8 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
 fn a_lost_lease_does_not_disturb_the_others() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
+    let locks: Vec<_> =
+        (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     for (i, lock) in locks.iter().enumerate() {
         match i % 10 {
@@ -347,7 +377,11 @@ fn a_lost_lease_does_not_disturb_the_others() {
             3 => put(&server, lock.key(), "somebody", SOON),
             6 => {
                 delete(&server, lock.key());
-                redis::cmd("RPUSH").arg(lock.key()).arg("x").exec(&mut server.connection()).unwrap();
+                redis::cmd("RPUSH")
+                    .arg(lock.key())
+                    .arg("x")
+                    .exec(&mut server.connection())
+                    .unwrap();
             }
             _ => {}
         }
@@ -364,7 +398,8 @@ fn a_lost_lease_does_not_disturb_the_others() {
 fn a_script_flush_costs_no_lease() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
+    let locks: Vec<_> =
+        (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     for _ in 0..40 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
@@ -376,13 +411,20 @@ fn a_script_flush_costs_no_lease() {
 
 #[test]
 fn an_extend_without_an_answer_is_tried_again_and_nothing_is_lost() {
-    let faults = [Fault::SwallowReply, Fault::CutAfter, Fault::CutBefore, Fault::TruncateReply, Fault::GarbleReply];
+    let faults = [
+        Fault::SwallowReply,
+        Fault::CutAfter,
+        Fault::CutBefore,
+        Fault::TruncateReply,
+        Fault::GarbleReply,
+    ];
     thread::scope(|scope| {
         for fault in faults {
             scope.spawn(move || {
                 let server = Server::start();
                 let proxy = Proxy::start(server.port());
-                let lock = Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(2400))).unwrap();
+                let lock =
+                    Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(2400))).unwrap();
                 lock.lock().unwrap();
                 // From here on only renewal talks to the server.
                 let rule = proxy.add(Rule::on("EVALSHA", fault).next(1));
@@ -469,7 +511,10 @@ fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_en
     drop(go_on);
     let until = Instant::now() + ms(150);
     while Instant::now() < until {
-        assert!(lock.remaining().unwrap() < ms(700) || pttl(&server, "job") > 700, "the late answer was believed");
+        assert!(
+            lock.remaining().unwrap() < ms(700) || pttl(&server, "job") > 700,
+            "the late answer was believed"
+        );
         assert_within_the_servers_end(&server, &lock);
     }
     lock.unlock().unwrap();
@@ -524,7 +569,8 @@ fn leases_that_are_not_renewed_are_never_extended() {
 /// The first thread of a client to wait is refused once before the client listens, and once after.
 const FIRST_WAIT: usize = 2;
 
-/// Has the lock handed over from `guard` to a thread of its own, which holds it until the sender is dropped. `asks`: how often it is refused before it sleeps.
+/// Has the lock handed over from `guard` to a thread of its own, which holds it until the sender is
+/// dropped. `asks`: how often it is refused before it sleeps.
 fn handed_over(
     waiter: &Client,
     notes: &Notes,
@@ -532,7 +578,8 @@ fn handed_over(
     guard: LockGuard,
     asks: usize,
 ) -> (mpsc::Sender<()>, Underway<distlock::Result<()>>) {
-    // It does not ask by itself while it is handed the lock: the answer to that would be a whole lease.
+    // It does not ask by itself while it is handed the lock: the answer to that would be a whole
+    // lease.
     let lock = waiter.lock_with(name, LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
     let (held, holds) = mpsc::channel();
     let (unlock, told) = mpsc::channel::<()>();
@@ -555,7 +602,8 @@ fn the_first_lease_of_a_hand_off_is_made_whole_at_once() {
     let (waiter, notes) = Notes::of(Client::builder(&server.url()));
     let guard = client(&server).lock("job").guard().unwrap();
     let (unlock, waiting) = handed_over(&waiter, &notes, "job", guard, FIRST_WAIT);
-    // After a third of the first lease, and up to a tenth of a second brought forward, it would be 0.8 s at the earliest.
+    // After a third of the first lease, and up to a tenth of a second brought forward, it would be
+    // 0.8 s at the earliest.
     eventually(ms(700), || pttl(&server, "job") > 20_000);
     drop(unlock);
     waiting.result().unwrap();
@@ -567,7 +615,8 @@ fn a_hold_of_less_than_ten_milliseconds_costs_no_extend_after_a_hand_off() {
     let clock = FakeClock::new();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     let holder = client(&server).lock("job");
-    let (unlock, waiting) = handed_over(&waiter, &notes, "job", holder.guard().unwrap(), FIRST_WAIT);
+    let (unlock, waiting) =
+        handed_over(&waiter, &notes, "job", holder.guard().unwrap(), FIRST_WAIT);
     clock.advance(ms(9));
     thread::sleep(ms(50));
     drop(unlock);
@@ -587,18 +636,23 @@ fn one_silent_extend_delays_no_other_renewal() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let (client, notes) = Notes::of(Client::builder(&proxy.url()));
-    let locks: Vec<_> = (0..8).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1_000))).unwrap()).collect();
+    let locks: Vec<_> =
+        (0..8).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1_000))).unwrap()).collect();
     let elsewhere = Client::open(&server.url()).unwrap();
-    let (silent, other) = (elsewhere.lock("silent").guard().unwrap(), elsewhere.lock("other").guard().unwrap());
-    let is_extend =
-        |command: &[Vec<u8>]| command.get(2).is_some_and(|keys| keys == b"1") && command.get(3).is_some_and(|key| key == b"silent");
+    let (silent, other) =
+        (elsewhere.lock("silent").guard().unwrap(), elsewhere.lock("other").guard().unwrap());
+    let is_extend = |command: &[Vec<u8>]| {
+        command.get(2).is_some_and(|keys| keys == b"1")
+            && command.get(3).is_some_and(|key| key == b"silent")
+    };
     let rule = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).when(is_extend).next(1));
     for lock in &locks {
         lock.lock().unwrap();
         thread::sleep(ms(40));
     }
     // A lease of thirty seconds, for whose extend there would be a second.
-    let (unlock_silent, waiting_silent) = handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
+    let (unlock_silent, waiting_silent) =
+        handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
     let _held = rule.wait_held(SOON);
     let (unlock_other, waiting_other) = handed_over(&client, &notes, "other", other, 1);
     let until = Instant::now() + ms(1_300);
@@ -627,7 +681,11 @@ fn a_slow_link_is_not_taken_for_a_silent_one() {
     let connections = proxy.accepted();
     eventually(SOON, || notes.extends() >= 3 && notes.under_way() == 0);
     assert!(lock.is_valid());
-    assert!(proxy.accepted() <= connections + 1, "{} connections after {connections}", proxy.accepted());
+    assert!(
+        proxy.accepted() <= connections + 1,
+        "{} connections after {connections}",
+        proxy.accepted()
+    );
     lock.unlock().unwrap();
 }
 

@@ -1,12 +1,16 @@
-//! A server that becomes a replica keeps its connections, and is left at once (R22); a replica grants and confirms nothing (R35).
+//! A server that becomes a replica keeps its connections, and is left at once (R22); a replica
+//! grants and confirms nothing (R35).
 //!
-//! The servers are real. Clients reach them through a proxy, as behind a DNS name or a virtual address: new connections go to the new master, old ones stay.
+//! The servers are real. Clients reach them through a proxy, as behind a DNS name or a virtual
+//! address: new connections go to the new master, old ones stay.
 
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within};
+use distlock::testing::{
+    Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within,
+};
 use distlock::{Client, Layout, Lock, LockOptions, LostReason, Retry};
 
 use crate::faults::{pool_of, through_proxy, warm_up};
@@ -39,7 +43,8 @@ impl Pair {
         eventually(SOON, || get(&self.new, key) == get(&self.old, key));
     }
 
-    /// The new server is the master from now on, under the same name. The old one does not even reach it.
+    /// The new server is the master from now on, under the same name. The old one does not even
+    /// reach it.
     fn demote(&self) {
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut self.new.connection()).unwrap();
         self.proxy.set_upstream(self.new.port());
@@ -64,11 +69,16 @@ fn refusals(server: &Server) -> u64 {
 
 /// How many inboxes this server knows.
 fn inboxes(server: &Server) -> usize {
-    let channels: Vec<String> = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap();
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut server.connection())
+        .unwrap();
     channels.len()
 }
 
-/// Many threads lock at the same time, so that every connection of a pool is in use; none of them notices anything.
+/// Many threads lock at the same time, so that every connection of a pool is in use; none of them
+/// notices anything.
 fn all_lock_at_once(client: &Client, threads: usize) {
     std::thread::scope(|scope| {
         for n in 0..threads {
@@ -88,7 +98,10 @@ fn a_demoted_server_loses_every_pooled_connection_at_its_first_refusal() {
     warm_up(&client, 8);
     pair.demote();
     let lock = client.lock("x");
-    assert!(within(..RECOVERED, || lock.try_lock(Duration::ZERO)).unwrap(), "nothing was carried out: asked at once over a new connection");
+    assert!(
+        within(..RECOVERED, || lock.try_lock(Duration::ZERO)).unwrap(),
+        "nothing was carried out: asked at once over a new connection"
+    );
     all_lock_at_once(&client, 8);
     lock.unlock().unwrap();
     assert_eq!(refusals(&pair.old), 1);
@@ -97,7 +110,10 @@ fn a_demoted_server_loses_every_pooled_connection_at_its_first_refusal() {
 #[test]
 fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_first_refusal() {
     let pair = Pair::start();
-    let client = Client::builder(&pair.proxy.url()).pool(pool_of(&pair.proxy.url(), 6, false)).build().unwrap();
+    let client = Client::builder(&pair.proxy.url())
+        .pool(pool_of(&pair.proxy.url(), 6, false))
+        .build()
+        .unwrap();
     warm_up(&client, 6);
     pair.demote();
     let lock = client.lock("x");
@@ -110,7 +126,8 @@ fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_f
 #[test]
 fn a_pool_of_the_programs_that_leads_to_a_replica_is_asked_with_pauses() {
     let (server, proxy) = through_proxy();
-    let client = Client::builder(&proxy.url()).pool(pool_of(&proxy.url(), 4, false)).build().unwrap();
+    let client =
+        Client::builder(&proxy.url()).pool(pool_of(&proxy.url(), 4, false)).build().unwrap();
     let lock = client.lock("x");
     lock.lock().unwrap();
     become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
@@ -168,7 +185,12 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
         guard.release()
     });
     eventually(SOON, || inboxes(&pair.old) == 1 && get(&pair.old, "x").is_none());
-    let line = || redis::cmd("EXISTS").arg("{x}:condition:c:queue").query::<bool>(&mut pair.new.connection()).unwrap();
+    let line = || {
+        redis::cmd("EXISTS")
+            .arg("{x}:condition:c:queue")
+            .query::<bool>(&mut pair.new.connection())
+            .unwrap()
+    };
     eventually(SOON, line);
     pair.demote();
     // It gives a sign of life every 4 to 6 s only.
@@ -215,9 +237,16 @@ type Call<'a> = &'a dyn Fn(&str) -> distlock::Result<()>;
 fn commands_of_the_callers_own_run_again_at_the_new_master() {
     let pair = Pair::start();
     let client = pair.client();
-    let set = |key: &str| client.execute(|connection| redis::cmd("SET").arg(key).arg(1).exec(connection));
-    let in_a_pipe = |key: &str| client.execute(|connection| redis::pipe().cmd("SET").arg(key).arg(1).exec(connection));
-    let at_one_stroke = |key: &str| client.execute(|connection| redis::pipe().atomic().cmd("SET").arg(key).arg(1).exec(connection));
+    let set =
+        |key: &str| client.execute(|connection| redis::cmd("SET").arg(key).arg(1).exec(connection));
+    let in_a_pipe = |key: &str| {
+        client.execute(|connection| redis::pipe().cmd("SET").arg(key).arg(1).exec(connection))
+    };
+    let at_one_stroke = |key: &str| {
+        client.execute(|connection| {
+            redis::pipe().atomic().cmd("SET").arg(key).arg(1).exec(connection)
+        })
+    };
     let calls: [Call<'_>; 3] = [&set, &in_a_pipe, &at_one_stroke];
     let (mut here, mut there) = (&pair.old, &pair.new);
     for call in calls {
@@ -252,8 +281,12 @@ fn a_replica_is_found_out_at_log_in_and_told_nothing_else() {
 #[test]
 fn whoever_is_not_told_the_role_only_goes_without_the_look_at_log_in() {
     let (server, proxy) = through_proxy();
-    redis::cmd("ACL").arg(&["SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-role"]).exec(&mut server.connection()).unwrap();
-    let unknown = proxy.add(Rule::on("ROLE", Fault::Answer(b"-ERR unknown command 'ROLE'\r\n".to_vec())));
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-role"])
+        .exec(&mut server.connection())
+        .unwrap();
+    let unknown =
+        proxy.add(Rule::on("ROLE", Fault::Answer(b"-ERR unknown command 'ROLE'\r\n".to_vec())));
     for url in [server.url_with("u", "pw"), proxy.url()] {
         let client = Client::open(&url).unwrap();
         let lock = client.lock("x");
@@ -274,12 +307,14 @@ fn whoever_is_not_told_the_role_only_goes_without_the_look_at_log_in() {
 /// Redis 6.2 wraps what a command inside a script is refused with.
 #[test]
 fn a_refusal_inside_a_script_is_known_in_its_old_form() {
-    let wrapped =
-        "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: -READONLY You can't write against a read only replica. ";
+    let wrapped = "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: \
+                   -READONLY You can't write against a read only replica. ";
     let server = FakeServer::start(move |connection, command| match connection {
         0 if fake::is(command, "EVALSHA") => Reply::error(wrapped),
         _ if fake::is(command, "ECHO") => Reply::bulk(&command[1]),
-        _ if fake::is(command, "EVALSHA") => Reply::array(&[Reply::int(1), Reply::int(0), Reply::int(0)]),
+        _ if fake::is(command, "EVALSHA") => {
+            Reply::array(&[Reply::int(1), Reply::int(0), Reply::int(0)])
+        }
         _ => Reply::usual(command),
     });
     let client = Client::builder(&server.url()).build().unwrap();
@@ -298,8 +333,23 @@ fn deadline() -> std::time::Instant {
     std::time::Instant::now() + SOON
 }
 
-fn acquire(store: &dyn LeaseStore, key: &Key, token: &Token, lease: Duration) -> Result<Answer, StoreError> {
-    let ask = Ask { key, token, attempt: 2, lease, fences: 0, place: None, contended: true, may_be_mine: true, deadline: deadline() };
+fn acquire(
+    store: &dyn LeaseStore,
+    key: &Key,
+    token: &Token,
+    lease: Duration,
+) -> Result<Answer, StoreError> {
+    let ask = Ask {
+        key,
+        token,
+        attempt: 2,
+        lease,
+        fences: 0,
+        place: None,
+        contended: true,
+        may_be_mine: true,
+        deadline: deadline(),
+    };
     store.try_acquire(&ask)
 }
 
@@ -340,18 +390,36 @@ fn end_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Stor
 
 fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
     let place: Option<&dyn Place> = Some(&Nowhere);
-    let ask = Ask { key, token, attempt: 2, lease: SHORTER, fences: 0, place, contended: true, may_be_mine: true, deadline: deadline() };
-    store.wait_in(&ask, "c", None, false).map(|answer| matches!(answer, InCondition::Granted { .. }))
+    let ask = Ask {
+        key,
+        token,
+        attempt: 2,
+        lease: SHORTER,
+        fences: 0,
+        place,
+        contended: true,
+        may_be_mine: true,
+        deadline: deadline(),
+    };
+    store
+        .wait_in(&ask, "c", None, false)
+        .map(|answer| matches!(answer, InCondition::Granted { .. }))
 }
 
 /// As somebody with a Sentinel's list of addresses may write it.
 #[test]
 fn a_master_and_its_replicas_are_no_quorum() {
     let master = Server::start();
-    let replica =
-        || Server::builder().arg("repl-diskless-sync-delay", "0").arg("replicaof", &format!("127.0.0.1 {}", master.port())).start();
+    let replica = || {
+        Server::builder()
+            .arg("repl-diskless-sync-delay", "0")
+            .arg("replicaof", &format!("127.0.0.1 {}", master.port()))
+            .start()
+    };
     let replicas = [replica(), replica()];
-    replicas.iter().for_each(|replica| eventually(SOON * 2, || replica.info("replication").contains("master_link_status:up")));
+    replicas.iter().for_each(|replica| {
+        eventually(SOON * 2, || replica.info("replication").contains("master_link_status:up"))
+    });
     let client = Client::redlock([master.url(), replicas[0].url(), replicas[1].url()]).unwrap();
     for n in 0..20 {
         assert!(error(client.lock(&format!("x{n}")).try_lock(ms(100))).is_unavailable());
@@ -360,7 +428,8 @@ fn a_master_and_its_replicas_are_no_quorum() {
 
 /// 1. our attempt is granted by the master, and its answer lost;
 /// 2. the master becomes a replica, and its successor may know nothing of the grant;
-/// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing to write.
+/// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing
+///    to write.
 #[test]
 fn a_replica_confirms_nothing_over_a_connection_from_before() {
     for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
@@ -377,7 +446,10 @@ fn a_replica_confirms_nothing_over_a_connection_from_before() {
                 let client = Client::open(&server.url()).unwrap();
                 let store: Arc<dyn LeaseStore> = client.store(layout).unwrap();
                 let (key, token) = (Key::new(format!("x{n}")), Token::new("t"));
-                assert!(matches!(acquire(&*store, &key, &token, SHORTER * 2), Ok(Answer::Granted { .. })));
+                assert!(matches!(
+                    acquire(&*store, &key, &token, SHORTER * 2),
+                    Ok(Answer::Granted { .. })
+                ));
                 // As the master it says so, and the end does not move.
                 assert!(question(&*store, &key, &token).unwrap(), "{layout:?} {n}");
                 assert!(pttl(&server, key.as_str()) > 15_000, "{layout:?} {n}");
@@ -388,7 +460,10 @@ fn a_replica_confirms_nothing_over_a_connection_from_before() {
         for (n, (_client, store, key, token, question)) in asking.iter().enumerate() {
             let before = refusals(&server);
             let answer = question(&**store, key, token);
-            assert!(answer.as_ref().is_err_and(|error| !error.permanent && !error.may_have_run), "{layout:?} {n}: {answer:?}");
+            assert!(
+                answer.as_ref().is_err_and(|error| !error.permanent && !error.may_have_run),
+                "{layout:?} {n}: {answer:?}"
+            );
             assert!(refusals(&server) > before, "{layout:?} {n}: not even asked");
         }
     }
@@ -405,7 +480,8 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
     assert!(extend(&*store, &key, &token).unwrap());
     let proxy = Proxy::start(server.port());
     proxy.set_delay(ms(30), ms(30));
-    let far = Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
+    let far =
+        Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
     // A sixth of a lease of 1 s, and a third of it. Logging in takes two round trips.
     let within = Within { reply: ms(166), connect_by: std::time::Instant::now() + ms(330) };
     let lease = Extend { key: &key, token: &token, lease: SHORTER, settles: false };

@@ -1,4 +1,5 @@
-//! What travels, and over how many connections: no question that is for nothing, nothing open that nobody uses.
+//! What travels, and over how many connections: no question that is for nothing, nothing open that
+//! nobody uses.
 
 use std::sync::mpsc;
 use std::thread;
@@ -39,23 +40,26 @@ fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_lo
 
 #[test]
 fn a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection() {
-    in_own_process("round_trips::a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection", || {
-        let server = Server::start();
-        let client = client(&server);
-        for options in [LockOptions::new(), LockOptions::new().fenced()] {
-            let lock = client.lock_with("a", options).unwrap();
-            for _ in 0..50 {
-                lock.with(|_| ()).unwrap();
+    in_own_process(
+        "round_trips::a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection",
+        || {
+            let server = Server::start();
+            let client = client(&server);
+            for options in [LockOptions::new(), LockOptions::new().fenced()] {
+                let lock = client.lock_with("a", options).unwrap();
+                for _ in 0..50 {
+                    lock.with(|_| ()).unwrap();
+                }
             }
-        }
-        let names = thread_names();
-        assert!(!names.iter().any(|name| name.starts_with("distlock-inbox")), "{names:?}");
-        assert_eq!(server.client_count(), 1);
-        // It would be seen: a wait opens it.
-        put(&server, "b", "somebody's", SOON);
-        assert!(!client.lock("b").try_lock(ms(50)).unwrap());
-        assert!(thread_names().iter().any(|name| name.starts_with("distlock-inbox")));
-    });
+            let names = thread_names();
+            assert!(!names.iter().any(|name| name.starts_with("distlock-inbox")), "{names:?}");
+            assert_eq!(server.client_count(), 1);
+            // It would be seen: a wait opens it.
+            put(&server, "b", "somebody's", SOON);
+            assert!(!client.lock("b").try_lock(ms(50)).unwrap());
+            assert!(thread_names().iter().any(|name| name.starts_with("distlock-inbox")));
+        },
+    );
 }
 
 #[test]

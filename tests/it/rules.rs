@@ -1,4 +1,5 @@
-//! What is left of the safety rules: for each patch in `tests/rules` that no test of a behaviour notices, the test that does.
+//! What is left of the safety rules: for each patch in `tests/rules` that no test of a behaviour
+//! notices, the test that does.
 
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -8,7 +9,9 @@ use distlock::testing::FakeClock;
 use distlock::{Client, Interrupt, Lock, LockOptions, LostReason, Queue, Retry};
 
 use crate::faults::{PATIENCE, impatient, through_proxy};
-use crate::helpers::{Asked, Notes, SOON, Underway, client, delete, error, get, keys, memory, ms, pttl, put};
+use crate::helpers::{
+    Asked, Notes, SOON, Underway, client, delete, error, get, keys, memory, ms, pttl, put,
+};
 use crate::support::{Fault, Rule, Server, eventually, within};
 
 /// A lock in memory with a lease of 30 s, on a clock that is moved by hand.
@@ -22,7 +25,11 @@ fn on_fake_clock() -> (Client, std::sync::Arc<Notes>, FakeClock) {
 fn inbox(server: &Server) -> String {
     let mut channels: Vec<String> = Vec::new();
     eventually(SOON, || {
-        channels = redis::cmd("PUBSUB").arg("CHANNELS").arg("distlock:inbox:*").query(&mut server.connection()).unwrap();
+        channels = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .arg("distlock:inbox:*")
+            .query(&mut server.connection())
+            .unwrap();
         channels.len() == 1
     });
     channels.remove(0)
@@ -118,7 +125,8 @@ fn a_validity_that_was_seen_ended_stays_ended() {
     lock.lock().unwrap();
     clock.advance(ms(11_000));
     hears.recv_timeout(SOON).unwrap();
-    // The store has extended it until 41 s; the answer is on its way while the old validity ends, at 29.7 s, and the holder looks.
+    // The store has extended it until 41 s; the answer is on its way while the old validity ends,
+    // at 29.7 s, and the holder looks.
     clock.advance(ms(20_000));
     assert!(!lock.is_valid());
     drop(go_on);
@@ -142,7 +150,8 @@ fn late_replies_are_not_taken_for_the_next_ones() {
         lock.extend(ms(30_000)).unwrap();
     }
     delete(&server, "second");
-    // Both are extended at once. The two replies come when nobody waits for them any more: 1, and 0.
+    // Both are extended at once. The two replies come when nobody waits for them any more: 1,
+    // and 0.
     let late = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(PATIENCE + ms(50))).next(1));
     clock.advance(ms(11_000));
     late.wait_fired(SOON);
@@ -168,7 +177,11 @@ fn a_grant_that_nobody_waits_for_is_withdrawn() {
     let inbox = inbox(&server);
     // A hand-off to a waiter of this client that has given up, and whose withdrawal came before it.
     put(&server, "other", "given-up", SOON * 6);
-    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("1 0 0 given-up other").query(&mut server.connection()).unwrap();
+    let heard: u32 = redis::cmd("PUBLISH")
+        .arg(inbox)
+        .arg("1 0 0 given-up other")
+        .query(&mut server.connection())
+        .unwrap();
     assert_eq!(heard, 1);
     eventually(ms(5_000), || get(&server, "other").is_none());
     interrupt.interrupt();
@@ -214,7 +227,12 @@ fn a_dying_thread_asks_the_server_nothing_itself() {
         thread::current().id()
     });
     let dead = dead.join().unwrap();
-    let withdrawn_by = || notes.asked().into_iter().find_map(|(_, thread, asked)| (asked == Asked::Withdraw).then_some(thread));
+    let withdrawn_by = || {
+        notes
+            .asked()
+            .into_iter()
+            .find_map(|(_, thread, asked)| (asked == Asked::Withdraw).then_some(thread))
+    };
     eventually(SOON, || withdrawn_by().is_some());
     assert_ne!(withdrawn_by(), Some(dead));
 }
@@ -224,15 +242,23 @@ fn pauses_are_jittered() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON * 6);
     let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", LockOptions::new().queue(Queue::None).retry(Retry::jittered(ms(5), ms(200)))).unwrap();
+    let lock = client
+        .lock_with(
+            "job",
+            LockOptions::new().queue(Queue::None).retry(Retry::jittered(ms(5), ms(200))),
+        )
+        .unwrap();
     let interrupt = Interrupt::new();
     let waiting = {
         let interrupt = interrupt.clone();
         Underway::start(move || lock.lock_interruptibly(&interrupt))
     };
     let shorter = |than: Duration| {
-        let times: Vec<Instant> =
-            notes.asked().into_iter().filter_map(|(at, _, asked)| matches!(asked, Asked::Acquire { .. }).then_some(at)).collect();
+        let times: Vec<Instant> = notes
+            .asked()
+            .into_iter()
+            .filter_map(|(at, _, asked)| matches!(asked, Asked::Acquire { .. }).then_some(at))
+            .collect();
         times.windows(2).any(|pair| pair[1] - pair[0] < than)
     };
     eventually(SOON, || shorter(ms(100)));
@@ -244,7 +270,9 @@ fn pauses_are_jittered() {
 fn a_pause_longer_than_the_wait_ends_with_it() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON * 6);
-    let lock = client(&server).lock_with("job", LockOptions::new().retry(Retry::fixed(ms(4_000)))).unwrap();
+    let lock = client(&server)
+        .lock_with("job", LockOptions::new().retry(Retry::fixed(ms(4_000))))
+        .unwrap();
     assert!(!within(ms(100)..ms(2_500), || lock.try_lock(ms(100)).unwrap()));
 }
 
@@ -258,7 +286,11 @@ fn a_hand_off_of_anothers_token_lets_nobody_in() {
     let waiting = Underway::start(move || lock.with(|_| ()));
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
     let inbox = inbox(&server);
-    let heard: u32 = redis::cmd("PUBLISH").arg(inbox).arg("2 0 0 somebody job").query(&mut server.connection()).unwrap();
+    let heard: u32 = redis::cmd("PUBLISH")
+        .arg(inbox)
+        .arg("2 0 0 somebody job")
+        .query(&mut server.connection())
+        .unwrap();
     assert_eq!(heard, 1);
     thread::sleep(ms(200));
     assert!(!waiting.is_done() && guard.is_valid());
@@ -287,7 +319,8 @@ fn a_hand_off_first_grants_a_short_lease_which_renewal_makes_whole() {
     let server = Server::start();
     let guard = client(&server).lock("job").guard().unwrap();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()));
-    // It does not ask by itself while it is handed the lock: the answer to that would be a whole lease.
+    // It does not ask by itself while it is handed the lock: the answer to that would be a whole
+    // lease.
     let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
     let (say, hear) = mpsc::channel();
     let (unlock, told) = mpsc::channel::<()>();
@@ -300,7 +333,10 @@ fn a_hand_off_first_grants_a_short_lease_which_renewal_makes_whole() {
     // Refused once before it listened, and once after.
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
     guard.release().unwrap();
-    assert!(hear.recv_timeout(SOON).unwrap() <= ms(3_000), "a frozen waiter would cost more than that");
+    assert!(
+        hear.recv_timeout(SOON).unwrap() <= ms(3_000),
+        "a frozen waiter would cost more than that"
+    );
     assert_eq!(notes.attempts(), 2, "it was handed over");
     eventually(ms(5_000), || pttl(&server, "job") > 20_000);
     drop(unlock);

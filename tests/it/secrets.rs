@@ -1,4 +1,5 @@
-//! Tokens, passwords and URLs reach no log line, no `Debug` and no `Display`, whatever goes wrong (R19).
+//! Tokens, passwords and URLs reach no log line, no `Debug` and no `Display`, whatever goes wrong
+//! (R19).
 
 use std::collections::BTreeSet;
 use std::error::Error as StdError;
@@ -55,15 +56,20 @@ impl Watch {
     /// Runs every call that there is, and shows what comes of it.
     fn all_calls(&self, client: &Client) {
         self.show(client);
-        for options in [LockOptions::new(), LockOptions::new().fenced(), LockOptions::new().owner(OWNER)] {
+        for options in
+            [LockOptions::new(), LockOptions::new().fenced(), LockOptions::new().owner(OWNER)]
+        {
             self.show(&options);
-            let lock = client.lock_with("secrets", options.lease(ms(300)).renewal(Renewal::AtMost(1))).unwrap();
+            let lock = client
+                .lock_with("secrets", options.lease(ms(300)).renewal(Renewal::AtMost(1)))
+                .unwrap();
             self.show(&lock);
             let watch: &'static Watch = watch();
             lock.on_lost(|lost| watch.show(lost));
             self.result(client.ping());
             self.result(lock.try_lock(Duration::ZERO));
-            if let Some(holder) = lock.inspect().map_err(|error| self.error(&error)).ok().flatten() {
+            if let Some(holder) = lock.inspect().map_err(|error| self.error(&error)).ok().flatten()
+            {
                 self.secret(holder.token.clone());
                 self.show(&holder);
             }
@@ -79,7 +85,11 @@ impl Watch {
                 }
                 Err(error) => self.error(&error),
             }
-            self.result(client.execute(|connection| redis::cmd("GET").arg("secrets").query::<u64>(connection)));
+            self.result(
+                client.execute(|connection| {
+                    redis::cmd("GET").arg("secrets").query::<u64>(connection)
+                }),
+            );
         }
         self.result(client.close(PATIENCE));
         self.result(client.ping());
@@ -135,7 +145,9 @@ fn no_secret_is_shown_whatever_goes_wrong() {
         Fault::GarbleReply,
         Fault::TruncateReply,
         Fault::ReplaceReply(b"*1\r\n:9\r\n".to_vec()),
-        Fault::ReplaceReply(b"-ERR unknown command `SET`, with args beginning with: `secrets` `T0ken`\r\n".to_vec()),
+        Fault::ReplaceReply(
+            b"-ERR unknown command `SET`, with args beginning with: `secrets` `T0ken`\r\n".to_vec(),
+        ),
     ] {
         watch.secret("T0ken");
         let client = patient().build().unwrap();
@@ -156,14 +168,19 @@ fn no_secret_is_shown_whatever_goes_wrong() {
         if fake::is(command, "PING") {
             return Reply::usual(command);
         }
-        let words: Vec<_> = command[1..].iter().map(|word| format!("`{}`", String::from_utf8_lossy(word))).collect();
+        let words: Vec<_> = command[1..]
+            .iter()
+            .map(|word| format!("`{}`", String::from_utf8_lossy(word)))
+            .collect();
         Reply::error(&format!(
             "ERR unknown command `{}`, with args beginning with: {}",
             String::from_utf8_lossy(&command[0]),
             words.join(" ")
         ))
     });
-    watch.all_calls(&Client::open(&format!("redis://:{USER_PASSWORD}@127.0.0.1:{}/", quoting.port())).unwrap());
+    watch.all_calls(
+        &Client::open(&format!("redis://:{USER_PASSWORD}@127.0.0.1:{}/", quoting.port())).unwrap(),
+    );
     watch.all_calls(&Client::open(&quoting.url()).unwrap());
 
     // URLs and certificates that cannot be used.
@@ -180,15 +197,26 @@ fn no_secret_is_shown_whatever_goes_wrong() {
     }
     let certificates = Certificates::new();
     let bad = certificates.expired();
-    let tls = Server::builder().password(USER_PASSWORD).tls(&bad.cert, &bad.key, certificates.ca()).start();
-    watch.all_calls(&Client::builder(&tls.tls_url("localhost")).root_certificates(certificates.ca_pem()).build().unwrap());
+    let tls = Server::builder()
+        .password(USER_PASSWORD)
+        .tls(&bad.cert, &bad.key, certificates.ca())
+        .start();
+    watch.all_calls(
+        &Client::builder(&tls.tls_url("localhost"))
+            .root_certificates(certificates.ca_pem())
+            .build()
+            .unwrap(),
+    );
 
     // What the background says comes a little later.
     eventually(SOON, || logs::everything().contains("secrets"));
     assert_eq!(seen.fired(), 0);
     let shown = watch.shown.lock().unwrap().clone();
     let logged = logs::everything();
-    assert!(shown.len() > 10_000 && shown.contains("WRONGPASS"), "there is something to look through");
+    assert!(
+        shown.len() > 10_000 && shown.contains("WRONGPASS"),
+        "there is something to look through"
+    );
     let secrets = watch.secrets.lock().unwrap();
     assert!(secrets.len() > 20, "tokens were seen: {}", secrets.len());
     for secret in &*secrets {

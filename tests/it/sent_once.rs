@@ -1,4 +1,5 @@
-//! What must not run twice is sent once, over a connection that has just answered (R36); everything else is asked again where an idle connection was closed.
+//! What must not run twice is sent once, over a connection that has just answered (R36); everything
+//! else is asked again where an idle connection was closed.
 
 use std::time::Duration;
 
@@ -9,7 +10,14 @@ use crate::helpers::{SOON, error, get, ms, pttl, put};
 use crate::support::{Fault, Rule, Server, within};
 
 fn close_idle(server: &Server) {
-    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").exec(&mut server.connection()).unwrap();
+    redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .arg("SKIPME")
+        .arg("yes")
+        .exec(&mut server.connection())
+        .unwrap();
 }
 
 fn scripts(server: &Server) -> u64 {

@@ -1,4 +1,5 @@
-//! Moving the end of a lease to an earlier one, where the server does not answer or is not even asked.
+//! Moving the end of a lease to an earlier one, where the server does not answer or is not even
+//! asked.
 
 use std::sync::mpsc;
 use std::thread;
@@ -61,7 +62,8 @@ fn a_lease_that_may_be_shortened_unseen_is_not_handed_to_another_thread() {
         })
     };
     // The extend script's third argument says that an earlier end is wanted, too.
-    let shortens = |command: &[Vec<u8>]| command.len() == 7 && command.last().is_some_and(|last| last == b"1");
+    let shortens =
+        |command: &[Vec<u8>]| command.len() == 7 && command.last().is_some_and(|last| last == b"1");
     let lost = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).when(shortens));
     assert!(error(lock.extend(ms(20_000))).is_unknown());
     lost.wait_fired(SOON);
@@ -79,13 +81,17 @@ fn a_shortening_that_was_cancelled_can_be_asked_for_again() {
     let lock = client.lock("job");
     lock.lock().unwrap();
     server.kill();
-    // Whether the first is certainly not sent or may have been depends on the idle connection; the lease is valid either way.
+    // Whether the first is certainly not sent or may have been depends on the idle connection; the
+    // lease is valid either way.
     let first = error(lock.extend(ms(20_000)));
     assert!((first.is_unknown() || first.is_unavailable()) && lock.is_valid());
     let before = lock.remaining().unwrap();
     let second = error(lock.extend(ms(10_000)));
     if first.is_unavailable() {
-        assert!(second.is_unavailable() && lock.remaining().unwrap() > before - PATIENCE * 4, "{second}");
+        assert!(
+            second.is_unavailable() && lock.remaining().unwrap() > before - PATIENCE * 4,
+            "{second}"
+        );
     }
     server.restart();
     eventually(SOON, || lock.is_locked().is_ok());

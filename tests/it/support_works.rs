@@ -1,4 +1,5 @@
-//! The support does what it says; a fault that is not injected would make every test above it blind.
+//! The support does what it says; a fault that is not injected would make every test above it
+//! blind.
 
 mod odd;
 mod proxy;

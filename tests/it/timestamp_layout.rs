@@ -30,7 +30,8 @@ fn deadline(server: &Server, key: &str) -> Option<u64> {
     ask::<Option<String>>(server, &["GET", key]).map(|value| value.parse().unwrap())
 }
 
-/// A process that runs the old code, command by command. Its clock is the system's, as is the server's.
+/// A process that runs the old code, command by command. Its clock is the system's, as is the
+/// server's.
 struct Old {
     connection: redis::Connection,
     lease: u64,
@@ -56,7 +57,8 @@ impl Old {
     }
 
     fn take_over(&mut self, key: &str, deadline: u64, read: u64) -> bool {
-        let old: Option<u64> = redis::cmd("GETSET").arg(key).arg(deadline).query(&mut self.connection).unwrap();
+        let old: Option<u64> =
+            redis::cmd("GETSET").arg(key).arg(deadline).query(&mut self.connection).unwrap();
         old.is_none_or(|old| old == read)
     }
 
@@ -89,7 +91,9 @@ fn lease_is_its_deadline_and_ends_with_it() {
 #[test]
 fn an_old_client_is_refused_while_we_hold_and_takes_over_when_we_have_died() {
     let server = Server::start();
-    let lock = client(&server.url()).lock_with("a", options().lease(ms(400)).renewal(Renewal::Never)).unwrap();
+    let lock = client(&server.url())
+        .lock_with("a", options().lease(ms(400)).renewal(Renewal::Never))
+        .unwrap();
     let mut old = Old::new(&server, ms(5_000));
     lock.lock().unwrap();
     assert_eq!(old.try_lock("a"), None);
@@ -109,7 +113,8 @@ fn an_old_client_is_refused_while_we_hold_and_takes_over_when_we_have_died() {
 #[test]
 fn we_are_refused_while_an_old_client_holds_and_take_over_when_it_has_died() {
     let server = Server::start();
-    let lock = client(&server.url()).lock_with("a", options().retry(Retry::fixed(SOON * 6))).unwrap();
+    let lock =
+        client(&server.url()).lock_with("a", options().retry(Retry::fixed(SOON * 6))).unwrap();
     let mut old = Old::new(&server, ms(600));
     let theirs = old.try_lock("a").unwrap();
     assert!(!lock.try_lock(Duration::ZERO).unwrap());
@@ -204,8 +209,17 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     let (old, new) = (Token::new("old"), Token::new("new"));
     let soon = || Instant::now() + SOON;
     let ask_for = |token| {
-        let ask =
-            Ask { key: &key, token, attempt: 1, lease, fences: 0, place: None, contended: false, may_be_mine: true, deadline: soon() };
+        let ask = Ask {
+            key: &key,
+            token,
+            attempt: 1,
+            lease,
+            fences: 0,
+            place: None,
+            contended: false,
+            may_be_mine: true,
+            deadline: soon(),
+        };
         matches!(store.try_acquire(&ask).unwrap(), Answer::Granted { .. })
     };
     assert!(ask_for(&old));
@@ -227,11 +241,16 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
 fn an_attempt_whose_reply_is_lost_is_found_again() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).lock_options(options()).build().unwrap();
+    let client = Client::builder(&proxy.url())
+        .command_timeout(ms(300))
+        .lock_options(options())
+        .build()
+        .unwrap();
     let lock = client.lock("a");
     lock.with(|_| ()).unwrap();
     // Not a withdrawal, which has fewer arguments.
-    let attempt = || Rule::on("EVALSHA", Fault::SwallowReply).when(|command| command.len() == 8).next(1);
+    let attempt =
+        || Rule::on("EVALSHA", Fault::SwallowReply).when(|command| command.len() == 8).next(1);
     // Found by the next attempt: nobody could say otherwise which deadline was written.
     let lost = proxy.add(attempt());
     within(..ms(5_000), || lock.lock().unwrap());
@@ -282,7 +301,14 @@ fn fences_and_owners_are_refused() {
 fn a_user_with_the_documented_permissions_can_lock() {
     let server = Server::start();
     let mut setuser = redis::cmd("ACL");
-    setuser.arg("SETUSER").arg("u").arg(&["on", ">secret", "resetchannels", "-@all", "~a", "~{a}:owner"]);
+    setuser.arg("SETUSER").arg("u").arg(&[
+        "on",
+        ">secret",
+        "resetchannels",
+        "-@all",
+        "~a",
+        "~{a}:owner",
+    ]);
     setuser.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+echo"]);
     setuser.exec(&mut server.connection()).unwrap();
     let lock = client(&server.url_with("u", "secret")).lock("a");
@@ -293,7 +319,8 @@ fn a_user_with_the_documented_permissions_can_lock() {
     assert!(!lock.force_unlock().unwrap());
 }
 
-/// Two old processes and two of ours, one counter that is read and written in two steps. One of each kind dies while it holds.
+/// Two old processes and two of ours, one counter that is read and written in two steps. One of
+/// each kind dies while it holds.
 #[test]
 fn no_update_is_lost_between_us_and_old_clients() {
     const EACH: u64 = 30;
@@ -311,7 +338,8 @@ fn no_update_is_lost_between_us_and_old_clients() {
             let (server, add_one) = (&server, &add_one);
             scope.spawn(move || {
                 let client = client(&server.url());
-                let lock = client.lock_with("a", options().lease(LEASE).renewal(Renewal::Never)).unwrap();
+                let lock =
+                    client.lock_with("a", options().lease(LEASE).renewal(Renewal::Never)).unwrap();
                 let mut connection = server.connection();
                 for i in 0..EACH {
                     lock.lock().unwrap();
@@ -320,7 +348,8 @@ fn no_update_is_lost_between_us_and_old_clients() {
                         // Dies, as far as the others can see.
                         thread::sleep(LEASE);
                     }
-                    // A false loss is possible, and the update was made under the lock all the same.
+                    // A false loss is possible, and the update was made under the lock all the
+                    // same.
                     let _ = lock.unlock();
                 }
             });

@@ -30,7 +30,10 @@ fn works(client: &Client, server: &Server) {
 fn lock_works_over_tls_with_a_private_authority() {
     let (server, certificates) = with(Certificates::good);
     for host in ["localhost", "127.0.0.1"] {
-        let client = Client::builder(&server.tls_url(host)).root_certificates(certificates.ca_pem()).build().unwrap();
+        let client = Client::builder(&server.tls_url(host))
+            .root_certificates(certificates.ca_pem())
+            .build()
+            .unwrap();
         works(&client, &server);
     }
 }
@@ -38,10 +41,19 @@ fn lock_works_over_tls_with_a_private_authority() {
 /// Fails at once and says why, whatever the call: waiting does not mend a certificate.
 #[track_caller]
 fn refused(server: &Server, certificates: &Certificates, why: &str) {
-    let client = Client::builder(&server.tls_url("localhost")).root_certificates(certificates.ca_pem()).build().unwrap();
+    let client = Client::builder(&server.tls_url("localhost"))
+        .root_certificates(certificates.ca_pem())
+        .build()
+        .unwrap();
     let lock = client.lock("x");
-    let errors: Vec<Error> =
-        within(..SOON, || vec![error(client.ping()), error(lock.try_lock(SOON * 2)), error(lock.lock()), error(lock.inspect().map(drop))]);
+    let errors: Vec<Error> = within(..SOON, || {
+        vec![
+            error(client.ping()),
+            error(lock.try_lock(SOON * 2)),
+            error(lock.lock()),
+            error(lock.inspect().map(drop)),
+        ]
+    });
     for error in errors {
         assert!(error.is_unavailable() && error.to_string().contains(why), "{error:?}");
     }
@@ -68,7 +80,10 @@ fn certificate_of_another_authority_is_refused_at_once() {
 
 #[test]
 fn certificates_that_are_none_are_invalid_input() {
-    for pem in ["-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\n!\n"] {
+    for pem in [
+        "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\n!\n",
+    ] {
         let built = Client::builder("rediss://localhost:1/").root_certificates(pem).build();
         let error = error(built);
         assert!(error.is_invalid_input(), "{error:?}");
@@ -108,7 +123,10 @@ fn silent_handshake_ends_within_its_deadline() {
 #[test]
 fn tls_connection_that_freezes_ends_within_its_deadline_and_recovers() {
     let (server, certificates) = with(Certificates::good);
-    let client = impatient(&server.tls_url("localhost")).root_certificates(certificates.ca_pem()).build().unwrap();
+    let client = impatient(&server.tls_url("localhost"))
+        .root_certificates(certificates.ca_pem())
+        .build()
+        .unwrap();
     let lock = client.lock("x");
     works(&client, &server);
     server.stop_process();
@@ -121,7 +139,10 @@ fn tls_connection_that_freezes_ends_within_its_deadline_and_recovers() {
 
 #[test]
 fn lock_works_over_a_unix_socket() {
-    for server in [Server::builder().unix_socket().start(), Server::builder().unix_socket().password("secret").start()] {
+    for server in [
+        Server::builder().unix_socket().start(),
+        Server::builder().unix_socket().password("secret").start(),
+    ] {
         let client = Client::open(&server.unix_url()).unwrap();
         works(&client, &server);
         server.restart();
@@ -132,7 +153,8 @@ fn lock_works_over_a_unix_socket() {
 #[test]
 fn unix_socket_that_is_not_there_is_unavailable() {
     let server = Server::start();
-    let client = impatient(&format!("redis+unix://{}/none.sock", server.dir().display())).build().unwrap();
+    let client =
+        impatient(&format!("redis+unix://{}/none.sock", server.dir().display())).build().unwrap();
     let lock = client.lock("x");
     let error = within(..SOON, || error(lock.try_lock(ms(200))));
     assert!(error.is_unavailable(), "{error:?}");

@@ -1,4 +1,5 @@
-//! No answer means *maybe run*: never a grant, never an orphan, never somebody else's answer (R4, R5, R6).
+//! No answer means *maybe run*: never a grant, never an orphan, never somebody else's answer (R4,
+//! R5, R6).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -41,7 +42,9 @@ fn gone_soon(server: &Server) {
 
 #[test]
 fn attempt_whose_reply_was_swallowed_is_repeated_with_its_token() {
-    for (command, options) in [("SET", LockOptions::new()), ("EVALSHA", LockOptions::new().fenced())] {
+    for (command, options) in
+        [("SET", LockOptions::new()), ("EVALSHA", LockOptions::new().fenced())]
+    {
         let (server, proxy) = through_proxy();
         let client = impatient(&proxy.url()).build().unwrap();
         let lock = client.lock_with("x", options).unwrap();
@@ -103,7 +106,8 @@ fn try_lock_whose_request_arrives_late_leaves_nothing_behind() {
     let client = impatient(&proxy.url()).build().unwrap();
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     assert!(error(client.lock("x").try_lock(Duration::ZERO)).is_unavailable());
-    // The withdrawal has been answered before: "not ours" proved nothing. The first time it is asked for, the server does not know its script.
+    // The withdrawal has been answered before: "not ours" proved nothing. The first time it is
+    // asked for, the server does not know its script.
     eventually(SOON, || server.command_count("evalsha") + server.command_count("eval") > 1);
     deliver_late(&server, &late);
     gone_soon(&server);
@@ -154,12 +158,20 @@ fn lock_survives_whatever_happens_to_an_attempt() {
                 let name = format!("x{number}");
                 let lock = client.lock_with(&name, options.clone()).unwrap();
                 let about_it = name.clone().into_bytes();
-                let hit = proxy.add(Rule::any(fault.clone()).when(move |command| command.contains(&about_it)).next(1));
+                let hit = proxy.add(
+                    Rule::any(fault.clone())
+                        .when(move |command| command.contains(&about_it))
+                        .next(1),
+                );
                 let outcome = lock.lock();
                 hit.wait_fired(SOON);
                 if let Err(error) = outcome {
-                    // A reply without sense is a typed error, and what it may have left is withdrawn.
-                    assert!(matches!(fault, Fault::ReplaceReply(_)) && error.is_server(), "{fault:?}: {error:?}");
+                    // A reply without sense is a typed error, and what it may have left is
+                    // withdrawn.
+                    assert!(
+                        matches!(fault, Fault::ReplaceReply(_)) && error.is_server(),
+                        "{fault:?}: {error:?}"
+                    );
                     eventually(SOON, || get(&server, &name).is_none());
                     continue;
                 }
@@ -179,14 +191,18 @@ fn cut_attempt_costs_no_pause_and_no_error() {
         let lock = client.lock("x");
         client.ping().unwrap();
         let hit = proxy.add(Rule::on("SET", fault).next(1));
-        assert!(lock.try_lock(Duration::ZERO).unwrap(), "one attempt, and at once another where its idle connection was closed");
+        assert!(
+            lock.try_lock(Duration::ZERO).unwrap(),
+            "one attempt, and at once another where its idle connection was closed"
+        );
         hit.wait_fired(SOON);
         lock.unlock().unwrap();
         assert!(keys(&server).is_empty());
     }
 }
 
-/// Many threads ask for their own words over few connections, while replies are delayed beyond patience, cut and dribbled.
+/// Many threads ask for their own words over few connections, while replies are delayed beyond
+/// patience, cut and dribbled.
 fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
     proxy.set_jitter(ms(3));
     let done = AtomicBool::new(false);
@@ -201,7 +217,9 @@ fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
                             break;
                         }
                         let words = format!("{thread}:{n}");
-                        match client.execute(|connection| redis::cmd("ECHO").arg(&words).query::<String>(connection)) {
+                        match client.execute(|connection| {
+                            redis::cmd("ECHO").arg(&words).query::<String>(connection)
+                        }) {
                             Ok(heard) => {
                                 assert_eq!(heard, words);
                                 answered += 1;
@@ -236,7 +254,8 @@ fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
 fn no_reply_is_taken_for_anothers() {
     let (_server, proxy) = through_proxy();
     let patience = ms(150);
-    let client = Client::builder(&proxy.url()).pool_size(3).command_timeout(patience).build().unwrap();
+    let client =
+        Client::builder(&proxy.url()).pool_size(3).command_timeout(patience).build().unwrap();
     every_reply_is_its_own(&proxy, &client);
 }
 
@@ -261,9 +280,12 @@ fn connection_that_timed_out_is_closed_and_its_siblings_are_not_trusted() {
     let late = proxy.add(Rule::on("ECHO", Fault::DelayReply(PATIENCE * 2)).next(1));
     assert!(error(echo(&client, "late")).is_unavailable());
     late.wait_fired(SOON);
-    // One after another is enough: whichever of the four is given out has to be a new one, or stay with the first new one.
+    // One after another is enough: whichever of the four is given out has to be a new one, or stay
+    // with the first new one.
     for n in 0..20 {
-        eventually(SOON, || echo(&client, &n.to_string()).is_ok_and(|heard| heard == n.to_string()));
+        eventually(SOON, || {
+            echo(&client, &n.to_string()).is_ok_and(|heard| heard == n.to_string())
+        });
     }
     warm_up(&client, 4);
     assert_eq!(proxy.accepted(), 8, "four new ones");
@@ -293,13 +315,21 @@ fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, conn
     let close_idle = |client: &Client, killed: bool| {
         warm_up(client, connections);
         if killed {
-            redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").exec(&mut server.connection()).unwrap();
+            redis::cmd("CLIENT")
+                .arg("KILL")
+                .arg("TYPE")
+                .arg("normal")
+                .arg("SKIPME")
+                .arg("yes")
+                .exec(&mut server.connection())
+                .unwrap();
         } else {
             server.restart();
         }
     };
     for killed in [true, false] {
-        // Each with a client of its own: the background of the last one would meet the next outage and shut the gate for a moment.
+        // Each with a client of its own: the background of the last one would meet the next outage
+        // and shut the gate for a moment.
         let closed = || {
             let client = builder().build().unwrap();
             close_idle(&client, killed);
@@ -335,30 +365,48 @@ fn idle_connections_that_the_server_closed_are_not_noticed() {
 #[test]
 fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noticed() {
     let server = Server::start();
-    nothing_is_noticed(&server, || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, false)), 6);
+    nothing_is_noticed(
+        &server,
+        || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, false)),
+        6,
+    );
 }
 
 #[test]
 fn idle_connections_of_the_programs_own_tried_pool_are_not_noticed() {
     let server = Server::start();
-    nothing_is_noticed(&server, || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, true)), 6);
+    nothing_is_noticed(
+        &server,
+        || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, true)),
+        6,
+    );
 }
 
-/// Renewal sends its extends at once and reads the answers one by one: each belongs to its lease, also when the connection fails among them.
+/// Renewal sends its extends at once and reads the answers one by one: each belongs to its lease,
+/// also when the connection fails among them.
 #[test]
 fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let options = || LockOptions::new().lease(ms(6000));
-    let (first, second) = (client.lock_with("first", options()).unwrap(), client.lock_with("second", options()).unwrap());
+    let (first, second) = (
+        client.lock_with("first", options()).unwrap(),
+        client.lock_with("second", options()).unwrap(),
+    );
     // Has the server know the script of renewal, for everything but the first lease.
     first.lock().unwrap();
     first.extend(ms(6000)).unwrap();
     second.lock().unwrap();
-    let of = |key: &'static [u8]| move |command: &[Vec<u8>]| command.len() == 7 && command[3] == key;
-    let unknown = proxy.add(Rule::on("EVALSHA", Fault::Answer(b"-NOSCRIPT flushed\r\n".to_vec())).when(of(b"first")).next(1));
+    let of =
+        |key: &'static [u8]| move |command: &[Vec<u8>]| command.len() == 7 && command[3] == key;
+    let unknown = proxy.add(
+        Rule::on("EVALSHA", Fault::Answer(b"-NOSCRIPT flushed\r\n".to_vec()))
+            .when(of(b"first"))
+            .next(1),
+    );
     let cut = proxy.add(Rule::on("EVAL", Fault::CutBefore).when(of(b"first")).next(1));
-    let not_ours = proxy.add(Rule::on("EVALSHA", Fault::Answer(b":0\r\n".to_vec())).when(of(b"second")).next(1));
+    let not_ours = proxy
+        .add(Rule::on("EVALSHA", Fault::Answer(b":0\r\n".to_vec())).when(of(b"second")).next(1));
     let (tell, lost) = std::sync::mpsc::channel();
     for lock in [&first, &second] {
         let tell = std::sync::Mutex::new(tell.clone());
@@ -385,7 +433,8 @@ fn late_copy_is_removed_after_a_wait_in_a_condition_has_released_the_lease() {
     thread::scope(|scope| {
         let (before, server) = (sets(&server), &server);
         scope.spawn(move || {
-            // It has entered once the lock is free, and then the late copy makes an orphan in its way.
+            // It has entered once the lock is free, and then the late copy makes an orphan in its
+            // way.
             eventually(SOON, || get(server, "x").is_none());
             held.release();
             eventually(SOON, || sets(server) > before);

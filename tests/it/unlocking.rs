@@ -38,7 +38,8 @@ fn release_whose_reply_was_lost_with_its_connection_is_released() {
 fn release_whose_reply_was_swallowed_is_repeated_and_released() {
     let (server, proxy) = through_proxy();
     let lock = impatient(&proxy.url()).build().unwrap().lock("x");
-    // Has the server know the script: the first time it would not run it, and the second release would find the lock.
+    // Has the server know the script: the first time it would not run it, and the second release
+    // would find the lock.
     lock.with(|_| ()).unwrap();
     lock.lock().unwrap();
     let lost = proxy.add(Rule::any(Fault::SwallowReply).when(is_release).next(1));
@@ -83,7 +84,8 @@ fn release_without_a_server_is_unknown() {
 fn unlock_after_the_lease_ran_out_is_lost() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
-    let lock = client.lock_with("x", LockOptions::new().lease(ms(100)).renewal(Renewal::Never)).unwrap();
+    let lock =
+        client.lock_with("x", LockOptions::new().lease(ms(100)).renewal(Renewal::Never)).unwrap();
     lock.lock().unwrap();
     eventually(SOON, || keys(&server).is_empty());
     assert!(error(lock.unlock()).is_lost());
@@ -113,7 +115,8 @@ fn unlock_never_deletes_anothers_lock() {
             let _ = proxy.add(Rule::any(fault).when(is_release).next(1));
         }
         let outcome = lock.unlock();
-        // A repeated release that hears "not ours" while the lease was valid cannot know better; the first one does.
+        // A repeated release that hears "not ours" while the lease was valid cannot know better;
+        // the first one does.
         assert!(repeats || error(outcome).is_lost());
         std::thread::sleep(ms(100));
         assert_eq!(get(&server, "x").as_deref(), Some("another"));
@@ -161,11 +164,15 @@ fn unlock_without_a_hold_sends_nothing() {
     assert_eq!((proxy.accepted(), proxy.requests()), (0, 0));
 }
 
-/// 1. The release runs, and its reply is lost; 2. nobody can ask again before the lease has run out; 3. "not ours": by our own release, or by whatever came after.
+/// 1. The release runs, and its reply is lost; 2. nobody can ask again before the lease has run
+///    out; 3. "not ours": by our own release, or by whatever came after.
 #[test]
 fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     let (server, proxy) = through_proxy();
-    let lock = Client::open(&proxy.url()).unwrap().lock_with("x", LockOptions::new().lease(ms(500))).unwrap();
+    let lock = Client::open(&proxy.url())
+        .unwrap()
+        .lock_with("x", LockOptions::new().lease(ms(500)))
+        .unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     // Has the server know the script.
@@ -188,7 +195,8 @@ fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
 #[test]
 fn an_unlock_whose_lease_is_lost_while_it_waits_for_a_connection_is_lost() {
     let server = Server::start();
-    let client = Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
     let lock = client.lock_with("x", LockOptions::new().lease(ms(300))).unwrap();
     let (lost, is_lost) = mpsc::channel();
     lock.on_lost(move |told| lost.send(told.reason()).unwrap());
@@ -216,14 +224,16 @@ fn a_panic_before_a_release_is_sent_leaves_no_lease_in_renewal_and_nobody_waitin
     for end in [&(|lock: &RedisLock| lock.unlock()) as &dyn Fn(&RedisLock) -> Result<()>, &waits] {
         let server = Server::start();
         let panics = Arc::new(AtomicBool::new(false));
-        let pool = r2d2::Pool::builder().max_size(2).event_handler(Box::new(Panics(Arc::clone(&panics))));
+        let pool =
+            r2d2::Pool::builder().max_size(2).event_handler(Box::new(Panics(Arc::clone(&panics))));
         let pool = pool.build(redis::Client::open(server.url()).unwrap()).unwrap();
         let client = Client::builder(&server.url()).pool(pool).build().unwrap();
         // Not handed to the thread behind, which needs no connection.
         let lock = client.lock_with("x", LockOptions::new().local_hand_offs(0)).unwrap();
         lock.lock().unwrap();
         let behind = lock.clone();
-        let behind = Underway::behind(&client, "x", move || behind.lock().and_then(|()| behind.unlock()));
+        let behind =
+            Underway::behind(&client, "x", move || behind.lock().and_then(|()| behind.unlock()));
         panics.store(true, Ordering::SeqCst);
         catch_unwind(AssertUnwindSafe(|| end(&lock))).unwrap_err();
         assert!(!lock.is_held());

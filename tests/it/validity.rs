@@ -1,4 +1,5 @@
-//! Validity: counted from before the question, by the monotonic clock, and looked at again after every answer (R1, R2).
+//! Validity: counted from before the question, by the monotonic clock, and looked at again after
+//! every answer (R1, R2).
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +60,8 @@ fn time_to_connect_is_not_taken_off_the_validity() {
     let server = Server::builder().password("secret").start();
     let proxy = crate::support::Proxy::start(server.port());
     let url = proxy.url_with("default", "secret");
-    let client = Client::builder(&url).connect_timeout(ms(8000)).command_timeout(ms(8000)).build().unwrap();
+    let client =
+        Client::builder(&url).connect_timeout(ms(8000)).command_timeout(ms(8000)).build().unwrap();
     let lock = client.lock_with("x", unrenewed()).unwrap();
     let late = proxy.add(Rule::on("AUTH", Fault::DelayReply(ms(3000))).next(1));
     lock.lock().unwrap();
@@ -87,7 +89,9 @@ fn validity_ends_one_percent_and_two_milliseconds_before_the_lease() {
     for url in ["memory://".to_owned(), server.url()] {
         let clock = FakeClock::new();
         let client = Client::builder(&url).clock(clock.clone()).build().unwrap();
-        let lock = client.lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never)).unwrap();
+        let lock = client
+            .lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never))
+            .unwrap();
         lock.lock().unwrap();
         assert_eq!(lock.remaining(), Some(ms(9_898)));
         clock.advance(ms(9_897));
@@ -98,7 +102,10 @@ fn validity_ends_one_percent_and_two_milliseconds_before_the_lease() {
         assert_eq!(lock.remaining(), Some(Duration::ZERO));
         // Released if the server confirms that before the loss is told, else lost.
         let unlocked = lock.unlock();
-        assert!(unlocked.as_ref().is_ok() || unlocked.as_ref().is_err_and(distlock::Error::is_lost), "{unlocked:?}");
+        assert!(
+            unlocked.as_ref().is_ok() || unlocked.as_ref().is_err_and(distlock::Error::is_lost),
+            "{unlocked:?}"
+        );
     }
 }
 
@@ -108,7 +115,9 @@ fn grant_that_comes_after_the_validity_is_no_grant_and_is_withdrawn() {
     for (late, granted) in [(ms(9_897), true), (ms(9_898), false), (ms(60_000), false)] {
         let clock = FakeClock::new();
         let (client, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
-        let lock = client.lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never)).unwrap();
+        let lock = client
+            .lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never))
+            .unwrap();
         notes.after(move |asked| {
             if matches!(asked, Asked::Acquire { .. }) {
                 clock.advance(late);
@@ -132,8 +141,11 @@ fn grant_that_comes_after_the_validity_is_no_grant_and_is_withdrawn() {
 fn after_a_grant_that_came_too_late_the_same_token_asks_for_a_whole_lease() {
     let server = Server::start();
     let clock = FakeClock::new();
-    let (client, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()).max_outage(ms(3_600_000)));
-    let lock = client.lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never)).unwrap();
+    let (client, notes) =
+        Notes::of(Client::builder(&server.url()).clock(clock.clone()).max_outage(ms(3_600_000)));
+    let lock = client
+        .lock_with("x", LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never))
+        .unwrap();
     let answers = AtomicUsize::new(0);
     let advancing = clock.clone();
     notes.after(move |asked| {
@@ -156,7 +168,11 @@ fn after_a_grant_that_came_too_late_the_same_token_asks_for_a_whole_lease() {
     let tokens: Vec<String> = notes
         .asked()
         .into_iter()
-        .filter_map(|(_, _, asked)| if let Asked::Acquire { token, .. } = asked { Some(token) } else { None })
+        .filter_map(
+            |(_, _, asked)| {
+                if let Asked::Acquire { token, .. } = asked { Some(token) } else { None }
+            },
+        )
         .collect();
     assert_eq!(tokens.len(), 2);
     assert_eq!(tokens[0], tokens[1]);
@@ -176,7 +192,11 @@ fn only_the_monotonic_clock_is_read() {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             looked_at += 1;
             let text = fs::read_to_string(&path).unwrap();
-            assert!(!text.contains("SystemTime") && !text.contains("UNIX_EPOCH"), "{} reads the wall clock", path.display());
+            assert!(
+                !text.contains("SystemTime") && !text.contains("UNIX_EPOCH"),
+                "{} reads the wall clock",
+                path.display()
+            );
         }
     }
     assert!(looked_at > 20);

@@ -29,29 +29,36 @@ impl log::Log for Slow {
     fn flush(&self) {}
 }
 
-/// 1. Extends run, and are not answered: the lease ends for its holder, and not for the server; 2. renewal takes it out of its book; 3. the client is closed;
+/// 1. Extends run, and are not answered: the lease ends for its holder, and not for the server; 2.
+///    renewal takes it out of its book; 3. the client is closed;
 /// 4. renewal gives what is left to the cleaner.
 #[test]
 fn close_knows_of_a_lost_lease_that_is_on_its_way_to_the_cleaner() {
-    in_own_process("withdrawals::close_knows_of_a_lost_lease_that_is_on_its_way_to_the_cleaner", || {
-        log::set_logger(&Slow).unwrap();
-        log::set_max_level(log::LevelFilter::Warn);
-        let (server, proxy) = through_proxy();
-        let client = impatient(&proxy.url()).build().unwrap();
-        let lock = client.lock_with("job", LockOptions::new().lease(ms(3_000))).unwrap();
-        lock.lock().unwrap();
-        // Has the server know the script.
-        lock.extend(ms(3_000)).unwrap();
-        let unanswered = proxy.add(Rule::on("EVALSHA", Fault::HoldReply));
-        eventually(SOON, || LOSES.load(Ordering::SeqCst));
-        unanswered.remove();
-        proxy.freeze();
-        let closing = Underway::start(move || client.close(ms(3_000)));
-        thread::sleep(ms(300));
-        GO_ON.store(true, Ordering::SeqCst);
-        let closed = closing.result_within(SOON);
-        assert!(closed.is_err() || get(&server, "job").is_none(), "the server still has it, and close said Ok");
-    });
+    in_own_process(
+        "withdrawals::close_knows_of_a_lost_lease_that_is_on_its_way_to_the_cleaner",
+        || {
+            log::set_logger(&Slow).unwrap();
+            log::set_max_level(log::LevelFilter::Warn);
+            let (server, proxy) = through_proxy();
+            let client = impatient(&proxy.url()).build().unwrap();
+            let lock = client.lock_with("job", LockOptions::new().lease(ms(3_000))).unwrap();
+            lock.lock().unwrap();
+            // Has the server know the script.
+            lock.extend(ms(3_000)).unwrap();
+            let unanswered = proxy.add(Rule::on("EVALSHA", Fault::HoldReply));
+            eventually(SOON, || LOSES.load(Ordering::SeqCst));
+            unanswered.remove();
+            proxy.freeze();
+            let closing = Underway::start(move || client.close(ms(3_000)));
+            thread::sleep(ms(300));
+            GO_ON.store(true, Ordering::SeqCst);
+            let closed = closing.result_within(SOON);
+            assert!(
+                closed.is_err() || get(&server, "job").is_none(),
+                "the server still has it, and close said Ok"
+            );
+        },
+    );
 }
 
 #[test]
@@ -59,7 +66,13 @@ fn close_releases_what_it_can_beside_many_that_are_refused() {
     const REFUSED: usize = 300;
     let (server, proxy) = through_proxy();
     let mut operator = server.connection();
-    let mut user = |rule: &str| redis::cmd("ACL").arg("SETUSER").arg(rule.split(' ').collect::<Vec<_>>()).exec(&mut operator).unwrap();
+    let mut user = |rule: &str| {
+        redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg(rule.split(' ').collect::<Vec<_>>())
+            .exec(&mut operator)
+            .unwrap()
+    };
     user("u on >password +@all allkeys &*");
     let client = Client::open(&proxy.url_with("u", "password")).unwrap();
     let refused: Vec<_> = (0..REFUSED).map(|i| client.lock(&format!("refused-{i}"))).collect();
@@ -72,5 +85,8 @@ fn close_releases_what_it_can_beside_many_that_are_refused() {
     proxy.set_delay(ms(0), ms(400));
     thread::sleep(ms(300));
     let left = error(client.close(ms(6_000)));
-    assert!(left.to_string().contains(&format!(" {REFUSED} of")) && get(&server, "ok").is_none(), "{left}");
+    assert!(
+        left.to_string().contains(&format!(" {REFUSED} of")) && get(&server, "ok").is_none(),
+        "{left}"
+    );
 }

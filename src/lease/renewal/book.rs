@@ -16,7 +16,8 @@ pub(super) struct Book {
     pub(super) free: Vec<usize>,
     pub(super) due: BTreeSet<(Instant, usize)>,
     pub(super) sleep: Sleep,
-    /// How far ahead the last lease that came in was due; zero if none came since there was nothing to do.
+    /// How far ahead the last lease that came in was due; zero if none came since there was nothing
+    /// to do.
     pub(super) linger: Duration,
     pub(super) pace: Pace,
     pub(super) closed: bool,
@@ -27,7 +28,8 @@ pub(super) struct Entry {
     pub(super) due: Instant,
 }
 
-/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does: most leases are short and gone before.
+/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does:
+/// most leases are short and gone before.
 #[derive(Default, Clone, Copy)]
 pub(super) enum Sleep {
     #[default]
@@ -41,13 +43,20 @@ impl Book {
         lease.entry.load(Ordering::SeqCst).checked_sub(1)
     }
 
-    pub(super) fn with_entry<R>(&mut self, lease: &Lease, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    pub(super) fn with_entry<R>(
+        &mut self,
+        lease: &Lease,
+        f: impl FnOnce(&mut Entry) -> R,
+    ) -> Option<R> {
         let index = self.index_of(lease)?;
         self.entries.get_mut(index)?.as_mut().map(f)
     }
 
     pub(super) fn set_due(&mut self, lease: &Lease, due: Instant) {
-        if let (Some(index), Some(old)) = (self.index_of(lease), self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due))) {
+        if let (Some(index), Some(old)) = (
+            self.index_of(lease),
+            self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due)),
+        ) {
             self.due.remove(&(old, index));
             self.due.insert((due, index));
         }
@@ -84,14 +93,20 @@ impl Book {
                 if found.len() >= bulk(&entry.lease) {
                     break;
                 }
-                found.push((Arc::clone(&entry.lease), entry.lease.extends_left.load(Ordering::SeqCst)));
+                found.push((
+                    Arc::clone(&entry.lease),
+                    entry.lease.extends_left.load(Ordering::SeqCst),
+                ));
             }
         }
         if found.is_empty() {
             self.sleep = match self.due.first() {
                 Some((due, _)) => Sleep::Until(*due),
-                // Leases come and go, and the next one will be due about as far ahead as the last: it need not wake anybody.
-                None if !self.linger.is_zero() => Sleep::Until(now + std::mem::take(&mut self.linger)),
+                // Leases come and go, and the next one will be due about as far ahead as the last:
+                // it need not wake anybody.
+                None if !self.linger.is_zero() => {
+                    Sleep::Until(now + std::mem::take(&mut self.linger))
+                }
                 None => Sleep::Forever,
             };
         }

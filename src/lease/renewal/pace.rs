@@ -9,10 +9,12 @@ const SLOWER: u32 = 4;
 /// What each lease of a bulk may add to that.
 const EACH: Duration = Duration::from_micros(50);
 
-/// As long as the server seems to need, and not as long as the leases could afford, because all others wait meanwhile (R9). One reply that never comes costs
-/// them a tenth of a second; the next try has a connection of its own, and twice as long.
+/// As long as the server seems to need, and not as long as the leases could afford, because all
+/// others wait meanwhile (R9). One reply that never comes costs them a tenth of a second; the next
+/// try has a connection of its own, and twice as long.
 pub(super) struct Pace {
-    /// What the quickest grant took. Only the quickest is sure to be a round trip: one that was handed over counts from long before.
+    /// What the quickest grant took. Only the quickest is sure to be a round trip: one that was
+    /// handed over counts from long before.
     round_trip: Option<Duration>,
     /// Doubled by each time-out and halved by each answer, but for what that took.
     wait: Duration,
@@ -28,7 +30,9 @@ impl Pace {
     /// How long to wait for the answer to so many extends.
     pub(super) fn wait(&self, leases: usize) -> Duration {
         let each = EACH.saturating_mul(u32::try_from(leases).unwrap_or(u32::MAX));
-        self.wait.max(self.round_trip.unwrap_or_default().saturating_mul(SLOWER)).saturating_add(each)
+        self.wait
+            .max(self.round_trip.unwrap_or_default().saturating_mul(SLOWER))
+            .saturating_add(each)
     }
 
     /// A lease came in whose validity counts from so long ago.
@@ -59,7 +63,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// One extend over a link on which an answer takes `needs`: how many connections that costs. To open one takes three times as long.
+    /// One extend over a link on which an answer takes `needs`: how many connections that costs. To
+    /// open one takes three times as long.
     fn extend(pace: &mut Pace, needs: Duration) -> u32 {
         for timed_out in 0.. {
             if needs < pace.wait(1).min(MOST) {

@@ -19,12 +19,15 @@ pub struct Ask<'a> {
     pub lease: Duration,
     /// How many fences to reserve; 0: the lock is not fenced.
     pub fences: u32,
-    /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not queue.
+    /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not
+    /// queue.
     pub place: Option<&'a dyn Place>,
-    /// Whether the lock was just seen contended: then asking in the simplest way first would be a round trip for nothing.
+    /// Whether the lock was just seen contended: then asking in the simplest way first would be a
+    /// round trip for nothing.
     pub contended: bool,
-    /// Whether a key that already holds this token may be taken for a grant of an earlier attempt (R4). Not so for a caller's own value
-    /// (`owner`) while every attempt was answered: then it is somebody else's hold.
+    /// Whether a key that already holds this token may be taken for a grant of an earlier attempt
+    /// (R4). Not so for a caller's own value (`owner`) while every attempt was answered: then it is
+    /// somebody else's hold.
     pub may_be_mine: bool,
     /// When the answer must be there.
     pub deadline: Instant,
@@ -32,7 +35,8 @@ pub struct Ask<'a> {
 
 /// What a waiter leaves in the queue.
 pub trait Place {
-    /// Where a hand-off reaches it; begins to listen when first asked. `None`: the store cannot wake anybody.
+    /// Where a hand-off reaches it; begins to listen when first asked. `None`: the store cannot
+    /// wake anybody.
     fn address(&self) -> Option<&str>;
     /// How long it counts as alive without asking again.
     fn alive_for(&self) -> Duration;
@@ -49,7 +53,8 @@ pub struct Extend<'a> {
     pub token: &'a Token,
     /// How long it shall last from now.
     pub lease: Duration,
-    /// Whether this is the first word of a waiter that was notified in a condition, and entered by a hand-off: from then on its notification is used up.
+    /// Whether this is the first word of a waiter that was notified in a condition, and entered by
+    /// a hand-off: from then on its notification is used up.
     pub settles: bool,
 }
 
@@ -58,7 +63,8 @@ pub struct Extend<'a> {
 pub struct Within {
     /// How long the reply may take, once there is a connection.
     pub reply: Duration,
-    /// When a connection must be there. To open one takes several round trips, so it has more time than a reply.
+    /// When a connection must be there. To open one takes several round trips, so it has more time
+    /// than a reply.
     pub connect_by: Instant,
 }
 
@@ -126,7 +132,10 @@ impl<'a> Release<'a> {
 
 impl fmt::Debug for Release<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Release").field("key", &self.key).field("settles", &self.settles).finish_non_exhaustive()
+        f.debug_struct("Release")
+            .field("key", &self.key)
+            .field("settles", &self.settles)
+            .finish_non_exhaustive()
     }
 }
 

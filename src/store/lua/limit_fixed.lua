@@ -1,10 +1,13 @@
--- Takes permits of the present window, if they fit. One that is refused changes nothing: the window does not slide, the counter does not grow.
+-- Takes permits of the present window, if they fit. One that is refused changes nothing: the
+-- window does not slide, the counter does not grow.
 --
 -- KEYS  1 the counter: a plain integer with a TTL, as INCR and EXPIRE leave it
 -- ARGV  1 permits in a window   2 window in ms   3 permits wanted, 0 to look only
--- Result  {1, permits left, 0} taken   {0, permits left, µs until the window ends} refused   {2} foreign data
+-- Result  {1, permits left, 0} taken   {0, permits left, µs until the window ends} refused
+--         {2} foreign data
 local capacity, window, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
--- Redis keeps a key through the whole last millisecond of its TTL; so this one is gone a window after the millisecond in which it began.
+-- Redis keeps a key through the whole last millisecond of its TTL; so this one is gone a window
+-- after the millisecond in which it began.
 local life = math.max(window - 1, 1)
 local used = redis.call('GET', KEYS[1])
 if not used then
@@ -14,13 +17,15 @@ if not used then
   return {1, capacity - wanted, 0}
 end
 -- Nothing but what INCR counts on, and what Lua can compute with.
-if not (used == '0' or string.match(used, '^%-?[1-9]%d*$')) or math.abs(used) >= 9007199254740992 then
+local is_count = used == '0' or string.match(used, '^%-?[1-9]%d*$')
+if not is_count or math.abs(used) >= 9007199254740992 then
   return {2}
 end
 local rest = redis.call('PTTL', KEYS[1])
 if rest < 0 or rest > window then
-  -- Without an end: left by a process that died between INCR and EXPIRE. With one beyond a window: the clock was set back, or somebody gave another time. Its
-  -- window begins now, or it would refuse for all of that.
+  -- Without an end: left by a process that died between INCR and EXPIRE. With one beyond a
+  -- window: the clock was set back, or somebody gave another time. Its window begins now, or it
+  -- would refuse for all of that.
   redis.call('PEXPIRE', KEYS[1], life)
   rest = life
 end

@@ -1,11 +1,15 @@
--- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level): what is there now, or, for a caller who waits, what comes back next.
+-- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level): what is
+-- there now, or, for a caller who waits, what comes back next.
 --
--- KEYS  1 the level: permits in use, promised ones included; a space, the server's time in µs at which it was so high; a space, and the time in µs in which
---         one of them comes back
--- ARGV  1 permits that may be in use at once   2 the time in which so many come back, in µs   3 permits wanted, 0 to look only
+-- KEYS  1 the level: permits in use, promised ones included; a space, the server's time in µs at
+--         which it was so high; a space, and the time in µs in which one of them comes back
+-- ARGV  1 permits that may be in use at once   2 the time in which so many come back, in µs
+--       3 permits wanted, 0 to look only
 --       4 how long the caller would wait for them, in µs
--- Result  {1, permits left, µs until they may be used} taken   {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
-local capacity, window, wanted, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- Result  {1, permits left, µs until they may be used} taken
+--         {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
+local capacity, window = tonumber(ARGV[1]), tonumber(ARGV[2])
+local wanted, patience = tonumber(ARGV[3]), tonumber(ARGV[4])
 local pace = window / capacity
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -16,18 +20,21 @@ if state then
   level, since, its_pace = string.match(state, '^([%d.e+-]+) (%d+) ([%d.e+-]+)$')
   level, since, its_pace = tonumber(level), tonumber(since), tonumber(its_pace)
   -- Of ours none takes longer to come back than the longest window and the longest wait together.
-  if not (level and since and its_pace and level >= 0 and its_pace > 0 and level * its_pace < 9007199254740992) then
+  if not (level and since and its_pace and level >= 0 and its_pace > 0
+          and level * its_pace < 9007199254740992) then
     return {2}
   end
   if its_pace ~= pace then
-    -- Taken under another count or window. They come back when their taker said: neither a small limit nor a large one gets room sooner by the other.
+    -- Taken under another count or window. They come back when their taker said: neither a small
+    -- limit nor a large one gets room sooner by the other.
     level = level * its_pace / pace
   end
 end
 
 local function keep(level)
   -- Gone when nothing is in use any more. All digits: a rounded level would give permits away.
-  redis.call('SET', KEYS[1], string.format('%.17g %.0f %.17g', level, now, pace), 'PX', math.ceil(level * window / capacity / 1000))
+  redis.call('SET', KEYS[1], string.format('%.17g %.0f %.17g', level, now, pace),
+             'PX', math.ceil(level * window / capacity / 1000))
 end
 
 level = math.max(level - math.max(now - since, 0) * capacity / window, 0)
@@ -39,7 +46,8 @@ local excess = level + wanted - capacity
 local wait = math.max(math.ceil(excess * window / capacity), 0)
 if wait > patience then
   if since > now then
-    -- The clock was set back. Counted from now on: else nothing would come back until the clock has caught up.
+    -- The clock was set back. Counted from now on: else nothing would come back until the clock
+    -- has caught up.
     keep(level)
   end
   return {0, left, wait}

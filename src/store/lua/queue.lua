@@ -1,15 +1,18 @@
 -- The common part of the scripts that look at the queue of a plain lock, in front of each of them.
 --
--- A waiter is an entry in two keys in the lock's slot: in the queue, a sorted set, its token by arrival (µs, see `arrival`), and in the
--- waiters, a hash, "alive until (ms)|attempt|first lease (ms)|fences|inbox|state|since|condition", by the server's clock.
+-- A waiter is an entry in two keys in the lock's slot: in the queue, a sorted set, its token by
+-- arrival (µs, see `arrival`), and in the waiters, a hash, by the server's clock:
+--   "alive until (ms)|attempt|first lease (ms)|fences|inbox|state|since|condition"
 -- A condition has a line, the same two keys of its own. The state:
 --   ''        it has asked by itself;
---   a number  it was notified, and has not asked yet: until then (ms) it counts all the same. It came from `condition`, and had
---             waited there `since` (µs);
+--   a number  it was notified, and has not asked yet: until then (ms) it counts all the same. It
+--             came from `condition`, and had waited there `since` (µs);
 --   'silent'  in a line: it was notified once, and did not ask.
--- `owed`, a hash, has the notifications that are not used up: the token of the notified waiter, with "given at (µs)|condition". It is
--- used up by the first word of the lease that came of it: an extend or a release, or another wait or notification. The field '' says how things stand, "next review
--- (ms)|number of the last notification|how many it woke|token of the notifier", and is there as long as anything is owed.
+-- `owed`, a hash, has the notifications that are not used up: the token of the notified waiter,
+-- with "given at (µs)|condition". It is used up by the first word of the lease that came of it: an
+-- extend or a release, or another wait or notification. The field '' is there as long as anything
+-- is owed, and says how things stand:
+--   "next review (ms)|number of the last notification|how many it woke|token of the notifier"
 
 local lock, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stem = queue:sub(1, -6)
@@ -31,11 +34,13 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- A block of new fences (R16): its last one, and how many it has, at most `wanted`. All are greater than the counter, and the last is the
--- server's clock in µs: so they grow also after the counter was lost. Only where the clock went back the counter is ahead of it, and
--- grows by one. The first after a loss is a single one: a block reaches back in time, perhaps to before a fence that was given out.
--- 1,024 for the same reason: a counter that was set back, not lost, is seen for one that nobody used for a while.
--- Nothing, if the counter is somebody else's data. All stay below 2^53. The counter outlives its lock by 30 days.
+-- A block of new fences (R16): its last one, and how many it has, at most `wanted`. All are
+-- greater than the counter, and the last is the server's clock in µs: so they grow also after the
+-- counter was lost. Only where the clock went back the counter is ahead of it, and grows by one.
+-- The first after a loss is a single one: a block reaches back in time, perhaps to before a fence
+-- that was given out. 1,024 for the same reason: a counter that was set back, not lost, is seen
+-- for one that nobody used for a while. Nothing, if the counter is somebody else's data. All stay
+-- below 2^53. The counter outlives its lock by 30 days.
 local function reserve(wanted)
   if wanted == 0 then
     return '0', 0
@@ -74,10 +79,12 @@ end
 
 -- Tells a waiter something. Attempt 0 is a hint: to look again. Whether this user may.
 local function tell(inbox, attempt, fence, count, token)
-  return type(redis.pcall('PUBLISH', inbox, table.concat({attempt, fence, count, token, lock}, ' '))) == 'number'
+  local message = table.concat({attempt, fence, count, token, lock}, ' ')
+  return type(redis.pcall('PUBLISH', inbox, message)) == 'number'
 end
 
--- When whoever comes now arrives at the end of a line: now, and later than the last also if the clock went back.
+-- When whoever comes now arrives at the end of a line: now, and later than the last also if the
+-- clock went back.
 local function arrival(line)
   local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
   return math.max(clock(), (tonumber(last) or 0) + 1)
@@ -93,16 +100,21 @@ end
 -- An entry, or nil.
 local function look(entries, token)
   local text = redis.call('HGET', entries, token) or ''
-  local alive, rest, inbox, state, since, condition = text:match('^(%d+)|(%d+|%d+|%d+)|([^|]*)|([^|]*)|(%d*)|(.*)$')
+  local alive, rest, inbox, state, since, condition =
+    text:match('^(%d+)|(%d+|%d+|%d+)|([^|]*)|([^|]*)|(%d*)|(.*)$')
   return alive and {
-    alive = tonumber(alive), rest = rest, inbox = inbox, state = state, unasked = tonumber(state), since = since, condition = condition,
+    alive = tonumber(alive), rest = rest, inbox = inbox,
+    state = state, unasked = tonumber(state), since = since, condition = condition,
   }
 end
 
--- Writes an entry, at its old place or at the end, or where it was `since`. The keys are gone when nobody waits any more, also when
--- everybody died.
+-- Writes an entry, at its old place or at the end, or where it was `since`. The keys are gone
+-- when nobody waits any more, also when everybody died.
 local function enter(line, entries, token, entry, since)
-  local text = {whole(entry.alive), entry.rest, entry.inbox, entry.state or '', entry.since or '', entry.condition or ''}
+  local text = {
+    whole(entry.alive), entry.rest, entry.inbox,
+    entry.state or '', entry.since or '', entry.condition or '',
+  }
   local life = math.max(entry.alive - clock() / 1000, 1) * 2
   redis.call('HSET', entries, token, table.concat(text, '|'))
   outlast(entries, life)
@@ -124,7 +136,8 @@ local function settle(token)
   end
 end
 
--- What the scripts do with conditions. Made only where it is needed, because making functions costs as much as some commands do.
+-- What the scripts do with conditions. Made only where it is needed, because making functions
+-- costs as much as some commands do.
 local made
 local function conditions()
   if made then
@@ -132,26 +145,30 @@ local function conditions()
   end
 
   local function line_of(condition)
-    return stem .. 'condition:' .. condition .. ':queue', stem .. 'condition:' .. condition .. ':waiters'
+    local its = stem .. 'condition:' .. condition
+    return its .. ':queue', its .. ':waiters'
   end
 
-  -- Of each condition, where those begin in its line whom this script has not yet found deaf or silent. A place that is found so stays
-  -- so: who goes back to the line is silent. So one script looks at each waiter of a lost host once, not once for each notification.
+  -- Of each condition, where those begin in its line whom this script has not yet found deaf or
+  -- silent. A place that is found so stays so: who goes back to the line is silent. So one script
+  -- looks at each waiter of a lost host once, not once for each notification.
   local unseen = {}
 
-  -- The conditions with a waiter that is notified, lives, and has not asked yet. Looked up once in a script: later this may name one too
-  -- many, and then the next review looks again.
+  -- The conditions with a waiter that is notified, lives, and has not asked yet. Looked up once
+  -- in a script: later this may name one too many, and then the next review looks again.
   local unasked
 
-  -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of those that waited there when the notification
-  -- was `given`, first who listens and did not fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
+  -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of
+  -- those that waited there when the notification was `given`, first who listens and did not fail
+  -- to ask before; then, unless `sure`, the others that are alive. Result: how many.
   local function move(condition, most, given, sure)
     local line, entries = line_of(condition)
     local now, moved = clock() / 1000, 0
     for _, all in ipairs(sure and {false} or {false, true}) do
       local from, tokens = not all and unseen[condition] or '-inf', nil
       repeat
-        tokens = redis.call('ZRANGE', line, from, '(' .. given, 'BYSCORE', 'LIMIT', 0, 16, 'WITHSCORES')
+        tokens = redis.call('ZRANGE', line, from, '(' .. given,
+                            'BYSCORE', 'LIMIT', 0, 16, 'WITHSCORES')
         for at = 1, #tokens, 2 do
           local token, entry = tokens[at], look(entries, tokens[at])
           if moved == most then
@@ -159,11 +176,13 @@ local function conditions()
           elseif not entry or entry.alive < now then
             leave(line, entries, token)
           elseif all or (entry.state == '' and listens(entry.inbox)) then
-            -- A server that is out of memory refuses the first of these, and then nothing has been done.
+            -- A server that is out of memory refuses the first of these, and then nothing has
+            -- been done.
             redis.call('HSET', owed, token, given .. '|' .. condition)
             -- As long as somebody of this line may come to look after it.
             outlast(owed, math.max((entry.alive - now) * 2, redis.call('PTTL', line), 1))
-            entry.state, entry.since, entry.condition = whole(now + TIME_TO_ASK), whole(tokens[at + 1]), condition
+            entry.state = whole(now + TIME_TO_ASK)
+            entry.since, entry.condition = whole(tokens[at + 1]), condition
             enter(queue, waiters, token, entry)
             leave(line, entries, token)
             if listens(entry.inbox) then
@@ -185,7 +204,8 @@ local function conditions()
     return moved
   end
 
-  -- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is out of memory.
+  -- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is
+  -- out of memory.
   local function pass_on(token, sure)
     local given, condition = (redis.call('HGET', owed, token) or ''):match('^(%d+)|(.*)$')
     if not given then
@@ -215,29 +235,33 @@ local function conditions()
     return unasked[condition]
   end
 
-  -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who waited then.
+  -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who
+  -- waited then.
   local function drop(token)
     leave(queue, waiters, token)
     local passed = pass_on(token)
-    local condition = passed == false and (redis.call('HGET', owed, token) or ''):match('^%d+|(.*)$')
+    local condition = passed == false
+      and (redis.call('HGET', owed, token) or ''):match('^%d+|(.*)$')
     if passed or (passed == false and not (condition and may_come_back(condition))) then
       settle(token)
     end
   end
 
-  -- A notified waiter does not ask: it goes back to where it waited, and another is notified in its place. If nobody is there for that, it
-  -- keeps both, and its place here. Whether it went.
+  -- A notified waiter does not ask: it goes back to where it waited, and another is notified in
+  -- its place. If nobody is there for that, it keeps both, and its place here. Whether it went.
   local function take_back(token, entry, sure)
     if not pass_on(token, sure) then
       return false
     end
     leave(queue, waiters, token)
     local line, entries = line_of(entry.condition)
-    enter(line, entries, token, {alive = entry.alive, rest = entry.rest, inbox = entry.inbox, state = 'silent'}, entry.since)
+    local silent = {alive = entry.alive, rest = entry.rest, inbox = entry.inbox, state = 'silent'}
+    enter(line, entries, token, silent, entry.since)
     return true
   end
 
-  -- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is here. The more is owed, the less often.
+  -- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is
+  -- here. The more is owed, the less often.
   local function review(asking)
     local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
     local now = due and clock() / 1000
@@ -259,12 +283,16 @@ local function conditions()
     end
   end
 
-  made = {line_of = line_of, move = move, pass_on = pass_on, drop = drop, take_back = take_back, review = review}
+  made = {
+    line_of = line_of, move = move, pass_on = pass_on,
+    drop = drop, take_back = take_back, review = review,
+  }
   return made
 end
 
--- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of memory may refuse to set it, and a
--- message without a lock behind it would be a lie. Nobody counts who receives it: a replica's listeners do, too.
+-- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of
+-- memory may refuse to set it, and a message without a lock behind it would be a lie. Nobody
+-- counts who receives it: a replica's listeners do, too.
 local function grant(token, entry)
   local attempt, first, block = entry.rest:match('^(%d+)|(%d+)|(%d+)$')
   local fence, count = reserve(tonumber(block))
@@ -279,9 +307,11 @@ local function grant(token, entry)
   return true
 end
 
--- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it right now, or ''.
--- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is before the one who asks;
--- 'nobody'. In the last two cases the lock may still hold an old token: the caller sets or deletes it.
+-- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it
+-- right now, or ''.
+-- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is
+-- before the one who asks; 'nobody'. In the last two cases the lock may still hold an old token:
+-- the caller sets or deletes it.
 local function serve(asking)
   local owes = redis.call('EXISTS', owed) == 1
   if owes then
@@ -310,7 +340,8 @@ local function serve(asking)
           local ok, granted = pcall(grant, token, entry)
           return ok and granted and 'served' or 'nobody'
         elseif not (entry.unasked and conditions().take_back(token, entry, not late)) then
-          -- One that has asked may have left its loop, and keeps its place as any other; but it may be dead as well, and another is there.
+          -- One that has asked may have left its loop, and keeps its place as any other; but it
+          -- may be dead as well, and another is there.
           if owes and not entry.unasked then
             conditions().pass_on(token, true)
           end
@@ -334,8 +365,9 @@ local function take(token, lease, wanted, mine)
   if not fence then
     return {2}
   end
-  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have been extended since.
-  -- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have
+  -- been extended since. Written also where the end does not move: a replica refuses that, and
+  -- must not say that it is ours (R35).
   redis.call('SET', lock, token, 'PX', mine and math.max(redis.call('PTTL', lock), lease) or lease)
   leave(queue, waiters, token)
   -- What it was notified of is not used up yet: this answer may be lost, or come too late to count.

@@ -10,6 +10,7 @@ local rest = tonumber(ARGV[2])
 if ARGV[3] ~= '1' then
   rest = math.max(rest, redis.call('PTTL', KEYS[1]))
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+-- Written also where the end does not move: a replica refuses that, and must not say that it is
+-- ours (R35).
 redis.call('PEXPIRE', KEYS[1], rest)
 return 1

@@ -1,4 +1,5 @@
--- Releases a lock of Redisson's, whoever holds it, and tells whoever waits for it. Foreign data is left alone.
+-- Releases a lock of Redisson's, whoever holds it, and tells whoever waits for it. Foreign data
+-- is left alone.
 --
 -- KEYS  1 the lock
 -- ARGV  1 the lock's channel

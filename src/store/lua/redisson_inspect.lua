@@ -1,7 +1,8 @@
 -- Says who holds a lock of Redisson's.
 --
 -- KEYS  1 the lock
--- Result  {owner, rest of the lease in ms, or -1 for one without an end}   {} if it is free   {2} foreign data
+-- Result  {owner, rest of the lease in ms, or -1 for one without an end}   {} if it is free
+--         {2} foreign data
 local held_by = holder()
 if held_by == false then
   return {2}

@@ -1,7 +1,8 @@
 -- The common part of the scripts for locks that hold their deadline, in front of each of them.
 --
--- The lock is a string: the deadline in epoch ms, as old clients write it. A deadline says nothing about its owner, so ours go with
--- a mark, "deadline token", which old clients know nothing of: the lock is ours while it holds the very deadline of our mark.
+-- The lock is a string: the deadline in epoch ms, as old clients write it. A deadline says
+-- nothing about its owner, so ours go with a mark, "deadline token", which old clients know
+-- nothing of: the lock is ours while it holds the very deadline of our mark.
 local lock, mark = KEYS[1], KEYS[2]
 
 local function clock()
@@ -9,8 +10,8 @@ local function clock()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- The deadline as it is written; nil for a free lock, false for foreign data: epoch ms have had 13 digits since 2001. A key of
--- another type makes GET fail, and the script with it.
+-- The deadline as it is written; nil for a free lock, false for foreign data: epoch ms have had
+-- 13 digits since 2001. A key of another type makes GET fail, and the script with it.
 local function deadline()
   local value = redis.call('GET', lock)
   if not value then
@@ -32,8 +33,8 @@ local function is_ours(value, token)
   return value and redis.call('GET', mark) == value .. ' ' .. token
 end
 
--- The mark first: without its lock it is nothing, while a lock without its mark would be nobody's until its deadline. Both are gone once the
--- deadline has passed.
+-- The mark first: without its lock it is nothing, while a lock without its mark would be nobody's
+-- until its deadline. Both are gone once the deadline has passed.
 local function write(token, now, length)
   local value = string.format('%.0f', now + length)
   redis.call('SET', mark, value .. ' ' .. token, 'PX', length)

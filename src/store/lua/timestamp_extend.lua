@@ -10,6 +10,7 @@ end
 if ARGV[3] ~= '1' then
   length = math.max(length, rest(value, now))
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is ours (R35).
+-- Written also where the end does not move: a replica refuses that, and must not say that it is
+-- ours (R35).
 write(ARGV[1], now, length)
 return 1

@@ -1,16 +1,22 @@
--- Enters a condition and releases the lock, at one stroke, so that no notification can fall between the two; later keeps the place in it.
+-- Enters a condition and releases the lock, at one stroke, so that no notification can fall
+-- between the two; later keeps the place in it.
 --
--- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters   5 the condition's queue   6 the condition's waiters
+-- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters   5 the condition's queue
+--       6 the condition's waiters
 -- ARGV  1 the waiter's token   2 lease (ms)   3 how many fences to reserve, 0 for none
---       4 inbox   5 attempt   6 how long an entry counts as alive (ms)   7 first lease of a hand-off (ms)
---       8 the token whose lease is to be released, or ''   9 whether to leave the condition (0 or 1)
--- Result  {0, whether it is heard (0 or 1; 2: may not be asked)} waits   {1, last fence or 0, how many} was notified and is the owner   {2} foreign data
+--       4 inbox   5 attempt   6 how long an entry counts as alive (ms)
+--       7 first lease of a hand-off (ms)
+--       8 the token whose lease is to be released, or ''
+--       9 whether to leave the condition (0 or 1)
+-- Result  {0, whether it is heard (0 or 1; 2: may not be asked)} waits
+--         {1, last fence or 0, how many} was notified and is the owner   {2} foreign data
 --         {3} is not in the condition (any more)   {4} the lease to be released is not ours
 --         {5, rest of the lease in ms, whether it is heard} was notified and queues for the lock
 local token, holder, leaves = ARGV[1], redis.call('GET', lock), ARGV[9] == '1'
 local line, entries = KEYS[5], KEYS[6]
 local life = tonumber(ARGV[6])
-local entry = {alive = clock() / 1000 + life, rest = table.concat({ARGV[5], ARGV[7], ARGV[3]}, '|'), inbox = ARGV[4]}
+local rest = table.concat({ARGV[5], ARGV[7], ARGV[3]}, '|')
+local entry = {alive = clock() / 1000 + life, rest = rest, inbox = ARGV[4]}
 if holder == token then
   return take(token, ARGV[2], ARGV[3], true)
 end
@@ -22,7 +28,8 @@ if waits then
     enter(line, entries, token, entry)
   end
 end
--- A sign of life, and a look at what others were notified of and do not come for: that may be given to this one right now.
+-- A sign of life, and a look at what others were notified of and do not come for: that may be
+-- given to this one right now.
 if redis.call('EXISTS', owed) == 1 then
   outlast(owed, life * 2)
   conditions().review(token)

@@ -7,14 +7,16 @@ use crate::store::demotion;
 use crate::store::pool::Pool;
 use crate::store::wire::{self, Part, Shape};
 
-/// A server whose replies have come within the last two seconds need not be asked whether it is a master: it would have refused to write.
+/// A server whose replies have come within the last two seconds need not be asked whether it is a
+/// master: it would have refused to write.
 const QUIET_NANOS: u64 = 2_000_000_000;
 
 impl Node {
-    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses all
-    /// connections, also those of who only listens (R22).
+    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses
+    /// all connections, also those of who only listens (R22).
     pub(in crate::store) fn look_at_role(&self) {
-        let quiet_for = self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
+        let quiet_for =
+            self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
         let is_quiet = quiet_for >= QUIET_NANOS;
         if !is_quiet || !self.tells_role.load(Ordering::SeqCst) {
             return;

@@ -1,19 +1,24 @@
 //! Giving a lease again to nodes that do not have it any more, or never had it (R33).
 //!
-//! Without this a hold would end once a majority has been away, one node after the other and each for longer than the lease, although a majority was up
-//! all the time. A rolling upgrade does that to whoever holds a lock for long.
+//! Without this a hold would end once a majority has been away, one node after the other and each
+//! for longer than the lease, although a majority was up all the time. A rolling upgrade does that
+//! to whoever holds a lock for long.
 //!
-//! It must not bring back what was taken away. Somebody may force the lock meanwhile, or we may release it ourselves:
+//! It must not bring back what was taken away. Somebody may force the lock meanwhile, or we may
+//! release it ourselves:
 //!
-//! 1. nodes 1 to 3 confirm an extend, node 4 denies it; all five are told to release the lease, and do;
-//! 2. now the lease comes to node 4 again: an orphan there. And with an operator who is slow, and nodes that deny because he has been there already, the lease
-//!    could wander before him from node to node, and live on.
+//! 1. nodes 1 to 3 confirm an extend, node 4 denies it; all five are told to release the lease, and
+//!    do;
+//! 2. now the lease comes to node 4 again: an orphan there. And with an operator who is slow, and
+//!    nodes that deny because he has been there already, the lease could wander before him from
+//!    node to node, and live on.
 //!
 //! So a node is given the lease again only if
-//! * what it was last given had run out by our clock before the extend was sent: it did not lose it by force, or so long ago that a holder who still has a majority
-//!   would have noticed;
+//! * what it was last given had run out by our clock before the extend was sent: it did not lose it
+//!   by force, or so long ago that a holder who still has a majority would have noticed;
 //! * a majority confirmed that same extend;
-//! * no undoing of the lease has begun: looked at on the node's thread, to which the undoing comes later;
+//! * no undoing of the lease has begun: looked at on the node's thread, to which the undoing comes
+//!   later;
 //! * nobody else has it there (`NX`).
 //!
 //! The node's grant is no vote. It counts when it confirms the next extend.
@@ -52,10 +57,22 @@ struct Renewed {
 }
 
 impl Again {
-    pub(super) fn new(leases: &[Extend<'_>], names: &[Name], granted: &HashMap<Name, Grant>, sent: Instant) -> Arc<Self> {
-        let renewed =
-            |(lease, name): (&Extend<'_>, &Name)| Renewed { name: name.clone(), length: lease.lease, undone: granted.get(name).cloned() };
-        Arc::new(Self { leases: leases.iter().zip(names).map(renewed).collect(), sent, missing: Mutex::default() })
+    pub(super) fn new(
+        leases: &[Extend<'_>],
+        names: &[Name],
+        granted: &HashMap<Name, Grant>,
+        sent: Instant,
+    ) -> Arc<Self> {
+        let renewed = |(lease, name): (&Extend<'_>, &Name)| Renewed {
+            name: name.clone(),
+            length: lease.lease,
+            undone: granted.get(name).cloned(),
+        };
+        Arc::new(Self {
+            leases: leases.iter().zip(names).map(renewed).collect(),
+            sent,
+            missing: Mutex::default(),
+        })
     }
 
     /// Which grant of a lease was to be extended.
@@ -68,14 +85,34 @@ impl Again {
         self.sent + self.leases.iter().map(|lease| lease.length).max().unwrap_or_default()
     }
 
-    /// Gives one lease to one node, on its thread, if all that is said above is so. `false`: the node did not answer.
-    fn give(&self, node: usize, i: usize, member: &Member, ledger: &mut Ledger, clock: &Clock, timeout: Duration) -> bool {
-        let Some(Renewed { name, length, undone: Some(undone) }) = self.leases.get(i) else { return true };
+    /// Gives one lease to one node, on its thread, if all that is said above is so. `false`: the
+    /// node did not answer.
+    fn give(
+        &self,
+        node: usize,
+        i: usize,
+        member: &Member,
+        ledger: &mut Ledger,
+        clock: &Clock,
+        timeout: Duration,
+    ) -> bool {
+        let Some(Renewed { name, length, undone: Some(undone) }) = self.leases.get(i) else {
+            return true;
+        };
         let (now, until) = (clock.now(), valid_until(self.sent, *length));
-        if now >= until || undone.load(Ordering::SeqCst) || !self.is_missing(node, i) || !ledger.had_run_out(name, self.sent) {
+        if now >= until
+            || undone.load(Ordering::SeqCst)
+            || !self.is_missing(node, i)
+            || !ledger.had_run_out(name, self.sent)
+        {
             return true;
         }
-        let wanted = Wanted { lease: *length, contended: false, may_be_mine: false, deadline: until.min(now + timeout) };
+        let wanted = Wanted {
+            lease: *length,
+            contended: false,
+            may_be_mine: false,
+            deadline: until.min(now + timeout),
+        };
         attempt(name, member, ledger, clock, &wanted).is_ok()
     }
 
@@ -85,22 +122,34 @@ impl Again {
 }
 
 impl Quorum {
-    pub(super) fn send_extends(&self, again: &Arc<Again>, within: Within) -> Result<Round<Vec<Result<bool, StoreError>>>, StoreError> {
+    pub(super) fn send_extends(
+        &self,
+        again: &Arc<Again>,
+        within: Within,
+    ) -> Result<Round<Vec<Result<bool, StoreError>>>, StoreError> {
         let (again, clock) = (Arc::clone(again), self.clock.clone());
         self.ask(within.end(self.clock.now()), Order::First, move |node, member, ledger| {
             let ask = || {
                 let leases = again.leases.iter();
                 let leases: Vec<_> = leases
-                    .map(|Renewed { name: (key, token), length, .. }| Extend { key, token, lease: *length, settles: false })
+                    .map(|Renewed { name: (key, token), length, .. }| Extend {
+                        key,
+                        token,
+                        lease: *length,
+                        settles: false,
+                    })
                     .collect();
                 member.leases.extend(&leases, within)
             };
             let mut answers = ask();
-            if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.stale)) {
+            if answers.first().is_some_and(|answer| answer.as_ref().is_err_and(|error| error.stale))
+            {
                 answers = ask();
             }
             let now = clock.now();
-            for (i, (Renewed { name, length, .. }, answer)) in again.leases.iter().zip(&mut answers).enumerate() {
+            for (i, (Renewed { name, length, .. }, answer)) in
+                again.leases.iter().zip(&mut answers).enumerate()
+            {
                 match answer {
                     Ok(true) => {
                         ledger.holds(name, now, *length);
@@ -111,7 +160,9 @@ impl Quorum {
                     Ok(false) if ledger.had_run_out(name, again.sent) => {
                         locked(&again.missing).insert((node, i));
                     }
-                    Err(error) if error.may_have_run => ledger.extend_unanswered(name, now, *length),
+                    Err(error) if error.may_have_run => {
+                        ledger.extend_unanswered(name, now, *length)
+                    }
                     _ => {}
                 }
             }
@@ -119,8 +170,14 @@ impl Quorum {
         })
     }
 
-    /// Gives those leases again that a majority confirmed, to the nodes that denied them, and to those that have yet to answer, if they will deny them.
-    pub(super) fn give_again(&self, again: &Arc<Again>, tally: &Tally<Vec<Result<bool, StoreError>>>, decided: &[Option<bool>]) {
+    /// Gives those leases again that a majority confirmed, to the nodes that denied them, and to
+    /// those that have yet to answer, if they will deny them.
+    pub(super) fn give_again(
+        &self,
+        again: &Arc<Again>,
+        tally: &Tally<Vec<Result<bool, StoreError>>>,
+        decided: &[Option<bool>],
+    ) {
         for (node, voter) in self.voters.iter().enumerate() {
             let again = Arc::clone(again);
             let may_be_missing = |i: usize| match tally.of(node) {
@@ -129,12 +186,16 @@ impl Quorum {
                 Err(_) => false,
             };
             let live = |i: usize| again.leases.get(i).is_some_and(|lease| lease.undone.is_some());
-            let which: Vec<usize> = (0..decided.len()).filter(|i| decided[*i] == Some(true) && live(*i) && may_be_missing(*i)).collect();
+            let which: Vec<usize> = (0..decided.len())
+                .filter(|i| decided[*i] == Some(true) && live(*i) && may_be_missing(*i))
+                .collect();
             for which in which.chunks(TOGETHER) {
-                let (which, again, clock, timeout) = (which.to_vec(), Arc::clone(&again), self.clock.clone(), self.command_timeout);
+                let (which, again, clock, timeout) =
+                    (which.to_vec(), Arc::clone(&again), self.clock.clone(), self.command_timeout);
                 let deadline = again.over();
-                let run =
-                    move |member: &Member, ledger: &mut Ledger| which.iter().all(|i| again.give(node, *i, member, ledger, &clock, timeout));
+                let run = move |member: &Member, ledger: &mut Ledger| {
+                    which.iter().all(|i| again.give(node, *i, member, ledger, &clock, timeout))
+                };
                 let _ = voter.ask(Job::Ask { deadline, order: Order::InTurn, run: Box::new(run) });
             }
         }

@@ -1,4 +1,5 @@
-//! Which server each node of a quorum is: a server has one vote, by however many names it is reached (R31).
+//! Which server each node of a quorum is: a server has one vote, by however many names it is
+//! reached (R31).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,13 +12,15 @@ use crate::lease::store::StoreError;
 use crate::store::connect::Greeting;
 use crate::store::reply;
 
-/// The servers behind the nodes, as their last connections found them. A server's name is its own, drawn anew whenever it starts.
+/// The servers behind the nodes, as their last connections found them. A server's name is its own,
+/// drawn anew whenever it starts.
 #[derive(Default)]
 pub(super) struct Servers(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// Whose vote a server is, by the node's place in the list of URLs, from 1. One server for each node.
+    /// Whose vote a server is, by the node's place in the list of URLs, from 1. One server for each
+    /// node.
     votes: Vec<(usize, String)>,
     /// The pairs of nodes that somebody was warned of.
     warned: Vec<(usize, usize)>,
@@ -33,14 +36,19 @@ impl Servers {
         })
     }
 
-    /// Whichever node reaches a server first has its vote, until it reaches another server. The others have none.
+    /// Whichever node reaches a server first has its vote, until it reaches another server. The
+    /// others have none.
     fn admit(&self, node: usize, run_id: String) -> Result<(), StoreError> {
         let mut seen = locked(&self.0);
-        // Its own vote first: two nodes whose names were swapped would else wait for each other for ever.
+        // Its own vote first: two nodes whose names were swapped would else wait for each other for
+        // ever.
         seen.votes.retain(|(voter, _)| *voter != node);
-        if let Some((other, _)) = seen.votes.iter().find(|(other, known)| *other != node && *known == run_id) {
+        if let Some((other, _)) =
+            seen.votes.iter().find(|(other, known)| *other != node && *known == run_id)
+        {
             let pair = (node.min(*other), node.max(*other));
-            let message = format!("nodes {} and {} are the same server, which has one vote", pair.0, pair.1);
+            let message =
+                format!("nodes {} and {} are the same server, which has one vote", pair.0, pair.1);
             if !seen.warned.contains(&pair) {
                 log::warn!("quorum: {message}");
                 seen.warned.push(pair);
@@ -61,7 +69,11 @@ fn run_id(connection: &mut Connection, until: Instant) -> Result<Option<String>,
         _ => return Ok(None),
     };
     let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().find_map(|line| line.strip_prefix("run_id:")).map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
+    Ok(text
+        .lines()
+        .find_map(|line| line.strip_prefix("run_id:"))
+        .map(|id| id.trim().to_owned())
+        .filter(|id| !id.is_empty()))
 }
 
 fn info(connection: &mut Connection, until: Instant) -> RedisResult<Value> {
@@ -80,7 +92,9 @@ mod tests {
     #[test]
     fn a_server_votes_for_the_first_node_that_reaches_it_until_that_reaches_another() {
         let servers = Servers::default();
-        let admit = |node, id: &str| servers.admit(node, id.to_owned()).map_err(|error| error.message.into_owned());
+        let admit = |node, id: &str| {
+            servers.admit(node, id.to_owned()).map_err(|error| error.message.into_owned())
+        };
         let same = Err("nodes 1 and 2 are the same server, which has one vote".to_owned());
         assert_eq!(admit(2, "a"), Ok(()));
         assert_eq!(admit(1, "a"), same);

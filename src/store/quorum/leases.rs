@@ -15,38 +15,64 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
-use crate::lease::store::{Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw, Within};
+use crate::lease::store::{
+    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
+    Within,
+};
 use crate::lease::token::Token;
 use crate::lease::valid_until;
 
 /// At most so many leases are undone in one command to a node, so that extends come between.
 const TOGETHER: usize = 256;
 
-/// How long the nodes have to grant a lease of this length: a fifth of it, so that four fifths are left even then; at least 50 ms, if the lease has
-/// as much twice. It matters only where no majority answers: a slow node delays nobody.
+/// How long the nodes have to grant a lease of this length: a fifth of it, so that four fifths are
+/// left even then; at least 50 ms, if the lease has as much twice. It matters only where no
+/// majority answers: a slow node delays nobody.
 fn time_to_grant(lease: Duration) -> Duration {
     (lease / 5).max(Duration::from_millis(50)).min(lease / 2)
 }
 
 impl Quorum {
-    fn send_attempt(&self, ask: &Ask<'_>, deadline: Instant, given_up: &Arc<AtomicBool>) -> Result<Round<Answer>, StoreError> {
+    fn send_attempt(
+        &self,
+        ask: &Ask<'_>,
+        deadline: Instant,
+        given_up: &Arc<AtomicBool>,
+    ) -> Result<Round<Answer>, StoreError> {
         let name = (ask.key.clone(), ask.token.clone());
         let (lease, contended, may_be_mine) = (ask.lease, ask.contended, ask.may_be_mine);
         let (given_up, clock) = (Arc::clone(given_up), self.clock.clone());
         self.ask(deadline, Order::InTurn, move |_, member, ledger| {
             if given_up.load(Ordering::SeqCst) {
-                return Err(StoreError::not_sent(ErrorKind::Unavailable, "the attempt was given up before the node was asked"));
+                return Err(StoreError::not_sent(
+                    ErrorKind::Unavailable,
+                    "the attempt was given up before the node was asked",
+                ));
             }
-            attempt(&name, member, ledger, &clock, &Wanted { lease, contended, may_be_mine, deadline })
+            attempt(
+                &name,
+                member,
+                ledger,
+                &clock,
+                &Wanted { lease, contended, may_be_mine, deadline },
+            )
         })
     }
 
     /// As `undo`, and waits until a majority has answered for each, or the deadline.
-    fn undo_everywhere(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Result<Tally<Vec<Undone>>, StoreError> {
+    fn undo_everywhere(
+        &self,
+        names: Vec<Name>,
+        foreign: bool,
+        deadline: Instant,
+    ) -> Result<Tally<Vec<Undone>>, StoreError> {
         let count = names.len();
         let round = self.undo(names, foreign, deadline)?;
-        let is_gone = |tally: &Tally<Vec<Undone>>, i| tally.count_of(i, |_| true) >= tally.majority();
-        Ok(self.collect(&round, |tally| if (0..count).all(|i| is_gone(tally, i)) { Verdict::Decided } else { Verdict::Open }))
+        let is_gone =
+            |tally: &Tally<Vec<Undone>>, i| tally.count_of(i, |_| true) >= tally.majority();
+        Ok(self.collect(&round, |tally| {
+            if (0..count).all(|i| is_gone(tally, i)) { Verdict::Decided } else { Verdict::Open }
+        }))
     }
 }
 
@@ -61,16 +87,30 @@ pub(super) struct Wanted {
 
 /// Asks one node for a lease, on its thread, and notes what it may hold then.
 ///
-/// "Already mine" is believed only of a node that may hold the token by our own ledger: one that was never asked for it has it from elsewhere, as a replica has, or
-/// a second name of a server, and its word would be the vote of another (R31).
-pub(super) fn attempt(name: &Name, member: &Member, ledger: &mut Ledger, clock: &Clock, wanted: &Wanted) -> Result<Answer, StoreError> {
+/// "Already mine" is believed only of a node that may hold the token by our own ledger: one that
+/// was never asked for it has it from elsewhere, as a replica has, or a second name of a server,
+/// and its word would be the vote of another (R31).
+pub(super) fn attempt(
+    name: &Name,
+    member: &Member,
+    ledger: &mut Ledger,
+    clock: &Clock,
+    wanted: &Wanted,
+) -> Result<Answer, StoreError> {
     let Wanted { lease, contended, may_be_mine, deadline } = *wanted;
     if ledger.undoes(name) {
-        // Only with a caller's own value. A late copy of the undoing would delete what the node grants now, so it cannot vote.
-        return Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier hold with the same value is still being undone"));
+        // Only with a caller's own value. A late copy of the undoing would delete what the node
+        // grants now, so it cannot vote.
+        return Err(StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "an earlier hold with the same value is still being undone",
+        ));
     }
     if !ledger.has_room() {
-        return Err(StoreError::not_sent(ErrorKind::Unavailable, "too much is still to be undone there"));
+        return Err(StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "too much is still to be undone there",
+        ));
     }
     let (key, token) = (&name.0, &name.1);
     let known = may_be_mine && ledger.may_hold(name);
@@ -79,7 +119,17 @@ pub(super) fn attempt(name: &Name, member: &Member, ledger: &mut Ledger, clock: 
             ledger.attempt_unanswered(name, clock.now(), lease);
         }
         let may_be_mine = known || again;
-        member.leases.try_acquire(&Ask { key, token, attempt: 1, lease, fences: 0, place: None, contended, may_be_mine, deadline })
+        member.leases.try_acquire(&Ask {
+            key,
+            token,
+            attempt: 1,
+            lease,
+            fences: 0,
+            place: None,
+            contended,
+            may_be_mine,
+            deadline,
+        })
     });
     match &answer {
         Ok(Answer::Granted { .. }) => ledger.holds(name, clock.now(), lease),
@@ -127,10 +177,14 @@ fn unsent(error: StoreError) -> StoreError {
     StoreError { may_have_run: false, ..error }
 }
 
-/// A lease that may yet be shortened there by a late command cannot be counted on for the whole length.
+/// A lease that may yet be shortened there by a late command cannot be counted on for the whole
+/// length.
 pub(super) fn still_shortened(name: &Name, ledger: &Ledger) -> Result<(), StoreError> {
     match ledger.may_be_shortened(name) {
-        true => Err(StoreError::not_sent(ErrorKind::Unavailable, "an earlier end of the lease has not been answered there")),
+        true => Err(StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "an earlier end of the lease has not been answered there",
+        )),
         false => Ok(()),
     }
 }
@@ -145,10 +199,13 @@ fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
 }
 
 impl Quorum {
-    /// Whose leases the nodes have, and how long the shortest of them lasts; a majority has to answer.
+    /// Whose leases the nodes have, and how long the shortest of them lasts; a majority has to
+    /// answer.
     fn holders(&self, key: &Key, deadline: Instant) -> Result<(Vec<Token>, Duration), StoreError> {
         let asked = key.clone();
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&asked, deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
+            again_if_stale(|_| member.leases.inspect(&asked, deadline))
+        })?;
         let tally = self.collect(&round, |tally| unless(tally, false));
         if tally.count(|_| true) < tally.majority() {
             return Err(unsent(tally.failure()));
@@ -170,7 +227,8 @@ impl LeaseStore for Quorum {
         let round = self.send_attempt(ask, deadline, &given_up)?;
         let name = || (ask.key.clone(), ask.token.clone());
         let give_up = || {
-            // At once, so that nobody is kept out by what a minority granted; on every node that may hold it; and without waiting for any.
+            // At once, so that nobody is kept out by what a minority granted; on every node that
+            // may hold it; and without waiting for any.
             if !given_up.swap(true, Ordering::SeqCst) {
                 let _ = self.undo(vec![name()], false, self.clock.now() + self.command_timeout);
             }
@@ -185,7 +243,11 @@ impl LeaseStore for Quorum {
             let was_refused = answers > grants && answers >= majority;
             if grants + pending < majority {
                 give_up();
-                return if was_refused || answers + pending < majority { Verdict::Decided } else { Verdict::Open };
+                return if was_refused || answers + pending < majority {
+                    Verdict::Decided
+                } else {
+                    Verdict::Open
+                };
             }
             if was_refused { Verdict::Likely } else { Verdict::Open }
         });
@@ -196,7 +258,8 @@ impl LeaseStore for Quorum {
                 return Ok(Answer::Granted { asked_at, fences: None });
             }
             give_up();
-            let late = "a majority of the nodes granted the lock so late that the lease had run out";
+            let late =
+                "a majority of the nodes granted the lock so late that the lease had run out";
             return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
         }
         let answers = tally.count(|_| true);
@@ -210,11 +273,17 @@ impl LeaseStore for Quorum {
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
-        let names: Vec<_> = leases.iter().map(|lease| (lease.key.clone(), lease.token.clone())).collect();
+        let names: Vec<_> =
+            leases.iter().map(|lease| (lease.key.clone(), lease.token.clone())).collect();
         let again = Again::new(leases, &names, &locked(&self.granted), self.clock.now());
         let round = match self.send_extends(&again, within) {
             Ok(round) => round,
-            Err(error) => return leases.iter().map(|_| Err(StoreError::not_sent(error.kind, error.message.clone()))).collect(),
+            Err(error) => {
+                return leases
+                    .iter()
+                    .map(|_| Err(StoreError::not_sent(error.kind, error.message.clone())))
+                    .collect();
+            }
         };
         let decide = |tally: &Tally<Vec<Result<bool, StoreError>>>, i: usize| {
             yes_or_no(tally, tally.count_of(i, |ours| *ours), tally.count_of(i, |ours| !ours))
@@ -223,7 +292,12 @@ impl LeaseStore for Quorum {
             let decided = (0..leases.len()).all(|i| decide(tally, i).is_some());
             unless(tally, decided)
         });
-        let unknown = || StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes said whether it extended the lease");
+        let unknown = || {
+            StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "no majority of the nodes said whether it extended the lease",
+            )
+        };
         let decided: Vec<Option<bool>> = (0..leases.len()).map(|i| decide(&tally, i)).collect();
         self.give_again(&again, &tally, &decided);
         let lost = names.into_iter().enumerate().filter(|(i, _)| decided[*i] == Some(false));
@@ -241,16 +315,22 @@ impl LeaseStore for Quorum {
             let end_in = || member.leases.end_in(&lease, end, deadline);
             let answer = match end {
                 End::NotBefore => again_if_stale(|_| end_in()),
-                // Sent once (R36): 1. the first copy is late; 2. the second is answered, and the lease made whole again; 3. the first ends it, unseen. So a
-                // connection that has died is found out before.
+                // Sent once (R36): 1. the first copy is late; 2. the second is answered, and the
+                // lease made whole again; 3. the first ends it, unseen. So a connection that has
+                // died is found out before.
                 End::Exactly => {
-                    let alive = member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
+                    let alive =
+                        member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
                     alive.map_err(unsent).and_then(|()| end_in())
                 }
             };
             match &answer {
-                Err(error) if error.may_have_run && end == End::Exactly => ledger.shortening_unanswered(name, clock.now(), length),
-                Err(error) if error.may_have_run => ledger.extend_unanswered(name, clock.now(), length),
+                Err(error) if error.may_have_run && end == End::Exactly => {
+                    ledger.shortening_unanswered(name, clock.now(), length)
+                }
+                Err(error) if error.may_have_run => {
+                    ledger.extend_unanswered(name, clock.now(), length)
+                }
                 Ok(true) => {
                     ledger.holds(name, clock.now(), length);
                     still_shortened(name, ledger)?;
@@ -259,7 +339,9 @@ impl LeaseStore for Quorum {
             }
             answer
         })?;
-        let decide = |tally: &Tally<bool>| yes_or_no(tally, tally.count(|ours| *ours), tally.count(|ours| !ours));
+        let decide = |tally: &Tally<bool>| {
+            yes_or_no(tally, tally.count(|ours| *ours), tally.count(|ours| !ours))
+        };
         let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
         let ours = decide(&tally);
         if ours == Some(false) {
@@ -268,13 +350,15 @@ impl LeaseStore for Quorum {
         ours.ok_or_else(|| tally.failure())
     }
 
-    /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none. Otherwise nobody knows: those that say nothing may have it or have
-    /// lost it (R12).
+    /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none.
+    /// Otherwise nobody knows: those that say nothing may have it or have lost it (R12).
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
         let round = self.undo(vec![(what.key.clone(), what.token.clone())], false, deadline)?;
         let said = |tally: &Tally<Vec<Undone>>, what| tally.count_of(0, |gone| *gone == Some(what));
-        let decide = |tally: &Tally<Vec<Undone>>| yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs));
+        let decide = |tally: &Tally<Vec<Undone>>| {
+            yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs))
+        };
         let answers = |tally: &Tally<Vec<Undone>>| tally.count_of(0, |_| true) >= tally.majority();
         let tally = self.collect(&round, |tally| match decide(tally) {
             Some(_) => Verdict::Decided,
@@ -294,7 +378,10 @@ impl LeaseStore for Quorum {
             let names = what.iter().map(|what| (what.key.clone(), what.token.clone())).collect();
             match self.undo_everywhere(names, false, deadline) {
                 Ok(tally) => answers.extend(tally.each(what.len()).into_iter().map(gone)),
-                Err(error) => answers.extend(what.iter().map(|_| Err(StoreError::not_sent(error.kind, error.message.clone())))),
+                Err(error) => answers.extend(
+                    what.iter()
+                        .map(|_| Err(StoreError::not_sent(error.kind, error.message.clone()))),
+                ),
             }
         }
         answers
@@ -315,15 +402,19 @@ impl LeaseStore for Quorum {
     /// Whoever a majority names.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| again_if_stale(|_| member.leases.inspect(&key, deadline)))?;
+        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
+            again_if_stale(|_| member.leases.inspect(&key, deadline))
+        })?;
         let tally = self.collect(&round, |tally| unless(tally, holder(tally).is_some()));
         holder(&tally).ok_or_else(|| tally.failure())
     }
 
-    /// In two steps, so that a node that is late does not delete the lease of whoever came next: who holds it, and then the release of exactly those.
+    /// In two steps, so that a node that is late does not delete the lease of whoever came next:
+    /// who holds it, and then the release of exactly those.
     ///
-    /// The second step has to be done before what was read runs out: from then on a holder that still has a majority may give its lease again to nodes on which it
-    /// was released (R33), and would go on.
+    /// The second step has to be done before what was read runs out: from then on a holder that
+    /// still has a majority may give its lease again to nodes on which it was released (R33), and
+    /// would go on.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let mut released = false;
         loop {
@@ -336,8 +427,10 @@ impl LeaseStore for Quorum {
             let names: Vec<Name> = tokens.into_iter().map(|token| (key.clone(), token)).collect();
             let count = names.len();
             let tally = self.undo_everywhere(names, true, until).map_err(StoreError::maybe_run)?;
-            released |= (0..count).any(|i| tally.count_of(i, |gone| *gone == Some(Gone::Released)) > 0);
-            let undone: Result<Vec<Gone>, StoreError> = tally.each(count).into_iter().map(gone).collect();
+            released |=
+                (0..count).any(|i| tally.count_of(i, |gone| *gone == Some(Gone::Released)) > 0);
+            let undone: Result<Vec<Gone>, StoreError> =
+                tally.each(count).into_iter().map(gone).collect();
             let now = self.clock.now();
             match undone {
                 Ok(_) => return Ok(released),
@@ -350,16 +443,21 @@ impl LeaseStore for Quorum {
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
         if options.fenced {
-            return Err(Error::unsupported("the counters of several nodes do not grow together: there are no fences on a quorum"));
+            return Err(Error::unsupported(
+                "the counters of several nodes do not grow together: there are no fences on a \
+                 quorum",
+            ));
         }
         self.voters.iter().try_for_each(|voter| voter.leases().supports(options))
     }
 }
 
-/// Who holds the lock on a majority of nodes; `Some(None)`: nobody; `None`: the nodes that answered cannot tell.
+/// Who holds the lock on a majority of nodes; `Some(None)`: nobody; `None`: the nodes that answered
+/// cannot tell.
 fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
     let holders: Vec<&Holder> = tally.said().flatten().collect();
-    let votes = |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
+    let votes =
+        |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
     let most = holders.iter().max_by_key(|holder| votes(holder));
     let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
         // Those that said nothing might all have it.
@@ -367,7 +465,14 @@ fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
         return (at_most < tally.majority()).then_some(None);
     };
     // Until so many nodes have forgotten it that the others are no majority.
-    let mut ends: Vec<_> = holders.iter().filter(|holder| holder.token == most.token).map(|holder| holder.remaining).collect();
+    let mut ends: Vec<_> = holders
+        .iter()
+        .filter(|holder| holder.token == most.token)
+        .map(|holder| holder.remaining)
+        .collect();
     ends.sort_unstable_by_key(|end| std::cmp::Reverse(end.unwrap_or(Duration::MAX)));
-    Some(Some(Holder { token: most.token.clone(), remaining: ends.get(tally.majority() - 1).copied().flatten() }))
+    Some(Some(Holder {
+        token: most.token.clone(),
+        remaining: ends.get(tally.majority() - 1).copied().flatten(),
+    }))
 }

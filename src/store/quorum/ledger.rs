@@ -1,4 +1,5 @@
-//! The ledger of a node's thread: what its node may hold of ours, and what of that has to be undone.
+//! The ledger of a node's thread: what its node may hold of ours, and what of that has to be
+//! undone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -9,17 +10,22 @@ use crate::lease::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 
-/// For how long after the node's answer an undoing is repeated where a copy of an unanswered command may still arrive (R5).
+/// For how long after the node's answer an undoing is repeated where a copy of an unanswered
+/// command may still arrive (R5).
 const SETTLE: Duration = Duration::from_secs(10);
-/// The pauses between two tries of one undoing that was answered, doubled from the first to the last.
+/// The pauses between two tries of one undoing that was answered, doubled from the first to the
+/// last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long the node is left alone after a payment that it did not answer.
 const SILENCE: Duration = Duration::from_millis(250);
-/// At most so many debts are paid at a time, and so long that takes at least, if the node is so slow.
+/// At most so many debts are paid at a time, and so long that takes at least, if the node is so
+/// slow.
 const AT_ONCE: usize = 64;
 const SHORTEST_PAYMENT: Duration = Duration::from_millis(50);
-/// With so many debts the node is asked for no further attempt, until some are paid or have run out: none is ever forgotten for another, because that would
-/// leave an orphan for a whole lease. Only what a node really may hold is a debt, so a program gets here that lost a node while it held as many locks.
+/// With so many debts the node is asked for no further attempt, until some are paid or have run
+/// out: none is ever forgotten for another, because that would leave an orphan for a whole lease.
+/// Only what a node really may hold is a debt, so a program gets here that lost a node while it
+/// held as many locks.
 const MOST: usize = 65_536;
 
 /// A lock's lease.
@@ -27,7 +33,8 @@ pub(super) type Name = (Key, Token);
 
 /// What the node may hold of ours, by name. Only the node's own thread sees it.
 ///
-/// What is not in here the node cannot hold: it was never sent there, or refused, or undone for good. Undoing that asks nobody.
+/// What is not in here the node cannot hold: it was never sent there, or refused, or undone for
+/// good. Undoing that asks nobody.
 #[derive(Default)]
 pub(super) struct Ledger {
     entries: HashMap<Name, Entry>,
@@ -65,11 +72,14 @@ impl Entry {
         Self { lease, until: now + lease, in_flight: false, shortened: false, debt: None }
     }
 
-    /// Whether it has ended by itself, also with a server clock that is a little slow. A copy that may still arrive ends with its own lease, and has arrived
-    /// soon after the node answers again; before that nobody knows.
+    /// Whether it has ended by itself, also with a server clock that is a little slow. A copy that
+    /// may still arrive ends with its own lease, and has arrived soon after the node answers again;
+    /// before that nobody knows.
     fn is_over(&self, now: Instant) -> bool {
         let last = match &self.debt {
-            Some(debt) if self.in_flight => debt.answered_at.map(|answered_at| self.until.max(answered_at + SETTLE + self.lease)),
+            Some(debt) if self.in_flight => debt
+                .answered_at
+                .map(|answered_at| self.until.max(answered_at + SETTLE + self.lease)),
             Some(_) => Some(self.until),
             None => Some(if self.in_flight { self.until + self.lease } else { self.until }),
         };
@@ -83,7 +93,8 @@ impl Ledger {
         self.entries.contains_key(name)
     }
 
-    /// Whether the lease is being undone. What the node grants under the same token meanwhile may be deleted by a late copy of that.
+    /// Whether the lease is being undone. What the node grants under the same token meanwhile may
+    /// be deleted by a late copy of that.
     pub(super) fn undoes(&self, name: &Name) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.debt.is_some())
     }
@@ -93,13 +104,14 @@ impl Ledger {
         self.due.len() < MOST
     }
 
-    /// Whether all that the node was given of the lease had run out at `then`. No clock but ours is asked, so the node's own may be a little behind.
+    /// Whether all that the node was given of the lease had run out at `then`. No clock but ours is
+    /// asked, so the node's own may be a little behind.
     pub(super) fn had_run_out(&self, name: &Name, then: Instant) -> bool {
         self.entries.get(name).is_none_or(|entry| entry.debt.is_none() && entry.until <= then)
     }
 
-    /// Whether a late shortening may still end the lease there: then an extend that the node confirms
-    /// is not believed to last.
+    /// Whether a late shortening may still end the lease there: then an extend that the node
+    /// confirms is not believed to last.
     pub(super) fn may_be_shortened(&self, name: &Name) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.shortened)
     }
@@ -137,14 +149,16 @@ impl Ledger {
         self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, lease))
     }
 
-    /// The command to undo the lease was sent over a connection that turned out to be closed: a copy of it may still arrive.
+    /// The command to undo the lease was sent over a connection that turned out to be closed: a
+    /// copy of it may still arrive.
     pub(super) fn undoing_unanswered(&mut self, name: &Name) {
         if let Some(entry) = self.entries.get_mut(name) {
             entry.in_flight = true;
         }
     }
 
-    /// The node was asked to undo a lease. Unless that is certain to be the end of it, it will be asked again.
+    /// The node was asked to undo a lease. Unless that is certain to be the end of it, it will be
+    /// asked again.
     pub(super) fn undone(&mut self, name: &Name, answer: &Result<Gone, StoreError>, now: Instant) {
         let may_have_run = answer.as_ref().is_err_and(|error| error.may_have_run);
         if answer.is_ok() && self.entries.get(name).is_none_or(|entry| !entry.in_flight) {
@@ -154,11 +168,14 @@ impl Ledger {
             // Somebody else's, by force: it ends with its lease.
             return;
         }
-        let entry = self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, LONGEST_LEASE));
-        let mut debt = entry.debt.take().unwrap_or(Debt { due: (now, 0), pause: PAUSES.0, answered_at: None });
+        let entry =
+            self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, LONGEST_LEASE));
+        let mut debt =
+            entry.debt.take().unwrap_or(Debt { due: (now, 0), pause: PAUSES.0, answered_at: None });
         self.due.remove(&debt.due);
         match answer {
-            // What cannot be undone for lack of a permission, or of room on the node's disk, was answered and has not run.
+            // What cannot be undone for lack of a permission, or of room on the node's disk, was
+            // answered and has not run.
             Err(error) if !error.permanent => {
                 entry.in_flight |= may_have_run;
                 if may_have_run {
@@ -192,10 +209,11 @@ impl Ledger {
         Some(self.silent_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Pays some of what is due, for a short time: half as long as an extend of the shortest lease that the node holds waits for its answer, because one may be
-    /// asked for meanwhile (R9).
+    /// Pays some of what is due, for a short time: half as long as an extend of the shortest lease
+    /// that the node holds waits for its answer, because one may be asked for meanwhile (R9).
     ///
-    /// A store may ask for one after another, so how many are paid at once depends on how long the last ones took.
+    /// A store may ask for one after another, so how many are paid at once depends on how long the
+    /// last ones took.
     pub(super) fn pay(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         let now = clock.now();
         if self.silent_until.is_some_and(|until| now < until) {
@@ -205,11 +223,17 @@ impl Ledger {
         if names.is_empty() {
             return;
         }
-        let held = self.entries.values().filter(|entry| entry.debt.is_none()).map(|entry| entry.lease).min();
+        let held = self
+            .entries
+            .values()
+            .filter(|entry| entry.debt.is_none())
+            .map(|entry| entry.lease)
+            .min();
         let limit = held.map_or(timeout, |lease| (lease / 12).max(SHORTEST_PAYMENT).min(timeout));
         let answers = withdraw(leases, &names, now + limit);
         let after = clock.now();
-        let silent = answers.iter().any(|answer| answer.as_ref().is_err_and(|error| !error.permanent));
+        let silent =
+            answers.iter().any(|answer| answer.as_ref().is_err_and(|error| !error.permanent));
         let quick = (after.saturating_duration_since(now)) * 4 <= limit;
         self.at_once = if silent || !quick { 1 } else { (self.at_once.max(1) * 2).min(AT_ONCE) };
         self.silent_until = silent.then(|| after + SILENCE);
@@ -254,9 +278,15 @@ impl Ledger {
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Withdraws, with one answer for each.
-pub(super) fn withdraw(leases: &dyn LeaseStore, names: &[Name], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+pub(super) fn withdraw(
+    leases: &dyn LeaseStore,
+    names: &[Name],
+    deadline: Instant,
+) -> Vec<Result<Gone, StoreError>> {
     let what: Vec<_> = names.iter().map(|(key, token)| Withdraw::of(key, token)).collect();
     let mut answers = leases.withdraw(&what, deadline);
-    answers.resize_with(names.len(), || Err(StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run()));
+    answers.resize_with(names.len(), || {
+        Err(StoreError::not_sent(ErrorKind::Unavailable, "no answer to a withdrawal").maybe_run())
+    });
     answers
 }

@@ -14,25 +14,40 @@ const MOST: usize = 32;
 
 impl Quorum {
     /// A quorum of the nodes at these URLs. Connects to none of them.
-    pub(in crate::store) fn open(urls: &[String], settings: &Settings, clock: &Clock) -> Result<Self> {
+    pub(in crate::store) fn open(
+        urls: &[String],
+        settings: &Settings,
+        clock: &Clock,
+    ) -> Result<Self> {
         if !(FEWEST..=MOST).contains(&urls.len()) {
             return Err(Error::invalid("a quorum has 3 to 32 nodes"));
         }
         if settings.pool.is_some() {
-            return Err(Error::invalid("a quorum has no use for a pool: each node has connections of its own"));
+            return Err(Error::invalid(
+                "a quorum has no use for a pool: each node has connections of its own",
+            ));
         }
         if urls.len().is_multiple_of(2) {
-            log::warn!("a quorum of {} nodes survives no more failures than one of {}", urls.len(), urls.len() - 1);
+            log::warn!(
+                "a quorum of {} nodes survives no more failures than one of {}",
+                urls.len(),
+                urls.len() - 1
+            );
         }
         let mut addresses = Vec::new();
         let mut members = Vec::new();
         let servers = Arc::default();
         for (index, url) in urls.iter().enumerate() {
-            let (address, member) = member(url, (index + 1, urls.len()), &servers, settings, clock)?;
+            let (address, member) =
+                member(url, (index + 1, urls.len()), &servers, settings, clock)?;
             if let Some(address) = address {
                 if addresses.contains(&address) {
-                    // It would have two votes, and a majority could be one that shares no server with another majority.
-                    return Err(Error::invalid(format!("node {} of the quorum is there twice", index + 1)));
+                    // It would have two votes, and a majority could be one that shares no server
+                    // with another majority.
+                    return Err(Error::invalid(format!(
+                        "node {} of the quorum is there twice",
+                        index + 1
+                    )));
                 }
                 addresses.push(address);
             }
@@ -64,7 +79,11 @@ fn member(
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.
     let address = info.addr().to_string();
-    let settings = Settings { member_of: u32::try_from(nodes).ok(), greeting: Some(servers.greeting(number)), ..settings.clone() };
+    let settings = Settings {
+        member_of: u32::try_from(nodes).ok(),
+        greeting: Some(servers.greeting(number)),
+        ..settings.clone()
+    };
     let node = Arc::new(Node::new(info, settings, clock.clone())?);
     // Nobody ever listens to it: a quorum has no queue, so its nodes send no wake-ups.
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));

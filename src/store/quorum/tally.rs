@@ -5,7 +5,8 @@ use std::fmt;
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 
-/// One question's answers, by node. A reply that is missing is not in it: it is nobody's vote (R17).
+/// One question's answers, by node. A reply that is missing is not in it: it is nobody's vote
+/// (R17).
 pub(super) struct Tally<T> {
     answers: Vec<Option<Result<T, StoreError>>>,
 }
@@ -13,13 +14,25 @@ pub(super) struct Tally<T> {
 impl<T> Tally<Vec<Result<T, StoreError>>> {
     /// The answers to a question about `count` leases, one by one.
     pub(super) fn each(self, count: usize) -> Vec<Tally<T>> {
-        let mut tallies: Vec<Tally<T>> = (0..count).map(|_| Tally::new(self.answers.len())).collect();
+        let mut tallies: Vec<Tally<T>> =
+            (0..count).map(|_| Tally::new(self.answers.len())).collect();
         for (node, answer) in self.answers.into_iter().enumerate() {
             match answer {
-                Some(Ok(answers)) => tallies.iter_mut().zip(answers).for_each(|(tally, answer)| tally.note(node, answer)),
+                Some(Ok(answers)) => tallies
+                    .iter_mut()
+                    .zip(answers)
+                    .for_each(|(tally, answer)| tally.note(node, answer)),
                 Some(Err(error)) => {
-                    let same = || StoreError { source: None, message: error.message.clone(), ..StoreError::not_sent(error.kind, "") };
-                    let same = || StoreError { may_have_run: error.may_have_run, permanent: error.permanent, ..same() };
+                    let same = || StoreError {
+                        source: None,
+                        message: error.message.clone(),
+                        ..StoreError::not_sent(error.kind, "")
+                    };
+                    let same = || StoreError {
+                        may_have_run: error.may_have_run,
+                        permanent: error.permanent,
+                        ..same()
+                    };
                     tallies.iter_mut().for_each(|tally| tally.note(node, Err(same())));
                 }
                 None => {}
@@ -60,7 +73,8 @@ impl<T> Tally<T> {
         self.answers.iter().filter(|answer| answer.is_none()).count()
     }
 
-    /// How many nodes have not answered, be it that they failed or that they have not said anything yet.
+    /// How many nodes have not answered, be it that they failed or that they have not said anything
+    /// yet.
     pub(super) fn silent(&self) -> usize {
         self.answers.len() - self.count(|_| true)
     }
@@ -100,12 +114,19 @@ impl<T> Tally<T> {
                 }
                 None => {
                     may_have_run = true;
-                    causes.push((node, StoreError::not_sent(ErrorKind::Unavailable, "no answer so far").maybe_run()));
+                    causes.push((
+                        node,
+                        StoreError::not_sent(ErrorKind::Unavailable, "no answer so far")
+                            .maybe_run(),
+                    ));
                 }
             }
         }
         let error = match most_frequent(&refusals) {
-            Some(kind) if refusals.len() >= veto => StoreError::not_sent(kind, "the nodes that do not refuse are no majority").permanent(),
+            Some(kind) if refusals.len() >= veto => {
+                StoreError::not_sent(kind, "the nodes that do not refuse are no majority")
+                    .permanent()
+            }
             _ => StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes answered"),
         };
         let error = error.because(Causes(causes));
@@ -114,10 +135,15 @@ impl<T> Tally<T> {
 }
 
 fn most_frequent(kinds: &[ErrorKind]) -> Option<ErrorKind> {
-    kinds.iter().rev().max_by_key(|kind| kinds.iter().filter(|other| other == kind).count()).copied()
+    kinds
+        .iter()
+        .rev()
+        .max_by_key(|kind| kinds.iter().filter(|other| other == kind).count())
+        .copied()
 }
 
-/// Why nodes did not answer, by their number in the list of URLs, from 1. URLs stay out of it: they may hold passwords (R19).
+/// Why nodes did not answer, by their number in the list of URLs, from 1. URLs stay out of it: they
+/// may hold passwords (R19).
 #[derive(Debug)]
 struct Causes(Vec<(usize, StoreError)>);
 
@@ -161,7 +187,10 @@ mod tests {
             (5 - refusing..5).for_each(|node| tally.note(node, Err(wrong_type())));
             let failure = tally.failure();
             assert_eq!(failure.permanent, refusing == 3);
-            assert_eq!(failure.kind, if refusing == 3 { ErrorKind::WrongType } else { ErrorKind::Unavailable });
+            assert_eq!(
+                failure.kind,
+                if refusing == 3 { ErrorKind::WrongType } else { ErrorKind::Unavailable }
+            );
         }
     }
 
@@ -169,10 +198,18 @@ mod tests {
     fn causes_are_told_by_node_and_a_missing_reply_may_have_run() {
         let mut tally = Tally::<()>::new(3);
         tally.note(1, Err(wrong_type()));
-        tally.note(2, Err(StoreError::not_sent(ErrorKind::Unavailable, "down").because("connection refused")));
+        tally.note(
+            2,
+            Err(StoreError::not_sent(ErrorKind::Unavailable, "down").because("connection refused")),
+        );
         let failure = tally.failure();
         assert!(failure.may_have_run);
         let causes = failure.source.map(|source| source.to_string());
-        assert_eq!(causes.as_deref(), Some("node 1: no answer so far; node 2: foreign data; node 3: down (connection refused)"));
+        assert_eq!(
+            causes.as_deref(),
+            Some(
+                "node 1: no answer so far; node 2: foreign data; node 3: down (connection refused)"
+            )
+        );
     }
 }

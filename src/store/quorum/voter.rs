@@ -14,9 +14,11 @@ use crate::base::error::ErrorKind;
 use crate::lease::store::{Gone, LeaseStore, StoreError};
 use crate::lease::worker::{Stopped, Worker};
 
-/// At most about so many questions wait for one node. Each is dropped at its deadline, so only a flood of them gets there.
+/// At most about so many questions wait for one node. Each is dropped at its deadline, so only a
+/// flood of them gets there.
 const MOST_WAITING: usize = 4096;
-/// How long each last thing to undo may take when the client is closed: a node that is up needs far less.
+/// How long each last thing to undo may take when the client is closed: a node that is up needs far
+/// less.
 const LAST: Duration = Duration::from_millis(250);
 
 /// One node, as its thread sees it.
@@ -33,29 +35,33 @@ pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
     Ask { deadline: Instant, order: Order, run: Box<Ask> },
-    /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the ledger.
+    /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the
+    /// ledger.
     Undo(Undo),
 }
 
 /// Leases to undo on one node.
 pub(super) struct Undo {
     pub(super) names: Arc<[Name]>,
-    /// Whether the node is asked although the ledger says that it can hold none of them: they are somebody else's.
+    /// Whether the node is asked although the ledger says that it can hold none of them: they are
+    /// somebody else's.
     pub(super) foreign: bool,
     pub(super) deadline: Instant,
     pub(super) tell: (usize, Tell<Vec<Undone>>),
 }
 
-/// What came of undoing one lease on one node. `Ok(None)`: it is gone, and nobody knows whether it was there until then, because an earlier command to undo
-/// it was not answered.
+/// What came of undoing one lease on one node. `Ok(None)`: it is gone, and nobody knows whether it
+/// was there until then, because an earlier command to undo it was not answered.
 pub(super) type Undone = Result<Option<Gone>, StoreError>;
 
 /// When a question's turn comes among those that wait for the node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// After everything that came before it: what undoes an attempt, or moves its end, must not reach the node before the attempt.
+    /// After everything that came before it: what undoes an attempt, or moves its end, must not
+    /// reach the node before the attempt.
     InTurn,
-    /// As `InTurn`, and no extend passes it: one that it shortens afterwards would have been counted for its whole length.
+    /// As `InTurn`, and no extend passes it: one that it shortens afterwards would have been
+    /// counted for its whole length.
     Barrier,
     /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
     First,
@@ -64,7 +70,8 @@ pub(super) enum Order {
 /// Asks, and says whether the node answered.
 pub(super) type Ask = dyn FnOnce(&Member, &mut Ledger) -> bool + Send;
 
-/// The handle of a node's thread. The thread holds nothing of the client, and ends when this is dropped.
+/// The handle of a node's thread. The thread holds nothing of the client, and ends when this is
+/// dropped.
 pub(super) struct Voter {
     worker: Worker<Job>,
     thread: Thread,
@@ -80,9 +87,16 @@ struct Thread {
 }
 
 impl Voter {
-    /// The thread starts with the first question. `number` is the node's place in the list of URLs, from 1.
+    /// The thread starts with the first question. `number` is the node's place in the list of URLs,
+    /// from 1.
     pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
-        let thread = Thread { member: Arc::new(member), waiting: Arc::default(), closing: Arc::default(), clock, timeout };
+        let thread = Thread {
+            member: Arc::new(member),
+            waiting: Arc::default(),
+            closing: Arc::default(),
+            clock,
+            timeout,
+        };
         Self { worker: Worker::new(format!("distlock-node-{number}")), thread }
     }
 
@@ -95,7 +109,8 @@ impl Voter {
         self.send(job).map_err(|(_, error)| error)
     }
 
-    /// Has the thread undo leases, without waiting for it. Once the thread was told to end its ledger is gone: then it is done here, and only once.
+    /// Has the thread undo leases, without waiting for it. Once the thread was told to end its
+    /// ledger is gone: then it is done here, and only once.
     pub(super) fn undo(&self, undo: Undo) {
         if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
             self.thread.undo(&Undo { foreign: true, ..undo }, &mut Ledger::default());
@@ -105,15 +120,26 @@ impl Voter {
     fn send(&self, job: Job) -> Result<(), (Job, StoreError)> {
         let thread = self.thread.clone();
         if let Err(error) = self.worker.start(move |work| thread.serve(work)) {
-            let failed = StoreError::not_sent(ErrorKind::Unavailable, "no thread could be started for the node");
+            let failed = StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "no thread could be started for the node",
+            );
             return Err((job, failed.because(error)));
         }
         let waiting = &self.thread.waiting;
         if waiting.load(Ordering::SeqCst) >= MOST_WAITING && matches!(job, Job::Ask { .. }) {
-            return Err((job, StoreError::not_sent(ErrorKind::Unavailable, "too many questions wait for the node")));
+            return Err((
+                job,
+                StoreError::not_sent(
+                    ErrorKind::Unavailable,
+                    "too many questions wait for the node",
+                ),
+            ));
         }
         waiting.fetch_add(1, Ordering::SeqCst);
-        self.worker.send(job).map_err(|job| (job, StoreError::not_sent(ErrorKind::Unavailable, "the client is closed")))
+        self.worker.send(job).map_err(|job| {
+            (job, StoreError::not_sent(ErrorKind::Unavailable, "the client is closed"))
+        })
     }
 
     /// Lets the thread undo what it has been given to undo, as long as the node answers, and end.
@@ -166,7 +192,9 @@ impl Thread {
                 };
                 match received {
                     Ok(job) => lanes.push(job),
-                    Err(RecvTimeoutError::Timeout) => ledger.pay(&*self.member.leases, &self.clock, self.timeout),
+                    Err(RecvTimeoutError::Timeout) => {
+                        ledger.pay(&*self.member.leases, &self.clock, self.timeout)
+                    }
                     Err(RecvTimeoutError::Disconnected) => {
                         ledger.pay_last(&*self.member.leases, &self.clock, self.timeout.min(LAST));
                         if let Some(server) = &self.member.server {
@@ -180,7 +208,8 @@ impl Thread {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let answered = self.run(job, &mut ledger);
             work.try_iter().for_each(|job| lanes.push(job));
-            // A crowd of questions leaves room for one short payment after each; an extend goes before (R9).
+            // A crowd of questions leaves room for one short payment after each; an extend goes
+            // before (R9).
             if answered && lanes.first.is_empty() {
                 ledger.pay(&*self.member.leases, &self.clock, self.timeout);
             }
@@ -191,7 +220,9 @@ impl Thread {
     fn run(&self, job: Job, ledger: &mut Ledger) -> bool {
         match job {
             Job::Ask { deadline, run, .. } => {
-                self.clock.now() < deadline && !self.closing.load(Ordering::SeqCst) && run(&self.member, ledger)
+                self.clock.now() < deadline
+                    && !self.closing.load(Ordering::SeqCst)
+                    && run(&self.member, ledger)
             }
             Job::Undo(undo) => self.undo(&undo, ledger),
         }
@@ -201,7 +232,8 @@ impl Thread {
         let (names, (index, tell)) = (&undo.names, &undo.tell);
         let mut told: Vec<Undone> = names.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
         // The node can hold nothing of the others: they were refused there, or never sent.
-        let asked: Vec<usize> = (0..names.len()).filter(|i| undo.foreign || ledger.may_hold(&names[*i])).collect();
+        let asked: Vec<usize> =
+            (0..names.len()).filter(|i| undo.foreign || ledger.may_hold(&names[*i])).collect();
         let mut answered = true;
         for (i, (answer, again)) in asked.iter().zip(self.withdraw(names, &asked, undo.deadline)) {
             let unclear = again || ledger.undoes(&names[*i]);
@@ -216,10 +248,20 @@ impl Thread {
         answered && !asked.is_empty()
     }
 
-    /// Withdraws those of the names that are at `which`; those that failed once more, at once, where an idle connection turned out to be closed. Each answer
-    /// with whether it is the second.
-    fn withdraw(&self, names: &[Name], which: &[usize], deadline: Instant) -> Vec<(Result<Gone, StoreError>, bool)> {
-        let busy = || Err(StoreError::not_sent(ErrorKind::Unavailable, "the node was busy with earlier questions"));
+    /// Withdraws those of the names that are at `which`; those that failed once more, at once,
+    /// where an idle connection turned out to be closed. Each answer with whether it is the second.
+    fn withdraw(
+        &self,
+        names: &[Name],
+        which: &[usize],
+        deadline: Instant,
+    ) -> Vec<(Result<Gone, StoreError>, bool)> {
+        let busy = || {
+            Err(StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "the node was busy with earlier questions",
+            ))
+        };
         if self.clock.now() >= deadline {
             return which.iter().map(|_| (busy(), false)).collect();
         }
@@ -239,8 +281,11 @@ impl Thread {
     }
 }
 
-/// Asks, and once more at once if an idle connection turned out to be closed. The question learns whether it is the second.
-pub(super) fn again_if_stale<T>(mut ask: impl FnMut(bool) -> Result<T, StoreError>) -> Result<T, StoreError> {
+/// Asks, and once more at once if an idle connection turned out to be closed. The question learns
+/// whether it is the second.
+pub(super) fn again_if_stale<T>(
+    mut ask: impl FnMut(bool) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     match ask(false) {
         Err(error) if error.stale => ask(true),
         answer => answer,
@@ -269,7 +314,9 @@ mod tests {
         let mut lanes = Lanes::default();
         [InTurn, InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
         assert!(drain(&mut lanes) == [First, InTurn, InTurn]);
-        [InTurn, First, Barrier, First, InTurn].into_iter().for_each(|order| lanes.push(ask(order)));
+        [InTurn, First, Barrier, First, InTurn]
+            .into_iter()
+            .for_each(|order| lanes.push(ask(order)));
         assert!(drain(&mut lanes) == [First, InTurn, Barrier, First, InTurn]);
         [InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
         assert!(drain(&mut lanes) == [First, InTurn]);

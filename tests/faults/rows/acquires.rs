@@ -32,21 +32,27 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Requests that are held on their way: their callers ask again over another connection, or give up, and may have had the lock and unlocked it when the first request
-/// arrives.
+/// Requests that are held on their way: their callers ask again over another connection, or give
+/// up, and may have had the lock and unlocked it when the first request arrives.
 fn late_acquires(world: &mut World) {
     let mut held: Vec<(u64, Held)> = Vec::new();
     let mut planned: Option<Planned> = None;
     world.repeat((ms(30), ms(120)), |world| {
         if let Some(caught) = planned.take_if(|caught| caught.fired() > 0) {
-            let late = nanos(world.tune.load.command) + nanos(world.draw((Duration::ZERO, ms(1500))));
+            let late =
+                nanos(world.tune.load.command) + nanos(world.draw((Duration::ZERO, ms(1500))));
             held.push((now() + late, caught.wait_held(ms(1000))));
         }
         if planned.is_none() {
             let skip = usize::try_from(world.random.below(30)).expect("a few");
-            planned = Some(world.some_link().add(Rule::any(Fault::HoldRequest).when(is_acquire).skip(skip).next(1)));
+            planned = Some(
+                world
+                    .some_link()
+                    .add(Rule::any(Fault::HoldRequest).when(is_acquire).skip(skip).next(1)),
+            );
         }
-        let (arrives, waits) = std::mem::take(&mut held).into_iter().partition(|(late, _)| *late <= now());
+        let (arrives, waits) =
+            std::mem::take(&mut held).into_iter().partition(|(late, _)| *late <= now());
         held = waits;
         for (_, request) in arrives {
             request.release();
@@ -57,7 +63,8 @@ fn late_acquires(world: &mut World) {
     held.into_iter().for_each(|(_, request)| request.release());
 }
 
-/// The server has granted a lock, or refused it, and nobody can ask it again before callers with short timeouts have given up.
+/// The server has granted a lock, or refused it, and nobody can ask it again before callers with
+/// short timeouts have given up.
 fn ends_behind_an_acquire(world: &mut World) {
     world.repeat((ms(400), ms(700)), |world| {
         let aim = |command: &[Vec<u8>]| is_acquire(command);

@@ -14,10 +14,15 @@ pub fn rows() -> Vec<Row> {
             name: "client killed (-9)",
             free_within: Some(a_lease),
             leaves_no_queue: false,
-            // What a dead process held is free after a lease, and until then whoever asks for it waits.
+            // What a dead process held is free after a lease, and until then whoever asks for it
+            // waits.
             tune: |tune| (tune.load.lease, tune.load.keys) = (ms(1000), tune.load.keys * 4),
             run: |world| {
-                let pause = if world.size == super::super::world::Size::Quick { (ms(900), ms(1300)) } else { (ms(3000), ms(3000)) };
+                let pause = if world.size == super::super::world::Size::Quick {
+                    (ms(900), ms(1300))
+                } else {
+                    (ms(3000), ms(3000))
+                };
                 world.repeat(pause, |world| {
                     let index = world.random.below(world.tune.processes) as usize;
                     world.replace_client(index);
@@ -55,12 +60,14 @@ pub fn rows() -> Vec<Row> {
             may_fail: false,
             may_lose: false,
             may_be_unknown: false,
-            // While a process copies itself it does nothing else, and its child has its descriptors.
+            // While a process copies itself it does nothing else, and its child has its
+            // descriptors.
             punctual: false,
             recovers: false,
             faults: (30, 300),
             tune: |tune| {
-                (tune.load.habit, tune.load.lease, tune.faulted) = (Habit::Fork, ms(3000), tune.faulted.max(ms(5000)));
+                (tune.load.habit, tune.load.lease, tune.faulted) =
+                    (Habit::Fork, ms(3000), tune.faulted.max(ms(5000)));
             },
             run: forks,
             ..USUAL
@@ -146,14 +153,20 @@ pub fn rows() -> Vec<Row> {
 fn habit(world: &mut World) {
     world.repeat((ms(500), ms(500)), |world| {
         let (holds, _) = super::super::history::read_all(world.dir());
-        world.faults = holds.iter().filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned).count() as u64;
+        world.faults = holds
+            .iter()
+            .filter(|hold| hold.outcome == super::super::history::Outcome::Abandoned)
+            .count() as u64;
     });
 }
 
 fn forks(world: &mut World) {
     world.repeat((ms(500), ms(500)), |world| {
         let (_, calls) = super::super::history::read_all(world.dir());
-        world.faults = calls.iter().filter(|call| call.outcome == super::super::history::Outcome::Forked).count() as u64;
+        world.faults = calls
+            .iter()
+            .filter(|call| call.outcome == super::super::history::Outcome::Forked)
+            .count() as u64;
     });
 }
 
@@ -169,7 +182,8 @@ fn stop(world: &mut World) {
     );
 }
 
-/// With the kernel's quota where we may set one; else each process is let run for 5 ms of every 100 ms, which is harder on it.
+/// With the kernel's quota where we may set one; else each process is let run for 5 ms of every 100
+/// ms, which is harder on it.
 fn starve(world: &mut World) {
     let pids: Vec<u32> = world.clients.iter().map(|client| client.pid()).collect();
     let groups: Vec<Quota> = pids.iter().filter_map(|pid| Quota::over(*pid)).collect();
@@ -184,7 +198,9 @@ fn starve(world: &mut World) {
         );
         return;
     }
-    world.remarks.push("no quota can be set here: by SIGSTOP and SIGCONT, 5 ms of each 100 ms".into());
+    world
+        .remarks
+        .push("no quota can be set here: by SIGSTOP and SIGCONT, 5 ms of each 100 ms".into());
     world.windows(
         |world| {
             world.faults += 1;
@@ -210,7 +226,8 @@ fn waiters(world: &mut World) {
     let grants = |world: &World| super::super::history::read_all(world.dir()).0.len() as u64;
     let before = (world.server.commands_processed_by_clients(), grants(world));
     world.repeat((ms(200), ms(200)), |_| ());
-    let (commands, holds) = (world.server.commands_processed_by_clients() - before.0, grants(world) - before.1);
+    let (commands, holds) =
+        (world.server.commands_processed_by_clients() - before.0, grants(world) - before.1);
     // Commands inside scripts are counted by the server as well.
     let each = commands as f64 / holds.max(1) as f64;
     world.remarks.push(format!("{each:.1} commands per hold, those in scripts counted"));

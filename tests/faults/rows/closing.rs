@@ -15,7 +15,8 @@ pub fn rows() -> Vec<Row> {
         name: "a client is closed in an outage, of its own or of all",
         free_within: Some(a_lease),
         known_within: Some(|load| load.lease),
-        // What a client that is closed had in a queue ends by itself where the server did not hear of it.
+        // What a client that is closed had in a queue ends by itself where the server did not hear
+        // of it.
         leaves_no_queue: false,
         faults: (4, 20),
         tune: |tune| {
@@ -27,7 +28,8 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// Who is closed gives back what it held as soon as the server is there again, long before its time is over, and says so.
+/// Who is closed gives back what it held as soon as the server is there again, long before its time
+/// is over, and says so.
 fn close(world: &mut World) {
     let mut longest = 0;
     let mut round = 0_u64;
@@ -36,7 +38,11 @@ fn close(world: &mut World) {
         // Every other time the first process alone cannot reach the server.
         world.choose_first();
         world.only_first = round.is_multiple_of(2);
-        let index = if world.only_first { 0 } else { usize::try_from(world.random.below(world.tune.processes)).expect("a few processes") };
+        let index = if world.only_first {
+            0
+        } else {
+            usize::try_from(world.random.below(world.tune.processes)).expect("a few processes")
+        };
         world.links().for_each(|link| link.set_mode(Mode::Refuse));
         world.cut_all();
         let process = world.process_of(index).expect("it has started");
@@ -61,7 +67,9 @@ fn close(world: &mut World) {
         };
         match ended.as_deref().and_then(|line| line.split_once(' ')) {
             Some(("true", took)) => longest = longest.max(took.parse().unwrap_or(u64::MAX)),
-            _ => world.problems.push(format!("close in an outage of {} ms failed: {ended:?}", length.as_millis())),
+            _ => world
+                .problems
+                .push(format!("close in an outage of {} ms failed: {ended:?}", length.as_millis())),
         }
         world.replace_client(index);
         (round, world.faults) = (round + 1, world.faults + 1);

@@ -1,4 +1,5 @@
-//! Conditions: bounded buffers between processes, and faults of those who notify, of those who wait, and of what is between them and the server.
+//! Conditions: bounded buffers between processes, and faults of those who notify, of those who
+//! wait, and of what is between them and the server.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -15,11 +16,13 @@ use super::super::world::{Size, Tune, World, ms};
 use super::network::{is_script, shower};
 use super::{Row, USUAL};
 
-/// For how long a buffer may stand still where every notification must arrive: its holder may have been killed, which costs a lease and the start of
-/// another; the answer to an unlock or to a wait may have been lost, which costs a command timeout or two. One whose notification was lost finds out
-/// after 4 s at the earliest.
+/// For how long a buffer may stand still where every notification must arrive: its holder may have
+/// been killed, which costs a lease and the start of another; the answer to an unlock or to a wait
+/// may have been lost, which costs a command timeout or two. One whose notification was lost finds
+/// out after 4 s at the earliest.
 const NEVER_LOST: Duration = Duration::from_millis(3500);
-/// Where a notification may have died with the lock in the hands of its waiter: until another wakes by its timeout, of 3 s.
+/// Where a notification may have died with the lock in the hands of its waiter: until another wakes
+/// by its timeout, of 3 s.
 const DIED_WITH_ITS_WAITER: Duration = Duration::from_millis(6500);
 
 pub fn rows() -> Vec<Row> {
@@ -46,12 +49,14 @@ pub fn rows() -> Vec<Row> {
             // A wait is no hold, and its token is known all the same.
             known_within: None,
             name: "conditions: waiter killed, waiting or just notified",
-            // One that dies with the lock, and before it did anything, is found out about once its first lease is over and another gives a sign of life.
+            // One that dies with the lock, and before it did anything, is found out about once its
+            // first lease is over and another gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
-                (tune.processes, tune.load.threads, tune.load.keys, tune.load.timed) = (5, 1, 1, true);
+                (tune.processes, tune.load.threads, tune.load.keys, tune.load.timed) =
+                    (5, 1, 1, true);
                 (tune.load.long_threads, tune.apart) = (0, false);
             },
             run: waiters,
@@ -79,13 +84,22 @@ pub fn rows() -> Vec<Row> {
             number: 65,
             // A wait is no hold, and its token is known all the same.
             known_within: None,
-            name: "conditions: cut before send, cut after send, reply swallowed, in wait and in notify",
+            name: "conditions: cut before send, cut after send, reply swallowed, in wait and in \
+                   notify",
             free_within: Some(|_| NEVER_LOST),
             tune: |tune| buffers(tune, Habit::Buffer),
             run: |world| {
-                let hits =
-                    |world: &mut World| [Fault::CutBefore, Fault::CutAfter, Fault::SwallowReply][world.random.below(3) as usize].clone();
-                shower(world, (ms(50), ms(150)), |command| is_wait(command) || is_notify(command), hits);
+                let hits = |world: &mut World| {
+                    [Fault::CutBefore, Fault::CutAfter, Fault::SwallowReply]
+                        [world.random.below(3) as usize]
+                        .clone()
+                };
+                shower(
+                    world,
+                    (ms(50), ms(150)),
+                    |command| is_wait(command) || is_notify(command),
+                    hits,
+                );
             },
             after: |world| inspect(world, NEVER_LOST),
             ..USUAL
@@ -97,7 +111,8 @@ pub fn rows() -> Vec<Row> {
             class: 'T',
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
-            // Nobody can tell those who wait: each finds out when it next shows a sign of life, after 6 s at most.
+            // Nobody can tell those who wait: each finds out when it next shows a sign of life,
+            // after 6 s at most.
             free_within: Some(|_| ms(9000)),
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
@@ -122,7 +137,8 @@ fn buffers(tune: &mut Tune, habit: Habit) {
     (tune.processes, tune.load.threads, tune.load.keys, tune.load.lease) = (2, 8, 8, ms(1000));
     (tune.load.habit, tune.load.timed, tune.load.hold) = (habit, false, Duration::from_micros(300));
     (tune.load.long_threads, tune.apart) = (0, false);
-    // So long that whoever is early finds nothing to do, and waits; else both would meet in the lock's own queue, and nobody in a condition.
+    // So long that whoever is early finds nothing to do, and waits; else both would meet in the
+    // lock's own queue, and nobody in a condition.
     tune.load.pause = ms(8);
 }
 
@@ -139,7 +155,8 @@ fn is_notify_to_a_consumer(command: &[Vec<u8>]) -> bool {
     is_notify(command) && command[8] == b"not-empty"
 }
 
-/// The script that notifies has four keys and four arguments, as the one that acquires without a place; where that has the lease, it has the condition's name.
+/// The script that notifies has four keys and four arguments, as the one that acquires without a
+/// place; where that has the lease, it has the condition's name.
 fn is_notify(command: &[Vec<u8>]) -> bool {
     is_script(command, b"4") && command.len() == 11 && !command[8].iter().all(u8::is_ascii_digit)
 }
@@ -148,8 +165,8 @@ fn often(world: &World) -> (Duration, Duration) {
     if world.size == Size::Quick { (ms(100), ms(400)) } else { (ms(1000), ms(2000)) }
 }
 
-/// The producers' process is killed at any moment; while a notification is on its way to the server, which runs it when its sender is dead, or never; and
-/// when it has been run.
+/// The producers' process is killed at any moment; while a notification is on its way to the
+/// server, which runs it when its sender is dead, or never; and when it has been run.
 fn notifiers(world: &mut World) {
     world.tune.load.habit = Habit::Poll;
     let within = Cell::new(0);
@@ -184,19 +201,29 @@ fn catch(world: &World, fault: Fault, aim: fn(&[Vec<u8>]) -> bool) -> Option<Hel
     (planned.fired() > 0).then(|| planned.wait_held(ms(1000)))
 }
 
-/// Which of these consumers' processes began to wait first, or last. They begin one after another, under the lock.
+/// Which of these consumers' processes began to wait first, or last. They begin one after another,
+/// under the lock.
 fn waiting(world: &World, consumers: impl Iterator<Item = usize>, last: bool) -> usize {
     let (holds, _) = history::read_all(world.dir());
     let begun = |process: u64| {
-        holds.iter().filter(|hold| hold.owner / 10_000 == process && hold.outcome == Outcome::Ok).map(|hold| hold.ended).max()
+        holds
+            .iter()
+            .filter(|hold| hold.owner / 10_000 == process && hold.outcome == Outcome::Ok)
+            .map(|hold| hold.ended)
+            .max()
     };
-    let order = |index: &usize| world.process_of(*index).and_then(begun).unwrap_or(if last { 0 } else { u64::MAX });
-    if last { consumers.max_by_key(order) } else { consumers.min_by_key(order) }.expect("there are consumers")
+    let order = |index: &usize| {
+        world.process_of(*index).and_then(begun).unwrap_or(if last { 0 } else { u64::MAX })
+    };
+    if last { consumers.max_by_key(order) } else { consumers.min_by_key(order) }
+        .expect("there are consumers")
 }
 
-/// Consumers are killed: at any moment, in which some of them has the lock and some wait; when one has been notified and its notifier still has the lock; and
-/// when one has asked to wait, which the server hears only after its death. In the last two cases nobody dies with the lock, and so the item that is in the
-/// buffer, or is put into it, must be taken before another consumer comes, and before one of those that wait looks by itself.
+/// Consumers are killed: at any moment, in which some of them has the lock and some wait; when one
+/// has been notified and its notifier still has the lock; and when one has asked to wait, which the
+/// server hears only after its death. In the last two cases nobody dies with the lock, and so the
+/// item that is in the buffer, or is put into it, must be taken before another consumer comes, and
+/// before one of those that wait looks by itself.
 fn waiters(world: &mut World) {
     world.tune.load.habit = Habit::Consume;
     let just_in_time = Cell::new((0, 0));
@@ -228,7 +255,10 @@ fn waiters(world: &mut World) {
         world.add_client();
     });
     let (notified, waits) = just_in_time.get();
-    world.remarks.push(format!("{notified} times when one had just been notified, {waits} times when one had just asked to wait"));
+    world.remarks.push(format!(
+        "{notified} times when one had just been notified, {waits} times when one had just asked \
+         to wait"
+    ));
 }
 
 /// Whether two more items are taken.
@@ -243,9 +273,10 @@ fn goes_on_within(world: &World, most: Duration) -> bool {
     true
 }
 
-/// The consumer of the first process has been notified, its notifier still has the lock, and now its connections end, or nothing goes through them any more.
-/// Where they end the server sees it, and another is notified instead. Where nothing goes through, it is handed the lock: others come when that first lease is
-/// over and one of them gives a sign of life.
+/// The consumer of the first process has been notified, its notifier still has the lock, and now
+/// its connections end, or nothing goes through them any more. Where they end the server sees it,
+/// and another is notified instead. Where nothing goes through, it is handed the lock: others come
+/// when that first lease is over and one of them gives a sign of life.
 fn cut_off(world: &mut World) {
     let consumers = [0].into_iter().chain(2..world.clients.len());
     let counts = Cell::new((0, 0));
@@ -275,14 +306,19 @@ fn cut_off(world: &mut World) {
         let (ended, frozen) = counts.get();
         counts.set(if ends { (ended + 1, frozen) } else { (ended, frozen + 1) });
         if !goes_on_within(world, if ends { ms(2000) } else { DIED_WITH_ITS_WAITER }) {
-            world.problems.push(format!("nobody came after one that had been notified was {}", if ends { "cut off" } else { "frozen" }));
+            world.problems.push(format!(
+                "nobody came after one that had been notified was {}",
+                if ends { "cut off" } else { "frozen" }
+            ));
         }
         world.apart.thaw();
         world.apart.set_mode(Mode::Forward);
         world.cut_offs.push((from, now()));
     });
     let (ended, frozen) = counts.get();
-    world.remarks.push(format!("{ended} times when its connections ended, {frozen} times when they froze"));
+    world
+        .remarks
+        .push(format!("{ended} times when its connections ended, {frozen} times when they froze"));
 }
 
 /// No item is lost, none doubled, and nobody waits in vain.
@@ -296,7 +332,8 @@ fn inspect(world: &mut World, most: Duration) {
     if waits < 500 {
         world.problems.push("so few waits prove nothing".into());
     }
-    // One whose notification was lost waits until its time is over, also where the others go on without it.
+    // One whose notification was lost waits until its time is over, also where the others go on
+    // without it.
     let longest = check::longest_wait(&holds);
     if longest > nanos(most) {
         world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
@@ -305,7 +342,11 @@ fn inspect(world: &mut World, most: Duration) {
     if tainted == 0 {
         world.problems.extend(problems);
     } else {
-        // Validity ended between the look at it and the write: what the buffer, which is a file, cannot refuse.
-        world.remarks.push(format!("{tainted} writes in a lease that had just ended: {}", problems.join(", ")));
+        // Validity ended between the look at it and the write: what the buffer, which is a file,
+        // cannot refuse.
+        world.remarks.push(format!(
+            "{tainted} writes in a lease that had just ended: {}",
+            problems.join(", ")
+        ));
     }
 }

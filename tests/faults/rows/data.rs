@@ -25,8 +25,12 @@ pub fn rows() -> Vec<Row> {
                 world.repeat((ms(50), ms(50)), |world| {
                     for key in 0..4 {
                         let value = world.command(&["HGETALL", &key_name(key)]);
-                        let whole = matches!(&value, Some(redis::Value::Array(parts)) if parts.len() == 2);
-                        if !whole || world.command(&["PTTL", &key_name(key)]) != Some(redis::Value::Int(-1)) {
+                        let whole =
+                            matches!(&value, Some(redis::Value::Array(parts)) if parts.len() == 2);
+                        if !whole
+                            || world.command(&["PTTL", &key_name(key)])
+                                != Some(redis::Value::Int(-1))
+                        {
                             world.problems.push("foreign data was touched (I12)".into());
                         }
                         world.faults += 1;
@@ -39,12 +43,14 @@ pub fn rows() -> Vec<Row> {
             number: 45,
             class: 'T',
             name: "keys deleted or overwritten by a third party",
-            // Some holds end before the loss is noticed, and unlock; others go on until it is. Mostly nobody waits for them. So many are renewed that what
-            // a renewal does wrong once in a hundred times is seen.
+            // Some holds end before the loss is noticed, and unlock; others go on until it is.
+            // Mostly nobody waits for them. So many are renewed that what a renewal does wrong once
+            // in a hundred times is seen.
             tune: |tune| {
                 tune.load.hold = ms(40);
                 (tune.load.long_threads, tune.load.long_keys) = (16, 64);
-                // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
+                // Or a holder that never notices would hardly be later than one whose renewal has
+                // to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
             run: third_parties,
@@ -63,10 +69,14 @@ pub fn rows() -> Vec<Row> {
                         0 => world.server.restart(),
                         1 => {
                             // The locks, and who waits for them, stay.
-                            let counters: Vec<String> = (0..world.tune.load.all_keys()).flat_map(counters).collect();
-                            let words: Vec<&str> = std::iter::once("DEL").chain(counters.iter().map(String::as_str)).collect();
+                            let counters: Vec<String> =
+                                (0..world.tune.load.all_keys()).flat_map(counters).collect();
+                            let words: Vec<&str> = std::iter::once("DEL")
+                                .chain(counters.iter().map(String::as_str))
+                                .collect();
                             let deleted = world.command(&words);
-                            world.faults += u64::from(matches!(deleted, Some(redis::Value::Int(1..))));
+                            world.faults +=
+                                u64::from(matches!(deleted, Some(redis::Value::Int(1..))));
                             return;
                         }
                         _ => {
@@ -87,13 +97,20 @@ pub fn rows() -> Vec<Row> {
             // While there is no room, what is not evicted is refused.
             tune: |tune| {
                 tune.healing = tune.healing.max(tune.load.lease * 5);
-                // Or a holder that never notices would hardly be later than one whose renewal has to be repeated.
+                // Or a holder that never notices would hardly be later than one whose renewal has
+                // to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
             run: eviction,
             ..USUAL
         },
-        Row { number: 48, class: 'T', name: "failover to a server without the keys", run: failover, ..USUAL },
+        Row {
+            number: 48,
+            class: 'T',
+            name: "failover to a server without the keys",
+            run: failover,
+            ..USUAL
+        },
     ]
 }
 
@@ -110,7 +127,10 @@ fn third_parties(world: &mut World) {
     world.repeat((ms(20), ms(120)), |world| {
         let mut keys = third_party::shuffled(&mut world.random, (0..load.keys).filter(is_string));
         keys.truncate(6);
-        keys.extend(third_party::shuffled(&mut world.random, (load.keys..load.all_keys()).filter(is_string)));
+        keys.extend(third_party::shuffled(
+            &mut world.random,
+            (load.keys..load.all_keys()).filter(is_string),
+        ));
         let round = third_party::take(&keys, load.lease, &mut |words| world.command(words));
         world.faults += round.taken.len() as u64;
         world.taken.extend(round.taken);
@@ -141,7 +161,8 @@ fn failover(world: &mut World) {
     world.cut_all();
 }
 
-/// The server runs out of memory for a moment, and makes room with what is not for ever: the locks, their queues and their fences.
+/// The server runs out of memory for a moment, and makes room with what is not for ever: the locks,
+/// their queues and their fences.
 fn eviction(world: &mut World) {
     let evicted = |world: &World| -> u64 {
         let stats = world.server.info("stats");
@@ -151,7 +172,12 @@ fn eviction(world: &mut World) {
     let mut by_policy = [0, 0];
     world.repeat((ms(150), ms(400)), |world| {
         let which = world.random.below(2) as usize;
-        world.command(&["CONFIG", "SET", "maxmemory-policy", ["volatile-lru", "allkeys-lru"][which]]);
+        world.command(&[
+            "CONFIG",
+            "SET",
+            "maxmemory-policy",
+            ["volatile-lru", "allkeys-lru"][which],
+        ]);
         let before = evicted(world);
         world.command(&["CONFIG", "SET", "maxmemory", "1"]);
         std::thread::sleep(ms(20));
@@ -163,7 +189,8 @@ fn eviction(world: &mut World) {
         world.faults += u64::from(keys > 0);
     });
     world.remarks.push(format!(
-        "{} keys evicted by volatile-lru, {} by allkeys-lru; the client does not look at the policy when it starts",
+        "{} keys evicted by volatile-lru, {} by allkeys-lru; the client does not look at the \
+         policy when it starts",
         by_policy[0], by_policy[1]
     ));
     if by_policy.contains(&0) {

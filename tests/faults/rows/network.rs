@@ -40,7 +40,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 4,
             name: "cut after send",
-            // One that is withdrawn is gone after a moment; a key may be hit several times in a row.
+            // One that is withdrawn is gone after a moment; a key may be hit several times in a
+            // row.
             free_within: Some(|_| ms(3000)),
             // An attempt that nobody withdraws lasts for its whole lease.
             tune: |tune| tune.load.lease = ms(5000),
@@ -50,8 +51,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 5,
             name: "acquire reply swallowed",
-            // An orphan that nobody withdraws lasts for its whole lease. One that is withdrawn is gone after a command timeout and a moment;
-            // a key may be hit several times in a row.
+            // An orphan that nobody withdraws lasts for its whole lease. One that is withdrawn is
+            // gone after a command timeout and a moment; a key may be hit several times in a row.
             free_within: Some(|_| ms(3000)),
             tune: |tune| tune.load.lease = ms(5000),
             run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
@@ -65,21 +66,26 @@ pub fn rows() -> Vec<Row> {
             // Renewals come of long holds.
             tune: |tune| (tune.load.long_threads, tune.load.long_keys) = (6, 24),
             run: |world| {
-                // One reply that is missing costs all that were asked for together. Until the next one each of them has been asked for again.
+                // One reply that is missing costs all that were asked for together. Until the next
+                // one each of them has been asked for again.
                 let apart = nanos(world.tune.load.lease / 3 + world.tune.load.command);
                 let every_other = || {
                     let last = AtomicU64::new(0);
                     move |command: &[Vec<u8>]| {
-                        let is_due = is_extend(command) && now() - last.load(Ordering::SeqCst) > apart;
+                        let is_due =
+                            is_extend(command) && now() - last.load(Ordering::SeqCst) > apart;
                         if is_due {
                             last.store(now(), Ordering::SeqCst);
                         }
                         is_due
                     }
                 };
-                let swallow = |link: &Proxy| link.add(Rule::any(Fault::SwallowReply).when(every_other()));
+                let swallow =
+                    |link: &Proxy| link.add(Rule::any(Fault::SwallowReply).when(every_other()));
                 let planned: Vec<Planned> = world.links().map(swallow).collect();
-                world.repeat((ms(100), ms(100)), |world| world.faults = planned.iter().map(|planned| planned.fired() as u64).sum());
+                world.repeat((ms(100), ms(100)), |world| {
+                    world.faults = planned.iter().map(|planned| planned.fired() as u64).sum()
+                });
                 clear_rules(world);
             },
             renewals: (50, 500),
@@ -90,7 +96,11 @@ pub fn rows() -> Vec<Row> {
             name: "reply delayed beyond timeout",
             // A key may be hit by several in a row.
             free_within: Some(|load| a_lease(load) * 2),
-            run: |world| shower(world, SELDOM, any, |world| Fault::DelayReply(world.tune.load.command + ms(100))),
+            run: |world| {
+                shower(world, SELDOM, any, |world| {
+                    Fault::DelayReply(world.tune.load.command + ms(100))
+                })
+            },
             ..USUAL
         },
         Row {
@@ -111,8 +121,9 @@ pub fn rows() -> Vec<Row> {
                 tune.on = (tune.load.lease / 2, tune.load.lease * 3);
                 tune.faulted = tune.faulted.max(ms(8000));
             },
-            // The kernel sends what was lost in the silence again, the later the longer that was, when nobody expects it any more. What that did is undone at the
-            // next withdrawal, and that may meet a connection that the silence has broken.
+            // The kernel sends what was lost in the silence again, the later the longer that was,
+            // when nobody expects it any more. What that did is undone at the next withdrawal, and
+            // that may meet a connection that the silence has broken.
             known_within: Some(|load| load.lease / 2 + load.command * 2),
             run: blackhole,
             ..USUAL
@@ -121,13 +132,15 @@ pub fn rows() -> Vec<Row> {
             number: 13,
             name: "latency 20 ± 20 ms, 200 ms, more than a lease",
             faults: (3, 3),
-            // With many keys most locks have not been seen contended, and are asked for by a bare `SET` first.
+            // With many keys most locks have not been seen contended, and are asked for by a bare
+            // `SET` first.
             tune: |tune| {
                 (tune.load.command, tune.load.keys) = (tune.load.lease * 2, tune.load.keys * 16);
                 // Those go over connections of the pool, and each takes its time.
                 (tune.load.threads, tune.load.pool) = (tune.load.threads * 4, tune.load.pool * 3);
                 tune.faulted = tune.faulted.max(ms(14_000));
-                // An attempt that is under way for longer than a lease may make anew what a third party has deleted meanwhile: that is no renewal's fault.
+                // An attempt that is under way for longer than a lease may make anew what a third
+                // party has deleted meanwhile: that is no renewal's fault.
                 tune.load.bait_keys = 0;
             },
             run: latency,
@@ -137,7 +150,10 @@ pub fn rows() -> Vec<Row> {
             number: 15,
             name: "refused connections, storms of RST",
             // A rate is nothing that a moment shows.
-            tune: |tune| (tune.on, tune.off) = (tune.on.max((ms(700), ms(1000))), tune.off.max((ms(500), ms(800)))),
+            tune: |tune| {
+                (tune.on, tune.off) =
+                    (tune.on.max((ms(700), ms(1000))), tune.off.max((ms(500), ms(800))))
+            },
             run: refused,
             ..USUAL
         },
@@ -165,13 +181,21 @@ pub fn rows() -> Vec<Row> {
             faults: (4, 20),
             under_fault: 1000,
             tune: |tune| {
-                (tune.on, tune.off) = ((tune.load.lease / 2, tune.load.lease * 5 / 2), (tune.load.lease / 2, tune.load.lease));
+                (tune.on, tune.off) = (
+                    (tune.load.lease / 2, tune.load.lease * 5 / 2),
+                    (tune.load.lease / 2, tune.load.lease),
+                );
                 tune.faulted = tune.faulted.max(ms(7000));
             },
             run: one_apart,
             ..USUAL
         },
-        Row { number: 26, name: "MOVED, ASK, CLUSTERDOWN, TRYAGAIN, CROSSSLOT, READONLY, NOREPLICAS", run: odd_replies, ..USUAL },
+        Row {
+            number: 26,
+            name: "MOVED, ASK, CLUSTERDOWN, TRYAGAIN, CROSSSLOT, READONLY, NOREPLICAS",
+            run: odd_replies,
+            ..USUAL
+        },
     ]
 }
 
@@ -192,16 +216,26 @@ pub fn clear_rules(world: &World) {
 }
 
 /// Hits single commands with a fault, again and again.
-pub fn shower(world: &mut World, pause: Pause, aim: fn(&[Vec<u8>]) -> bool, fault: fn(&mut World) -> Fault) {
+pub fn shower(
+    world: &mut World,
+    pause: Pause,
+    aim: fn(&[Vec<u8>]) -> bool,
+    fault: fn(&mut World) -> Fault,
+) {
     let mut planned: Vec<Planned> = Vec::new();
     world.repeat(pause, |world| {
         let before = planned.len();
         planned.retain(|planned| planned.fired() == 0);
         world.faults += (before - planned.len()) as u64;
-        // Where little is sent for a while, faults must not pile up until they hit one command after another.
+        // Where little is sent for a while, faults must not pile up until they hit one command
+        // after another.
         if planned.len() < 2 {
             let (fault, skip) = (fault(world), world.random.below(30));
-            planned.push(world.some_link().add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)));
+            planned.push(
+                world
+                    .some_link()
+                    .add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)),
+            );
         }
     });
     clear_rules(world);
@@ -221,7 +255,8 @@ pub fn is_script(command: &[Vec<u8>], keys: &[u8]) -> bool {
 
 /// The bare `SET … NX PX …`, or the script: it has four keys and at least four arguments.
 pub fn is_acquire(command: &[Vec<u8>]) -> bool {
-    command.first().is_some_and(|name| name.eq_ignore_ascii_case(b"SET")) || is_script(command, b"4") && command.len() >= 11
+    command.first().is_some_and(|name| name.eq_ignore_ascii_case(b"SET"))
+        || is_script(command, b"4") && command.len() >= 11
 }
 
 /// The extend script has one key.
@@ -230,7 +265,8 @@ fn is_extend(command: &[Vec<u8>]) -> bool {
 }
 
 fn nonsense(world: &mut World) -> Fault {
-    // The first looks as if nothing were wrong, and shows only where another reply of its kind is waited for.
+    // The first looks as if nothing were wrong, and shows only where another reply of its kind is
+    // waited for.
     match world.random.below(10) {
         0..6 => Fault::DuplicateReply,
         6 => Fault::GarbleReply,
@@ -240,7 +276,8 @@ fn nonsense(world: &mut World) -> Fault {
     }
 }
 
-/// A cable that is unplugged; and requests that reach the server only long after their clients have given up on them.
+/// A cable that is unplugged; and requests that reach the server only long after their clients have
+/// given up on them.
 fn blackhole(world: &mut World) {
     let held: Arc<std::sync::Mutex<Vec<(u64, Held)>>> = Arc::default();
     let (put, take) = (Arc::clone(&held), held);
@@ -257,7 +294,8 @@ fn blackhole(world: &mut World) {
                 world.faults += 1;
             }
             caught.remove();
-            // Where the kernel drops the packets, a request that was given up on may be sent again after all, and nobody learns of a connection's end.
+            // Where the kernel drops the packets, a request that was given up on may be sent again
+            // after all, and nobody learns of a connection's end.
             if packets::in_namespace() && world.random.below(2) == 0 {
                 packets::drop_packets(world, 100);
                 by_packets.set(by_packets.get() + 1);
@@ -314,9 +352,12 @@ fn latency(world: &mut World) {
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
     // A closing is as late as all that is sent.
     world.half_open = true;
-    // Of a quick run most is the last, in which nothing may be granted: that has to last for a few round trips.
+    // Of a quick run most is the last, in which nothing may be granted: that has to last for a few
+    // round trips.
     let parts = if world.size == Size::Quick { [2, 1, 5] } else { [3, 2, 3] };
-    for ((each_way, jitter), parts) in [(ms(5), ms(15)), (ms(100), ms(0)), (more_than_a_lease, ms(0))].into_iter().zip(parts) {
+    for ((each_way, jitter), parts) in
+        [(ms(5), ms(15)), (ms(100), ms(0)), (more_than_a_lease, ms(0))].into_iter().zip(parts)
+    {
         let from = now();
         delay(world, each_way, jitter);
         world.faults += 1;
@@ -369,7 +410,9 @@ fn refused(world: &mut World) {
     world.remarks.push(format!("at most {most:.0} connection attempts per second and process"));
     let (seconds, all): (f64, f64) = (attempts.len() as f64, attempts.iter().sum());
     if all / seconds > 20.0 {
-        world.problems.push(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
+        world
+            .problems
+            .push(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
     }
 }
 
@@ -388,5 +431,7 @@ fn odd_replies(world: &mut World) {
         "-NOREPLICAS Not enough good replicas to write.\r\n",
         "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
     ];
-    shower(world, OFTEN, any, |world| Fault::Answer(REPLIES[world.random.below(8) as usize].as_bytes().to_vec()));
+    shower(world, OFTEN, any, |world| {
+        Fault::Answer(REPLIES[world.random.below(8) as usize].as_bytes().to_vec())
+    });
 }

@@ -1,6 +1,7 @@
 //! Packets that the kernel drops: nftables, in a network namespace in which the whole row runs.
 //!
-//! The namespace has no name and no address but its own loopback: nothing outside can be hit, and it is gone with the last process in it, however that ends.
+//! The namespace has no name and no address but its own loopback: nothing outside can be hit, and
+//! it is gone with the last process in it, however that ends.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -26,7 +27,8 @@ pub fn rows() -> Vec<Row> {
         name: "10 % of the packets lost, then 30 % (nft)",
         namespace: Namespace::Must,
         tune: |tune| {
-            // The kernel sends a lost packet again after 0.2 s, the first of a connection after 1 s.
+            // The kernel sends a lost packet again after 0.2 s, the first of a connection after 1
+            // s.
             (tune.load.lease, tune.load.command) = (ms(4000), ms(2500));
             // So hands are few and slow.
             (tune.load.threads, tune.load.keys) = (tune.load.threads * 2, tune.load.keys * 3);
@@ -38,12 +40,18 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// Shell words that run the rest of the line in a namespace of its own.
-pub const IN_NAMESPACE: [&str; 5] = ["unshare", "--net", "sh", "-c", "ip link set lo up && FAULTS_NAMESPACE=1 exec \"$0\" \"$@\""];
+pub const IN_NAMESPACE: [&str; 5] =
+    ["unshare", "--net", "sh", "-c", "ip link set lo up && FAULTS_NAMESPACE=1 exec \"$0\" \"$@\""];
 
 /// What is missing for a row in a namespace; `None`: nothing.
 pub fn missing() -> Option<&'static str> {
     let works = |words: &[&str]| {
-        let run = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let run = Command::new(words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
         run.is_ok_and(|status| status.success())
     };
     if !works(&["nft", "--version"]) {
@@ -61,18 +69,26 @@ pub fn in_namespace() -> bool {
     std::env::var_os("FAULTS_NAMESPACE").is_some()
 }
 
-/// Drops so many packets in a hundred between the clients and their server, in each direction by chance and for itself. 0: none any more.
+/// Drops so many packets in a hundred between the clients and their server, in each direction by
+/// chance and for itself. 0: none any more.
 pub fn drop_packets(world: &mut World, percent: u32) {
     world.half_open |= percent > 0;
-    let chance = if percent < 100 { format!("numgen random mod 100 < {percent}") } else { String::new() };
+    let chance =
+        if percent < 100 { format!("numgen random mod 100 < {percent}") } else { String::new() };
     let ports: Vec<String> = world.links().map(|link| link.port().to_string()).collect();
     let ports = ports.join(", ");
     let rules = format!(
-        "table inet faults\ndelete table inet faults\ntable inet faults {{\n chain arriving {{ type filter hook input priority 0;\n  \
-         tcp dport {{ {ports} }} {chance} counter drop\n  tcp sport {{ {ports} }} {chance} counter drop\n }}\n}}\n"
+        "table inet faults\ndelete table inet faults\ntable inet faults {{\n chain arriving {{ \
+         type filter hook input priority 0;\n  \
+         tcp dport {{ {ports} }} {chance} counter drop\n  tcp sport {{ {ports} }} {chance} counter \
+         drop\n }}\n}}\n"
     );
     let nothing = "table inet faults\ndelete table inet faults\n".to_owned();
-    let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nft was there when the row began");
+    let mut nft = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("nft was there when the row began");
     let text = if percent == 0 { nothing } else { rules };
     nft.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("nft reads");
     assert!(nft.wait().expect("nft ends").success(), "nft refused:\n{text}");
@@ -80,14 +96,22 @@ pub fn drop_packets(world: &mut World, percent: u32) {
 
 /// How many packets the present rules have dropped.
 pub fn dropped() -> u64 {
-    let output = Command::new("nft").args(["list", "table", "inet", "faults"]).output().expect("nft was there when the row began");
+    let output = Command::new("nft")
+        .args(["list", "table", "inet", "faults"])
+        .output()
+        .expect("nft was there when the row began");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).filter(|pair| pair[0] == "packets").filter_map(|pair| pair[1].parse::<u64>().ok()).sum()
+    words
+        .windows(2)
+        .filter(|pair| pair[0] == "packets")
+        .filter_map(|pair| pair[1].parse::<u64>().ok())
+        .sum()
 }
 
-/// Ends all connections. Where the packet that told of a connection's end was dropped, only one side has ended it; a server finds out by its keepalive,
-/// after minutes. What the clients themselves leave open shows in their descriptors.
+/// Ends all connections. Where the packet that told of a connection's end was dropped, only one
+/// side has ended it; a server finds out by its keepalive, after minutes. What the clients
+/// themselves leave open shows in their descriptors.
 pub fn forget_half_open(world: &World) {
     world.apart.cut_all();
     world.proxy.cut_all();
@@ -110,7 +134,8 @@ fn loss(world: &mut World) {
         drop_packets(world, 0);
         world.times.push((from, now()));
         if percent == 30 {
-            // Half of all questions or answers are lost, and so are those that repeat them: nobody can count on being let in.
+            // Half of all questions or answers are lost, and so are those that repeat them: nobody
+            // can count on being let in.
             world.outages.push((from, now()));
         }
         world.faults = before + packets;

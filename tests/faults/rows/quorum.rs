@@ -94,10 +94,12 @@ pub fn rows() -> Vec<Row> {
                 let mut offset = 0;
                 world.repeat((ms(300), ms(700)), |world| {
                     offset += 60;
-                    // There and back: a clock that stands behind keeps leases for longer, and one before it ends them.
+                    // There and back: a clock that stands behind keeps leases for longer, and one
+                    // before it ends them.
                     let to = if world.random.below(3) == 0 { offset - 120 } else { offset };
                     time::set_clock(port, to);
-                    world.faults += u64::from(time::clock_error(server(world, 4)).abs_diff(to) <= 1);
+                    world.faults +=
+                        u64::from(time::clock_error(server(world, 4)).abs_diff(to) <= 1);
                 });
                 time::set_clock(port, 0);
             },
@@ -112,7 +114,8 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 five(tune);
                 (tune.load.lease, tune.load.long_threads, tune.load.long_keys) = (ms(6000), 4, 16);
-                (tune.load.threads, tune.on, tune.off) = (tune.load.threads * 2, (ms(2000), ms(2000)), (ms(1500), ms(2000)));
+                (tune.load.threads, tune.on, tune.off) =
+                    (tune.load.threads * 2, (ms(2000), ms(2000)), (ms(1500), ms(2000)));
                 tune.faulted = tune.faulted.max(ms(6000));
             },
             prepare: |world| nodes(world, false),
@@ -135,7 +138,8 @@ pub fn rows() -> Vec<Row> {
                 five(tune);
                 // So that three of them are away, each once, while one holds.
                 (tune.load.long_leases, tune.load.long_threads, tune.load.long_keys) = (8, 2, 8);
-                (tune.on, tune.off) = ((tune.load.lease * 5 / 4, tune.load.lease * 5 / 4), (ms(50), ms(100)));
+                (tune.on, tune.off) =
+                    ((tune.load.lease * 5 / 4, tune.load.lease * 5 / 4), (ms(50), ms(100)));
                 tune.faulted = tune.faulted.max(ms(7000));
             },
             prepare: |world| nodes(world, false),
@@ -173,8 +177,9 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Nodes come back without what they had promised. While they do so at once, overlaps are counted, and judged by how soon they are noticed. After a delay
-/// of more than a lease, in which everything that a node has forgotten has run out, there must be none.
+/// Nodes come back without what they had promised. While they do so at once, overlaps are counted,
+/// and judged by how soon they are noticed. After a delay of more than a lease, in which everything
+/// that a node has forgotten has run out, there must be none.
 fn forgetful(world: &mut World) {
     let faulted = world.tune.faulted;
     let some = |world: &mut World, count: u64| -> Vec<usize> {
@@ -193,7 +198,8 @@ fn forgetful(world: &mut World) {
         |_| (),
     );
     let (lease, on) = (world.tune.load.lease, world.tune.on);
-    // What was granted with the help of a node that forgot may go on for as long as it is renewed: long holds last three leases.
+    // What was granted with the help of a node that forgot may go on for as long as it is renewed:
+    // long holds last three leases.
     thread::sleep(lease * 4);
     let from = now();
     world.tune.on = (lease + ms(200), lease + ms(300));
@@ -211,17 +217,23 @@ fn forgetful(world: &mut World) {
         |world| away.borrow_mut().drain(..).for_each(|index| server(world, index).restart()),
     );
     world.tune.on = on;
-    // The load goes on while its files are read, one after another: what began before that has all its past in them, and what begins meanwhile has not.
+    // The load goes on while its files are read, one after another: what began before that has all
+    // its past in them, and what begins meanwhile has not.
     let until = now();
     let (mut holds, _) = history::read_all(world.dir());
     holds.retain(|hold| hold.granted < until);
     let (at_once, late): (Vec<_>, Vec<_>) = holds.into_iter().partition(|hold| hold.granted < from);
     let (at_once, (late, longest)) = (check::overlaps(&at_once).0.len(), check::overlaps(&late));
     let longest = longest / 1_000_000;
-    world.remarks.push(format!("restarted at once: {at_once} overlaps, after a delay of more than a lease: {}", late.len()));
+    world.remarks.push(format!(
+        "restarted at once: {at_once} overlaps, after a delay of more than a lease: {}",
+        late.len()
+    ));
     if let Some(first) = late.first() {
         let (count, first) = (late.len(), verdict::describe(first));
-        world.problems.push(format!("{count} overlaps of up to {longest} ms although restarts were delayed: {first}"));
+        world.problems.push(format!(
+            "{count} overlaps of up to {longest} ms although restarts were delayed: {first}"
+        ));
     }
 }
 
@@ -230,11 +242,16 @@ fn contention(world: &mut World) {
     let from = now();
     world.repeat((ms(200), ms(200)), |_| ());
     let (holds, _) = history::read_all(world.dir());
-    let times: Vec<u64> = holds.iter().map(|hold| hold.granted).filter(|granted| *granted >= from).collect();
+    let times: Vec<u64> =
+        holds.iter().map(|hold| hold.granted).filter(|granted| *granted >= from).collect();
     let rate = times.len() as f64 / ((now() - from) as f64 / 1e9);
     let longest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(u64::MAX);
-    world.remarks.push(format!("{rate:.0} grants per second, {} ms from one to the next at most", longest / 1_000_000));
-    // One per second is asked for; a process that the machine lets wait while it has the lock may keep it for a lease.
+    world.remarks.push(format!(
+        "{rate:.0} grants per second, {} ms from one to the next at most",
+        longest / 1_000_000
+    ));
+    // One per second is asked for; a process that the machine lets wait while it has the lock may
+    // keep it for a lease.
     if rate < 1.0 || longest > nanos(world.tune.load.lease + ms(2000)) {
         world.problems.push("the clients stand in each other's way (I7)".into());
     }
@@ -301,14 +318,17 @@ fn away(world: &mut World, count: usize) {
     let (holds, _) = history::read_all(world.dir());
     for ((from, to), picked) in world.times.clone().into_iter().zip(picks) {
         // The first nodes may be brought back before the last: only what lies well inside counts.
-        let (from, to) = (from + if count > 2 { lease } else { 0 }, to.saturating_sub(nanos(ms(400))));
-        let granted = holds.iter().filter(|hold| (from..to.min(now())).contains(&hold.granted)).count();
+        let (from, to) =
+            (from + if count > 2 { lease } else { 0 }, to.saturating_sub(nanos(ms(400))));
+        let granted =
+            holds.iter().filter(|hold| (from..to.min(now())).contains(&hold.granted)).count();
         if count > 2 && granted > 0 {
             world.problems.push(format!("{granted} grants without a majority"));
         }
         if count == 2 && granted == 0 && to > from + nanos(ms(200)) {
             world.problems.push(format!(
-                "no grant with a majority, for {} ms (nodes 0 killed, 1 stopped, 2 silent: {picked:?})",
+                "no grant with a majority, for {} ms (nodes 0 killed, 1 stopped, 2 silent: \
+                 {picked:?})",
                 (to - from) / 1_000_000
             ));
         }
@@ -321,7 +341,9 @@ fn away(world: &mut World, count: usize) {
         waits
     };
     let all = waits(&|_| true);
-    let away = waits(&|called| world.times.iter().any(|(from, to)| (*from..to.saturating_sub(command)).contains(&called)));
+    let away = waits(&|called| {
+        world.times.iter().any(|(from, to)| (*from..to.saturating_sub(command)).contains(&called))
+    });
     if let Some(p99) = all.get(all.len() * 99 / 100) {
         world.remarks.push(format!("p99 of one attempt {} ms", p99 / 1_000_000));
         if count == 2 && *p99 > command + nanos(ms(20)) {
@@ -330,7 +352,8 @@ fn away(world: &mut World, count: usize) {
     }
     if let Some(half) = away.get(away.len() / 2).filter(|_| count == 2) {
         world.remarks.push(format!("p50 while nodes are away {} ms", half / 1_000_000));
-        // Whoever waits for a silent node waits for as long as a lease leaves time for, which is about a fifth of it.
+        // Whoever waits for a silent node waits for as long as a lease leaves time for, which is
+        // about a fifth of it.
         if *half > nanos(world.tune.load.lease / 10) {
             world.problems.push("a silent node delays the majority".into());
         }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "distlock-faults-";
 
-/// A control group with one process in it. Removed when dropped; one that a killed driver left behind is removed by the next that makes one.
+/// A control group with one process in it. Removed when dropped; one that a killed driver left
+/// behind is removed by the next that makes one.
 pub struct Quota {
     dir: PathBuf,
     /// Where the process came from.
@@ -15,7 +16,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Puts a process into a group of its own, without a limit yet. `None`: that is not possible here.
+    /// Puts a process into a group of its own, without a limit yet. `None`: that is not possible
+    /// here.
     pub fn over(pid: u32) -> Option<Quota> {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let mut found = None;
@@ -23,16 +25,25 @@ impl Quota {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
             let path = path.trim_start_matches('/');
             if controllers.split(',').any(|controller| controller == "cpu") {
-                let root = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"].into_iter().find(|root| Path::new(root).is_dir())?;
+                let root = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
+                    .into_iter()
+                    .find(|root| Path::new(root).is_dir())?;
                 found = Some((Path::new(root).join(path), "a quota of cgroup 1"));
                 break;
             }
-            if controllers.is_empty() && fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").is_ok_and(|all| all.contains("cpu")) {
+            if controllers.is_empty()
+                && fs::read_to_string("/sys/fs/cgroup/cgroup.controllers")
+                    .is_ok_and(|all| all.contains("cpu"))
+            {
                 found = Some((Path::new("/sys/fs/cgroup").join(path), "a quota of cgroup 2"));
             }
         }
         let (home, means) = found?;
-        for left in fs::read_dir(&home).ok()?.flatten().filter(|left| left.file_name().to_string_lossy().starts_with(NAME)) {
+        for left in fs::read_dir(&home)
+            .ok()?
+            .flatten()
+            .filter(|left| left.file_name().to_string_lossy().starts_with(NAME))
+        {
             // Only one without processes can be removed.
             let _ = fs::remove_dir(left.path());
         }
@@ -54,7 +65,10 @@ impl Quota {
 
     fn write(&self, on: bool) -> std::io::Result<()> {
         if self.means.ends_with('2') {
-            return fs::write(self.dir.join("cpu.max"), if on { "5000 100000" } else { "max 100000" });
+            return fs::write(
+                self.dir.join("cpu.max"),
+                if on { "5000 100000" } else { "max 100000" },
+            );
         }
         fs::write(self.dir.join("cpu.cfs_quota_us"), if on { "5000" } else { "-1" })
     }

@@ -12,8 +12,8 @@ use super::{Row, USUAL, a_lease};
 
 /// How long after a failover a key may have waiters and no holder.
 const AGAIN: Duration = Duration::from_millis(2000);
-/// How long an inbox that is needed may stay at the old server: a process of which all threads wait asks for the role after two seconds of silence,
-/// once a second.
+/// How long an inbox that is needed may stay at the old server: a process of which all threads wait
+/// asks for the role after two seconds of silence, once a second.
 const LEFT: Duration = Duration::from_millis(3500);
 /// How long the servers themselves may take for each step, a whole copy of their data included.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,11 +26,11 @@ pub fn rows() -> Vec<Row> {
         may_lose: false,
         may_be_unknown: false,
         tune: |tune| {
-            // `FAILOVER` keeps writes from being carried out for up to a second, until the replica next says how far it is: that must cost nobody a
-            // lease, and nobody an answer.
+            // `FAILOVER` keeps writes from being carried out for up to a second, until the replica
+            // next says how far it is: that must cost nobody a lease, and nobody an answer.
             (tune.load.lease, tune.load.command) = (ms(3000), ms(2000));
-            // Holds and processes in which most wait: the one that unlocks learns of the failover first, and whom it could hand the lock to has not
-            // heard of it yet.
+            // Holds and processes in which most wait: the one that unlocks learns of the failover
+            // first, and whom it could hand the lock to has not heard of it yet.
             tune.load.hold = ms(20);
             tune.load.bait_keys = 0;
             (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2, 4, 6);
@@ -52,8 +52,9 @@ fn replica(world: &mut World) {
     world.more.push((replica, proxy));
 }
 
-/// By turns to the replica and back. New connections go to the new master, and those to the old one stay, as behind a virtual address: the
-/// waiters' inboxes hear what the new master says, because it replicates its messages; only it does not see them.
+/// By turns to the replica and back. New connections go to the new master, and those to the old one
+/// stay, as behind a virtual address: the waiters' inboxes hear what the new master says, because
+/// it replicates its messages; only it does not see them.
 fn failovers(world: &mut World) {
     let (mut home, mut seen) = (true, Seen::default());
     world.repeat((ms(100), ms(400)), |world| {
@@ -64,13 +65,16 @@ fn failovers(world: &mut World) {
     if !home {
         swap(world, home, &mut seen);
     }
-    // While one thread of a process holds a lock for long and the others wait for that, in the process, nobody needs its inbox.
+    // While one thread of a process holds a lock for long and the others wait for that, in the
+    // process, nobody needs its inbox.
     let (begun, most) = (now(), nanos(world.tune.load.lease * 3 + LEFT));
     while now() - begun < most && inboxes(&world.more[0].0) > 0 {
         thread::sleep(ms(20));
     }
     if now() - begun >= most {
-        world.problems.push(format!("an inbox stayed at the old server for {} ms", most / 1_000_000));
+        world
+            .problems
+            .push(format!("an inbox stayed at the old server for {} ms", most / 1_000_000));
     }
     thread::sleep(AGAIN);
     let (holds, calls) = history::read_all(world.dir());
@@ -78,17 +82,22 @@ fn failovers(world: &mut World) {
     let after = |pair: &[(u64, u64)]| check::longest_stuck(&holds, &calls, pair[0].1, pair[1].0);
     let stuck = seen.swaps.windows(2).map(after).max().unwrap_or(0);
     world.remarks.push(format!(
-        "roles changed within {} ms; granted again within {} ms; {} times an inbox was left for two seconds",
+        "roles changed within {} ms; granted again within {} ms; {} times an inbox was left for \
+         two seconds",
         seen.changed_within / 1_000_000,
         stuck / 1_000_000,
         seen.left
     ));
     if stuck > nanos(AGAIN) {
-        world.problems.push(format!("a key was free, and waited for, for {} ms after a failover", stuck / 1_000_000));
+        world.problems.push(format!(
+            "a key was free, and waited for, for {} ms after a failover",
+            stuck / 1_000_000
+        ));
     }
 }
 
-/// When the roles began to change, and when they had; how long that took at most (ns); and how often an inbox stayed at the old master.
+/// When the roles began to change, and when they had; how long that took at most (ns); and how
+/// often an inbox stayed at the old master.
 #[derive(Default)]
 struct Seen {
     swaps: Vec<(u64, u64)>,
@@ -123,7 +132,11 @@ fn swap(world: &mut World, home: bool, seen: &mut Seen) {
 /// The server pauses writes and waits for the replica by itself.
 fn failover(old: &Server, new: &Server) {
     ask(old, &["FAILOVER", "TO", "127.0.0.1", &new.port().to_string()]);
-    eventually(PATIENCE, || says(new, "role:master") && says(old, "role:slave") && says(old, "master_failover_state:no-failover"));
+    eventually(PATIENCE, || {
+        says(new, "role:master")
+            && says(old, "role:slave")
+            && says(old, "master_failover_state:no-failover")
+    });
 }
 
 fn by_hand(old: &Server, new: &Server) {
@@ -135,7 +148,10 @@ fn by_hand(old: &Server, new: &Server) {
 }
 
 fn ask(server: &Server, words: &[&str]) -> redis::Value {
-    redis::cmd(words[0]).arg(&words[1..]).query(&mut server.connection()).expect("the server does what it is asked")
+    redis::cmd(words[0])
+        .arg(&words[1..])
+        .query(&mut server.connection())
+        .expect("the server does what it is asked")
 }
 
 fn says(server: &Server, what: &str) -> bool {

@@ -20,7 +20,8 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             tune: |tune| {
                 tune.on = (tune.load.lease * 3 / 10, tune.load.lease * 3 / 10);
-                // A wait for a whole pause after a hand-off leaves half a lease, and that must be enough.
+                // A wait for a whole pause after a hand-off leaves half a lease, and that must be
+                // enough.
                 tune.load.command = tune.load.lease;
             },
             run: stop,
@@ -88,8 +89,10 @@ pub fn rows() -> Vec<Row> {
             faults: (2, 8),
             tune: |tune| {
                 debuggable(tune);
-                tune.server =
-                    std::mem::take(&mut tune.server).append_only().arg("key-load-delay", "400").arg("aof-use-rdb-preamble", "yes");
+                tune.server = std::mem::take(&mut tune.server)
+                    .append_only()
+                    .arg("key-load-delay", "400")
+                    .arg("aof-use-rdb-preamble", "yes");
                 (tune.on, tune.off) = ((ms(0), ms(0)), (ms(1200), ms(1800)));
                 tune.faulted = tune.faulted.max(ms(8000));
             },
@@ -146,7 +149,10 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 28,
             name: "NOPERM, WRONGPASS at run time",
-            tune: |tune| (tune.user, tune.faulted) = (Some(("locker", "sesame-opens")), tune.faulted.max(ms(5000))),
+            tune: |tune| {
+                (tune.user, tune.faulted) =
+                    (Some(("locker", "sesame-opens")), tune.faulted.max(ms(5000)))
+            },
             prepare: user,
             under_fault: 0,
             run: acl,
@@ -171,7 +177,10 @@ pub fn rows() -> Vec<Row> {
                         world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
                     } else {
                         // A new subscription would have everybody look again.
-                        let lost: Vec<_> = world.links().map(|link| link.add(Rule::on("message", Fault::SwallowReply).next(1))).collect();
+                        let lost: Vec<_> = world
+                            .links()
+                            .map(|link| link.add(Rule::on("message", Fault::SwallowReply).next(1)))
+                            .collect();
                         thread::sleep(ms(50));
                         for lost in lost {
                             lost.remove();
@@ -187,7 +196,9 @@ pub fn rows() -> Vec<Row> {
 
 fn stop(world: &mut World) {
     let (before, mut busiest) = (Cell::new((0, Vec::new())), 0.0_f64);
-    let cpu = |world: &World| -> Vec<Duration> { world.clients.iter().map(|client| cpu_time(client.pid())).collect() };
+    let cpu = |world: &World| -> Vec<Duration> {
+        world.clients.iter().map(|client| cpu_time(client.pid())).collect()
+    };
     world.windows(
         |world| {
             world.server.stop_process();
@@ -210,21 +221,31 @@ fn stop(world: &mut World) {
     }
 }
 
-/// Wakes waiters by messages as they come too late: grants that name an attempt of before the last refusal that the waiter has received. The server's
-/// entry may be one attempt ahead of that.
+/// Wakes waiters by messages as they come too late: grants that name an attempt of before the last
+/// refusal that the waiter has received. The server's entry may be one attempt ahead of that.
 fn late_wake_ups(world: &mut World) {
     for key in 0..world.tune.load.all_keys() {
         let lock = key_name(key);
         let entries = world.command(&["HGETALL", &format!("{{{lock}}}:waiters")]);
-        let entries: Vec<(String, String)> = entries.and_then(|entries| redis::from_redis_value(entries).ok()).unwrap_or_default();
+        let entries: Vec<(String, String)> =
+            entries.and_then(|entries| redis::from_redis_value(entries).ok()).unwrap_or_default();
         for (token, entry) in entries {
             let words: Vec<&str> = entry.split('|').collect();
             let [_, attempt, _, fences, inbox, ..] = words[..] else { continue };
-            let Some(late) = attempt.parse::<u64>().ok().and_then(|attempt| attempt.checked_sub(2)).filter(|late| *late > 0) else {
+            let Some(late) = attempt
+                .parse::<u64>()
+                .ok()
+                .and_then(|attempt| attempt.checked_sub(2))
+                .filter(|late| *late > 0)
+            else {
                 continue;
             };
             let fence = if fences == "0" { 0 } else { now() / 1000 };
-            let heard = world.command(&["PUBLISH", inbox, &format!("{late} {fence} {fences} {token} {lock}")]);
+            let heard = world.command(&[
+                "PUBLISH",
+                inbox,
+                &format!("{late} {fence} {fences} {token} {lock}"),
+            ]);
             world.faults += u64::from(heard == Some(redis::Value::Int(1)));
         }
     }
@@ -263,7 +284,8 @@ fn busy(world: &mut World) {
         },
         |_| {
             // Answered also while a script is busy.
-            let _: redis::RedisResult<redis::Value> = redis::cmd("SCRIPT").arg("KILL").query(&mut killer);
+            let _: redis::RedisResult<redis::Value> =
+                redis::cmd("SCRIPT").arg("KILL").query(&mut killer);
         },
     );
 }
@@ -292,15 +314,20 @@ fn misconf(world: &mut World) {
             world.command(&["BGSAVE"]);
             world.is_outage = true;
             let start = now();
-            while !world.server.info("persistence").contains("rdb_last_bgsave_status:err") && now() - start < 2_000_000_000 {
+            while !world.server.info("persistence").contains("rdb_last_bgsave_status:err")
+                && now() - start < 2_000_000_000
+            {
                 thread::sleep(ms(10));
             }
-            world.faults += u64::from(world.server.info("persistence").contains("rdb_last_bgsave_status:err"));
+            world.faults +=
+                u64::from(world.server.info("persistence").contains("rdb_last_bgsave_status:err"));
         },
         |world| {
             fs::remove_dir_all(&dump).expect("it was there");
             let start = now();
-            while !world.server.info("persistence").contains("rdb_last_bgsave_status:ok") && now() - start < 10_000_000_000 {
+            while !world.server.info("persistence").contains("rdb_last_bgsave_status:ok")
+                && now() - start < 10_000_000_000
+            {
                 world.command(&["BGSAVE"]);
                 thread::sleep(ms(20));
             }

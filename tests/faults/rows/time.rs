@@ -40,7 +40,8 @@ fn clock() -> Row {
     }
 }
 
-/// Leases get longer by that, and never shorter, so that exclusion holds. Nobody dies here: what a dead holder has would last for ten minutes more.
+/// Leases get longer by that, and never shorter, so that exclusion holds. Nobody dies here: what a
+/// dead holder has would last for ten minutes more.
 fn clock_back() -> Row {
     Row {
         number: 70,
@@ -74,8 +75,9 @@ fn rate_limits() -> Row {
         tune: |tune| (tune.load.habit, tune.load.long_threads) = (Habit::Limit, 0),
         run: |world| {
             let (port, mut offset, begun) = (world.server.port(), 0_i64, now());
-            // Each epoch ends before the state of the limits is lost, or the clock goes on by more than time does, and the next begins thereafter. Where the
-            // clock goes back, nothing new may be let through: that is no end of an epoch.
+            // Each epoch ends before the state of the limits is lost, or the clock goes on by more
+            // than time does, and the next begins thereafter. Where the clock goes back, nothing
+            // new may be let through: that is no end of an epoch.
             let (mut ends, mut begins) = (Vec::new(), vec![begun]);
             let faulted = nanos(world.tune.faulted);
             while now() - begun < faulted {
@@ -122,16 +124,21 @@ fn rate_limits() -> Row {
     }
 }
 
-/// Sets the clock of the server on this port so many seconds before that of the machine. It jumps at once.
+/// Sets the clock of the server on this port so many seconds before that of the machine. It jumps
+/// at once.
 pub fn set_clock(port: u16, seconds: i64) {
     let clocks = std::env::var_os("FAULTS_CLOCKS").expect("the directory of the shim's files");
-    let file = OpenOptions::new().write(true).open(Path::new(&clocks).join(port.to_string())).expect("a server of this port has started");
+    let file = OpenOptions::new()
+        .write(true)
+        .open(Path::new(&clocks).join(port.to_string()))
+        .expect("a server of this port has started");
     file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).expect("it can be written");
 }
 
 /// By how many seconds a server's clock is before that of the machine.
 pub fn clock_error(server: &Server) -> i64 {
-    let time: Vec<i64> = redis::cmd("TIME").query(&mut server.connection()).expect("the server tells the time");
+    let time: Vec<i64> =
+        redis::cmd("TIME").query(&mut server.connection()).expect("the server tells the time");
     let machine = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     time[0] - i64::try_from(machine).expect("a time of this age")
 }

@@ -1,4 +1,5 @@
-//! Other servers: some rows against each that `tests/faults/servers` has fetched, and one line of the report from all of them.
+//! Other servers: some rows against each that `tests/faults/servers` has fetched, and one line of
+//! the report from all of them.
 
 use std::path::{Path, PathBuf};
 
@@ -18,13 +19,19 @@ pub fn rows() -> Vec<Row> {
 pub fn found() -> Vec<(String, PathBuf)> {
     let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/build.out/servers");
     let entries = std::fs::read_dir(servers).into_iter().flatten().flatten();
-    let server = |dir: PathBuf| Some((std::fs::read_to_string(dir.join("name")).ok()?.trim().to_owned(), dir.join("redis-server")));
+    let server = |dir: PathBuf| {
+        Some((
+            std::fs::read_to_string(dir.join("name")).ok()?.trim().to_owned(),
+            dir.join("redis-server"),
+        ))
+    };
     let mut found: Vec<_> = entries.filter_map(|entry| server(entry.path())).collect();
     found.sort();
     found
 }
 
-/// The columns of which the largest counts, and not the sum: idle time; longest stuck time, orphan and wait, acquire, recovery.
+/// The columns of which the largest counts, and not the sum: idle time; longest stuck time, orphan
+/// and wait, acquire, recovery.
 const LARGEST: [usize; 6] = [6, 13, 14, 15, 16, 17];
 
 /// One line from several: (which server, which row, its line). Red if one of them is.
@@ -35,15 +42,27 @@ pub fn together(lines: &[(String, u32, String)]) -> String {
         let new: Vec<&str> = line.split('|').map(str::trim).collect();
         let is_red = line.ends_with("| red |");
         red |= is_red;
-        let why = if is_red { format!(" ({})", new.get(REMARKS).copied().unwrap_or_default()) } else { String::new() };
-        remarks.push(format!("{server}, row {number}: {}{why}", if is_red { "red" } else { "green" }));
+        let why = if is_red {
+            format!(" ({})", new.get(REMARKS).copied().unwrap_or_default())
+        } else {
+            String::new()
+        };
+        remarks
+            .push(format!("{server}, row {number}: {}{why}", if is_red { "red" } else { "green" }));
         if cells.is_empty() {
             cells = new.into_iter().map(str::to_owned).collect();
         } else {
-            cells = cells.iter().zip(new).enumerate().map(|(column, (a, b))| combine(a, b, LARGEST.contains(&column))).collect();
+            cells = cells
+                .iter()
+                .zip(new)
+                .enumerate()
+                .map(|(column, (a, b))| combine(a, b, LARGEST.contains(&column)))
+                .collect();
         }
     }
-    let middle = cells.get(4..REMARKS).map_or_else(|| " |".repeat(REMARKS - 4), |cells| format!(" {} |", cells.join(" | ")));
+    let middle = cells
+        .get(4..REMARKS)
+        .map_or_else(|| " |".repeat(REMARKS - 4), |cells| format!(" {} |", cells.join(" | ")));
     let verdict = if red || lines.is_empty() { "red" } else { "green" };
     format!("| {NUMBER} | N | other servers |{middle} {} | {verdict} |", remarks.join("; "))
 }

@@ -1,4 +1,5 @@
-//! One driver process: started, asked, and killed however the test ends. `tests/peers/PROTOCOL.md` says what it understands.
+//! One driver process: started, asked, and killed however the test ends. `tests/peers/PROTOCOL.md`
+//! says what it understands.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +30,10 @@ impl Permit {
     fn wait(wanted: usize) -> Permit {
         assert!(wanted <= MOST, "a test may have {MOST} JVMs");
         let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut running = RUNNING.1.wait_while(running, |running| *running + wanted > MOST).unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING
+            .1
+            .wait_while(running, |running| *running + wanted > MOST)
+            .unwrap_or_else(PoisonError::into_inner);
         *running += wanted;
         Permit(wanted)
     }
@@ -70,7 +74,10 @@ pub fn start<const N: usize>(peers: [(&str, String); N]) -> Option<[Peer; N]> {
         if peer.answers.recv_timeout(PATIENCE).as_deref() != Ok("ready") {
             let log = fs::read_to_string(&peer.log).unwrap_or_default();
             assert!(log.contains("is not built"), "{} does not start:\n{log}", peer.name);
-            return left_out(&format!("peers: skipped, for {} is not built: run tests/peers/build", peer.name));
+            return left_out(&format!(
+                "peers: skipped, for {} is not built: run tests/peers/build",
+                peer.name
+            ));
         }
     }
     Some(started)
@@ -97,7 +104,8 @@ impl Peer {
         assert!(made.success(), "mkfifo");
         let script = r#"DISTLOCK_PEERS_JVM=quick exec "$1" "$2" "$3" <"$4/in" >"$4/out""#;
         let dir_name = dir.path().display().to_string();
-        let args = ["-c", script, "peer", &runner().display().to_string(), name, url, &dir_name].map(str::to_owned);
+        let args = ["-c", script, "peer", &runner().display().to_string(), name, url, &dir_name]
+            .map(str::to_owned);
         let process = Guarded::start(dir.path(), "/bin/sh", &args);
         // In the order in which the shell opens the other ends.
         let commands = File::options().write(true).open(at("in")).unwrap();
@@ -109,12 +117,21 @@ impl Peer {
             }
         });
         let log = at("output.log");
-        Peer { name: name.to_owned(), commands, answers, log, _process: process, _dir: dir, _permit: Arc::clone(permit) }
+        Peer {
+            name: name.to_owned(),
+            commands,
+            answers,
+            log,
+            _process: process,
+            _dir: dir,
+            _permit: Arc::clone(permit),
+        }
     }
 
     /// Sends a command whose answer is fetched later.
     pub fn send(&mut self, command: &str) {
-        writeln!(self.commands, "{command}").unwrap_or_else(|error| panic!("{}: {error}", self.name));
+        writeln!(self.commands, "{command}")
+            .unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
     /// The answer to the eldest command that has none.

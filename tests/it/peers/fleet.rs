@@ -1,4 +1,5 @@
-//! Fleets of several kinds: two processes of each, one counter that is read and written in two steps.
+//! Fleets of several kinds: two processes of each, one counter that is read and written in two
+//! steps.
 
 use std::env;
 use std::process::{Child, Command, Stdio};
@@ -13,14 +14,16 @@ use crate::helpers::{SOON, ms};
 use crate::support::{Server, eventually};
 
 const EACH: u64 = 100;
-/// Far from the time that all of them need, and less than a starving one would wait: ours go on until it is done.
+/// Far from the time that all of them need, and less than a starving one would wait: ours go on
+/// until it is done.
 const LONGEST: Duration = Duration::from_secs(15);
 /// Says to a process that it is one of ours, and where the server is.
 const OURS: &str = "DISTLOCK_TEST_FLEET";
 /// What stands before its result.
 const COUNTED: &str = "counted: ";
 
-/// One of our processes, if this one is: takes the lock again and again for as long as a peer still has to, so that one that starves never comes to its end.
+/// One of our processes, if this one is: takes the lock again and again for as long as a peer still
+/// has to, so that one that starves never comes to its end.
 fn is_one_of_ours(options: &LockOptions) -> bool {
     let Ok(url) = env::var(OURS) else { return false };
     let lock = Client::open(&url).unwrap().lock_with("a", options.clone()).unwrap();
@@ -48,7 +51,8 @@ impl Ours {
     /// Starts the test of this name once more, as one of ours.
     fn start(test: &str, server: &Server) -> Ours {
         let mut own = Command::new(env::current_exe().unwrap());
-        own.args([&format!("peers::fleet::{test}"), "--exact", "--nocapture"]).env(OURS, server.url());
+        own.args([&format!("peers::fleet::{test}"), "--exact", "--nocapture"])
+            .env(OURS, server.url());
         Ours(Some(own.stdout(Stdio::piped()).spawn().unwrap()))
     }
 
@@ -56,7 +60,11 @@ impl Ours {
     fn result(mut self) -> (u64, Duration) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        let counted = text.lines().find_map(|line| line.split_once(COUNTED)).unwrap_or_else(|| panic!("one of ours failed: {text}")).1;
+        let counted = text
+            .lines()
+            .find_map(|line| line.split_once(COUNTED))
+            .unwrap_or_else(|| panic!("one of ours failed: {text}"))
+            .1;
         let (mine, longest) = counted.split_once(' ').unwrap();
         (mine.parse().unwrap(), Duration::from_micros(longest.parse().unwrap()))
     }
@@ -71,17 +79,24 @@ impl Drop for Ours {
     }
 }
 
-/// Two processes of ours and those of the peers, all of them adding to one counter. `test` is the name of the test that calls this.
+/// Two processes of ours and those of the peers, all of them adding to one counter. `test` is the
+/// name of the test that calls this.
 fn counts<const N: usize>(test: &str, server: &Server, mut peers: [Peer; N]) {
     let ours = [Ours::start(test, server), Ours::start(test, server)];
     eventually(SOON, || ask::<u64>(server, &["EXISTS", "counter"]) == 1);
     peers.iter_mut().for_each(|peer| peer.send(&format!("count a counter {EACH} 20000")));
-    let mut shares: Vec<(u64, Duration)> = peers.iter().map(|peer| (EACH, Duration::from_micros(peer.number(&peer.answer())))).collect();
+    let mut shares: Vec<(u64, Duration)> = peers
+        .iter()
+        .map(|peer| (EACH, Duration::from_micros(peer.number(&peer.answer()))))
+        .collect();
     let () = ask(server, &["SET", "done", "1"]);
     let ours = ours.map(Ours::result);
     shares.extend(ours);
     eprintln!("shares and longest waits: {shares:?}");
-    assert_eq!(ask::<u64>(server, &["GET", "counter"]), EACH * N as u64 + ours.iter().map(|(mine, _)| mine).sum::<u64>());
+    assert_eq!(
+        ask::<u64>(server, &["GET", "counter"]),
+        EACH * N as u64 + ours.iter().map(|(mine, _)| mine).sum::<u64>()
+    );
     assert!(shares.iter().all(|(_, longest)| *longest < LONGEST), "{shares:?}");
 }
 
@@ -99,7 +114,8 @@ fn no_update_is_lost_in_a_fleet_with_plain_locks_and_nobody_starves() {
         return;
     }
     let server = Server::start();
-    let peers = ["jedis", "jedis", "redis-py", "redis-py", "redsync", "redsync"].map(|name| (name, server.url()));
+    let peers = ["jedis", "jedis", "redis-py", "redis-py", "redsync", "redsync"]
+        .map(|name| (name, server.url()));
     let Some(peers) = start(peers) else { return };
     let peers = peers.map(|peer| peer.with(&["sleep 20"]));
     counts("no_update_is_lost_in_a_fleet_with_plain_locks_and_nobody_starves", &server, peers);
@@ -123,12 +139,20 @@ fn no_update_is_lost_in_a_fleet_with_redisson_and_nobody_starves() {
         return;
     }
     let server = Server::start();
-    let Some(peers) = start([("redisson", server.url()), ("redisson", server.url())]) else { return };
+    let Some(peers) = start([("redisson", server.url()), ("redisson", server.url())]) else {
+        return;
+    };
     counts("no_update_is_lost_in_a_fleet_with_redisson_and_nobody_starves", &server, peers);
 }
 
-/// Four of our processes want the lock all the time; each of three times an old client asks every 20 ms for so long. How often it came to a turn.
-fn turns_beside_us(server: &Server, peer: &mut Peer, options: &LockOptions, patience: Duration) -> usize {
+/// Four of our processes want the lock all the time; each of three times an old client asks every
+/// 20 ms for so long. How often it came to a turn.
+fn turns_beside_us(
+    server: &Server,
+    peer: &mut Peer,
+    options: &LockOptions,
+    patience: Duration,
+) -> usize {
     let (done, holds) = (AtomicBool::new(false), AtomicU64::new(0));
     let ours = || {
         let lock = lock(server, options.clone());
@@ -142,7 +166,8 @@ fn turns_beside_us(server: &Server, peer: &mut Peer, options: &LockOptions, pati
         (0..4).for_each(|_| drop(scope.spawn(ours)));
         let mut turns = 0;
         for _ in 0..3 {
-            // All of them have come to wait, also after an unlock of the old client, which wakes nobody.
+            // All of them have come to wait, also after an unlock of the old client, which wakes
+            // nobody.
             let before = holds.load(Ordering::SeqCst);
             eventually(SOON, || holds.load(Ordering::SeqCst) >= before + 40);
             if peer.ask(&format!("try a {} 20000", patience.as_millis())) == "ok" {
@@ -163,6 +188,7 @@ fn an_old_client_starves_beside_our_queue_and_comes_to_its_turn_without_it() {
     let beside = turns_beside_us(&server, &mut peer, &plain().queue(Queue::Fifo), ms(2_000));
     eprintln!("turns of an old client: {without} of 3 without our queue, {beside} of 3 beside it");
     assert_eq!(without, 3);
-    // Asked about a hundred times in two seconds, and never found free. More than once would need a gap in the hand-offs more than once.
+    // Asked about a hundred times in two seconds, and never found free. More than once would need a
+    // gap in the hand-offs more than once.
     assert!(beside < 3, "the lock was found free beside the queue each time");
 }

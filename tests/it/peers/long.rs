@@ -1,4 +1,5 @@
-//! Leases of a minute, as fleets have them: kept by either side's watchdog for longer than they last. Takes that long, so it has to be asked for.
+//! Leases of a minute, as fleets have them: kept by either side's watchdog for longer than they
+//! last. Takes that long, so it has to be asked for.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,16 +26,25 @@ struct Seen {
 fn leases_of_a_minute_are_kept_by_either_watchdog() {
     if env::var("DISTLOCK_PEERS_LONG").as_deref() != Ok("1") {
         // Not eprintln: what a test prints that passes is not shown.
-        io::stderr()
-            .write_all(b"peers: leases of a minute are left out, for they take more than one: set DISTLOCK_PEERS_LONG=1\n")
-            .unwrap();
+        let left_out = "peers: leases of a minute are left out, for they take more than one: \
+                        set DISTLOCK_PEERS_LONG=1\n";
+        io::stderr().write_all(left_out.as_bytes()).unwrap();
         return;
     }
     let (strings, hashes) = (Server::start(), Server::start());
-    let peers = [("jedis", strings.url()), ("redis-py", strings.url()), ("redsync", strings.url()), ("redisson", hashes.url())];
+    let peers = [
+        ("jedis", strings.url()),
+        ("redis-py", strings.url()),
+        ("redsync", strings.url()),
+        ("redisson", hashes.url()),
+    ];
     let Some(peers) = start(peers) else { return };
     let [jedis, redis_py, redsync, java] = peers;
-    let mut pollers = [jedis.with(&["kind nxpx", "sleep 100"]), redis_py.with(&["sleep 100"]), redsync.with(&["sleep 100"])];
+    let mut pollers = [
+        jedis.with(&["kind nxpx", "sleep 100"]),
+        redis_py.with(&["sleep 100"]),
+        redsync.with(&["sleep 100"]),
+    ];
     let mut java = java.with(&["watchdog 60000"]);
 
     let minute = |options: LockOptions| options.lease(MINUTE);
@@ -44,7 +54,8 @@ fn leases_of_a_minute_are_kept_by_either_watchdog() {
     in_a_string.lock().unwrap();
     in_a_hash.lock().unwrap();
     java.says("lock b 0", "ok");
-    let of_java = distlock::Client::open(&hashes.url()).unwrap().lock_with("b", minute(redisson())).unwrap();
+    let of_java =
+        distlock::Client::open(&hashes.url()).unwrap().lock_with("b", minute(redisson())).unwrap();
 
     let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
     // Twice 34 s: a driver answers within a minute.
@@ -54,7 +65,11 @@ fn leases_of_a_minute_are_kept_by_either_watchdog() {
         java.send("try a 34000 5000");
         while Instant::now() < until {
             assert!(!of_java.try_lock(ms(50)).unwrap(), "after {:?}", begun.elapsed());
-            for (whose, server, key) in [("ours, plain", &strings, "a"), ("ours, Redisson", &hashes, "a"), ("Redisson's", &hashes, "b")] {
+            for (whose, server, key) in [
+                ("ours, plain", &strings, "a"),
+                ("ours, Redisson", &hashes, "a"),
+                ("Redisson's", &hashes, "b"),
+            ] {
                 let left: i64 = ask(server, &["PTTL", key]);
                 let seen = seen.entry(whose).or_default();
                 // An extend adds the third of the lease that has passed since the last.
@@ -69,9 +84,15 @@ fn leases_of_a_minute_are_kept_by_either_watchdog() {
     }
     let held = begun.elapsed();
     for (whose, Seen { least, extends, .. }) in &seen {
-        eprintln!("leases of 60 s, {whose}: held for {held:.1?}, extended {extends} times, {least:?} ms left at the least");
+        eprintln!(
+            "leases of 60 s, {whose}: held for {held:.1?}, extended {extends} times, {least:?} ms \
+             left at the least"
+        );
         // Each is extended after a third of it: 40 s are left then.
-        assert!(held > MINUTE && *extends >= 3 && least.is_some_and(|least| least > 25_000), "{whose}: {extends}, {least:?}");
+        assert!(
+            held > MINUTE && *extends >= 3 && least.is_some_and(|least| least > 25_000),
+            "{whose}: {extends}, {least:?}"
+        );
     }
     assert!(in_a_string.is_valid() && in_a_hash.is_valid());
     in_a_string.unlock().unwrap();

@@ -149,7 +149,8 @@ fn redis_lock_implements_lock() {
     peer.says("unlock a", "ok");
     ours.lock_interruptibly(&interrupt).unwrap();
     ours.unlock().unwrap();
-    // Conditions need our queue, and leave theirs out of it: they take the lock while we wait in one.
+    // Conditions need our queue, and leave theirs out of it: they take the lock while we wait in
+    // one.
     let ours = lock(&server, LockOptions::new().lease(ms(1_000)));
     ours.lock().unwrap();
     let condition = ours.new_condition("done").unwrap();
@@ -174,7 +175,8 @@ fn simple_redis_lock() {
     let server = Server::start();
     let Some(mut peer) = jedis(&server, "simple") else { return };
     let client = Client::builder(&server.url()).key_prefix("lock:").build().unwrap();
-    let options = |seconds| LockOptions::new().lease(Duration::from_secs(seconds)).renewal(Renewal::Never);
+    let options =
+        |seconds| LockOptions::new().lease(Duration::from_secs(seconds)).renewal(Renewal::Never);
     let ours = client.lock_with("a", options(20)).unwrap();
     peer.says("try a 0 20000", "ok");
     assert_eq!(keys(&server), ["lock:a"]);
@@ -208,8 +210,14 @@ fn redis_distributed_lock() {
     let server = Server::start();
     let Some(peer) = jedis(&server, "pooled") else { return };
     let mut peer = peer.with(&["owner alice", "persist 1"]);
-    let client = Client::builder(&server.url()).pool(pool_of(&server.url(), 2, true)).build().unwrap();
-    let ours = client.lock_with("a", LockOptions::new().owner("bob").lease(ms(1_000)).renewal(Renewal::AtMost(1))).unwrap();
+    let client =
+        Client::builder(&server.url()).pool(pool_of(&server.url(), 2, true)).build().unwrap();
+    let ours = client
+        .lock_with(
+            "a",
+            LockOptions::new().owner("bob").lease(ms(1_000)).renewal(Renewal::AtMost(1)),
+        )
+        .unwrap();
     // Once extended: kept beyond its lease, and not for ever.
     within(ms(1_200)..ms(9_000), || {
         ours.lock().unwrap();
@@ -255,7 +263,8 @@ fn redis_util_execute() {
     peer.says("lock a 20000", "ok");
     assert_eq!(cut.fired(), 1);
     let cut = to_us.add(Rule::on("GET", Fault::CutBefore).next(1));
-    let seen: String = client.execute(|connection| redis::cmd("GET").arg("a").query(connection)).unwrap();
+    let seen: String =
+        client.execute(|connection| redis::cmd("GET").arg("a").query(connection)).unwrap();
     assert_eq!((seen.as_str(), cut.fired()), ("alice", 1));
     // Once more, and not twice.
     let _cut = to_us.add(Rule::on("GET", Fault::CutBefore));
@@ -304,7 +313,10 @@ fn redlock_on_n_masters() {
     // Theirs is one node: no majority, and left alone.
     peers[0].says("lock a 20000", "ok");
     assert!(ours.try_lock(SOON).unwrap());
-    assert_eq!(peers[0].ask("value a"), format!("ok {}", ask::<String>(&servers[0], &["GET", "a"])));
+    assert_eq!(
+        peers[0].ask("value a"),
+        format!("ok {}", ask::<String>(&servers[0], &["GET", "a"]))
+    );
     ours.unlock().unwrap();
     peers[1].says("lock a 20000", "ok");
     assert!(!ours.try_lock(ms(500)).unwrap(), "two of three");

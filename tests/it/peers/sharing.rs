@@ -1,4 +1,5 @@
-//! What holds of every layout that is shared: exclusion, strangers, expiry, and leases that are kept.
+//! What holds of every layout that is shared: exclusion, strangers, expiry, and leases that are
+//! kept.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ pub fn excludes(server: &Server, peer: &mut Peer, options: &LockOptions) {
     assert_eq!(ask::<u64>(server, &["EXISTS", ours.key()]), 0);
 }
 
-/// A lease runs out, the other has the lock, and whoever comes too late with an unlock does no harm.
+/// A lease runs out, the other has the lock, and whoever comes too late with an unlock does no
+/// harm.
 pub fn takes_over(server: &Server, peer: &mut Peer, options: &LockOptions) {
     let ours = lock(server, options.clone().lease(ms(1_000)).renewal(Renewal::Never));
     within(EXPIRY, || {
@@ -58,7 +60,8 @@ pub fn takes_over(server: &Server, peer: &mut Peer, options: &LockOptions) {
     ours.unlock().unwrap();
 }
 
-/// Our lease of a second is kept for three, and the other waits in vain. Ends by itself once nobody renews it.
+/// Our lease of a second is kept for three, and the other waits in vain. Ends by itself once nobody
+/// renews it.
 pub fn keeps_ours(server: &Server, peer: &mut Peer, options: &LockOptions) {
     let ours = lock(server, options.clone().lease(ms(1_000)));
     ours.lock().unwrap();
@@ -69,7 +72,8 @@ pub fn keeps_ours(server: &Server, peer: &mut Peer, options: &LockOptions) {
     peer.says("unlock a", "ok");
 }
 
-/// Their lease, taken by `command` and at most two seconds long, is kept for more than four, and we wait in vain.
+/// Their lease, taken by `command` and at most two seconds long, is kept for more than four, and we
+/// wait in vain.
 pub fn keeps_theirs(server: &Server, peer: &mut Peer, options: &LockOptions, command: &str) {
     let ours = lock(server, options.clone());
     peer.says(command, "ok");

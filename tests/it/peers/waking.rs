@@ -12,8 +12,8 @@ use crate::helpers::{SOON, ms};
 use crate::support::{Server, eventually};
 
 const ROUNDS: usize = 7;
-/// Redisson's clients ask again only when the lease has run out, and ours are told to: in this time they can only have been woken. Pollers ask
-/// every 20 ms or every 20 to 80 ms.
+/// Redisson's clients ask again only when the lease has run out, and ours are told to: in this time
+/// they can only have been woken. Pollers ask every 20 ms or every 20 to 80 ms.
 const PROMPT: Duration = ms(3_000);
 
 /// The clock that all processes of a host share.
@@ -22,8 +22,16 @@ fn now_ns() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
 }
 
-/// Wakes the peer by our unlock, and us by the peer's, some times each; prints what it took. Whoever waits has made `asked` grow by `often`.
-fn both_ways(name: &str, server: &Server, peer: &mut Peer, options: &LockOptions, asked: impl Fn() -> u64, often: u64) {
+/// Wakes the peer by our unlock, and us by the peer's, some times each; prints what it took.
+/// Whoever waits has made `asked` grow by `often`.
+fn both_ways(
+    name: &str,
+    server: &Server,
+    peer: &mut Peer,
+    options: &LockOptions,
+    asked: impl Fn() -> u64,
+    often: u64,
+) {
     let ours = lock(server, options.clone());
     let mut theirs_after_ours = Vec::new();
     for _ in 0..ROUNDS {
@@ -53,7 +61,10 @@ fn both_ways(name: &str, server: &Server, peer: &mut Peer, options: &LockOptions
         ours_after_theirs.push(since(told.recv_timeout(SOON * 4).unwrap(), peer.number(&answer)));
         thread.join().unwrap();
     }
-    for (way, mut took) in [("theirs after our unlock", theirs_after_ours), ("ours after their unlock", ours_after_theirs)] {
+    for (way, mut took) in [
+        ("theirs after our unlock", theirs_after_ours),
+        ("ours after their unlock", ours_after_theirs),
+    ] {
         took.sort();
         let (least, median, most) = (took[0], took[ROUNDS / 2], took[ROUNDS - 1]);
         eprintln!("{name}: {way}: {least:?} at least, {median:?} in the middle, {most:?} at most");
@@ -63,7 +74,9 @@ fn both_ways(name: &str, server: &Server, peer: &mut Peer, options: &LockOptions
 /// What it took. Nobody may have the lock before it was given back, and nobody much later.
 #[track_caller]
 fn since(acquired: u64, released: u64) -> Duration {
-    let took = Duration::from_nanos(acquired.checked_sub(released).expect("acquired before it was released"));
+    let took = Duration::from_nanos(
+        acquired.checked_sub(released).expect("acquired before it was released"),
+    );
     assert!(took < PROMPT, "{took:?}");
     took
 }
@@ -72,10 +85,18 @@ fn since(acquired: u64, released: u64) -> Duration {
 fn redisson_wakes_us_and_is_woken_by_us() {
     let server = Server::start();
     let Some([mut peer]) = start([("redisson", server.url())]) else { return };
-    // Each refusal tells the rest of the lease. Both sides are refused, subscribe, and are refused once more: from then on only a message wakes
-    // them. Unlocked before that, the lock would be found free by asking, and nothing shown about messages.
+    // Each refusal tells the rest of the lease. Both sides are refused, subscribe, and are refused
+    // once more: from then on only a message wakes them. Unlocked before that, the lock would be
+    // found free by asking, and nothing shown about messages.
     let refused = || server.command_count("pttl");
-    both_ways("Redisson", &server, &mut peer, &redisson().retry(Retry::fixed(SOON * 3)), refused, 2);
+    both_ways(
+        "Redisson",
+        &server,
+        &mut peer,
+        &redisson().retry(Retry::fixed(SOON * 3)),
+        refused,
+        2,
+    );
 }
 
 /// Those that poll: whoever waits has asked at least three times.
@@ -96,7 +117,9 @@ fn jedis_has_the_lock_soon_after_us_and_we_after_it() {
 #[test]
 fn redis_py_and_redsync_have_the_lock_soon_after_us_and_we_after_them() {
     let server = Server::start();
-    let Some(peers) = start([("redis-py", server.url()), ("redsync", server.url())]) else { return };
+    let Some(peers) = start([("redis-py", server.url()), ("redsync", server.url())]) else {
+        return;
+    };
     for (peer, name) in peers.into_iter().zip(["redis-py", "redsync"]) {
         poll(name, &server, &mut peer.with(&["sleep 20"]), &plain());
     }

@@ -12,7 +12,8 @@ use crate::support::{Fault, Mode, Proxy, Rule, Server, within};
 fn through_proxy() -> (Server, Proxy, Client) {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).max_outage(ms(800)).build().unwrap();
+    let client =
+        Client::builder(&proxy.url()).command_timeout(ms(300)).max_outage(ms(800)).build().unwrap();
     (server, proxy, client)
 }
 
@@ -26,7 +27,10 @@ fn a_server_that_is_down_is_an_error_and_no_refusal() {
         assert_eq!(error.lock_name(), Some("both"));
         assert!(within(..SOON, || limiter.acquire(Duration::ZERO).unwrap_err()).is_unavailable());
         assert!(within(ms(500)..SOON, || limiter.acquire(ms(500)).unwrap_err()).is_unavailable());
-        assert!(within(ms(800)..SOON, || limiter.acquire(Duration::MAX).unwrap_err()).is_unavailable(), "after max_outage");
+        assert!(
+            within(ms(800)..SOON, || limiter.acquire(Duration::MAX).unwrap_err()).is_unavailable(),
+            "after max_outage"
+        );
     }
 }
 
@@ -117,7 +121,11 @@ fn a_connection_that_ends_makes_the_limit_stricter_at_worst() {
     assert!(limiter.check().unwrap().allowed);
     proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
     let decision = limiter.check().unwrap();
-    assert_eq!((decision.allowed, decision.remaining), (true, 0), "put again once, and counted twice");
+    assert_eq!(
+        (decision.allowed, decision.remaining),
+        (true, 0),
+        "put again once, and counted twice"
+    );
     assert_eq!(get(&server, "ip").as_deref(), Some("3"));
 }
 
@@ -148,7 +156,8 @@ fn a_reply_that_makes_no_sense_is_no_permit() {
     ] {
         proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(reply.into())).next(1));
         assert_eq!(limiter.check().unwrap_err().kind(), ErrorKind::Server, "{reply:?}");
-        // Over another connection, perhaps: the first thing that one hears should make sense, or the server counts as down.
+        // Over another connection, perhaps: the first thing that one hears should make sense, or
+        // the server counts as down.
         assert!(limiter.check().unwrap().allowed);
     }
 }

@@ -1,4 +1,5 @@
-//! The fixed window: what it lets through, when it ends, and the counter that it shares with older code.
+//! The fixed window: what it lets through, when it ends, and the counter that it shares with older
+//! code.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,10 @@ fn the_count_passes_and_no_more() {
         let limiter = client.rate_limiter("ip:127.0.0.1", 3, LONG);
         for left in [2, 1, 0] {
             let decision = limiter.check().unwrap();
-            assert_eq!((decision.allowed, decision.remaining, decision.retry_after), (true, left, Duration::ZERO));
+            assert_eq!(
+                (decision.allowed, decision.remaining, decision.retry_after),
+                (true, left, Duration::ZERO)
+            );
         }
         for _ in 0..5 {
             let decision = limiter.check().unwrap();
@@ -84,7 +88,10 @@ fn retry_after_is_exact_to_the_millisecond() {
         let told = limiter.check().unwrap().retry_after;
         let after = rest();
         // The key lives through the whole millisecond in which its TTL is 0.
-        assert!((ms(0)..=LONG).contains(&told) && (after..=before + 1).contains(&told.as_millis()), "{after} {told:?} {before}");
+        assert!(
+            (ms(0)..=LONG).contains(&told) && (after..=before + 1).contains(&told.as_millis()),
+            "{after} {told:?} {before}"
+        );
     }
 }
 
@@ -105,7 +112,8 @@ fn a_check_is_one_script_and_one_round_trip() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();
-    for limiter in [client.rate_limiter("ip", 3, LONG), client.rate_limiter("ip", 3, LONG).smooth()] {
+    for limiter in [client.rate_limiter("ip", 3, LONG), client.rate_limiter("ip", 3, LONG).smooth()]
+    {
         // Connects, and lets the server know the script.
         assert!(limiter.check().unwrap().allowed);
         let scripts = server.command_count("evalsha");
@@ -113,7 +121,8 @@ fn a_check_is_one_script_and_one_round_trip() {
             assert_eq!(limiter.check().unwrap().allowed, call <= 3);
         }
         assert_eq!(server.command_count("evalsha") - scripts, 10);
-        // Every other check needs a second command, to tell its reply from the one before. Both are under way before the first reply is back.
+        // Every other check needs a second command, to tell its reply from the one before. Both are
+        // under way before the first reply is back.
         let before = proxy.requests();
         let _ = limiter.check().unwrap();
         if proxy.requests() == before + 2 {
@@ -153,7 +162,11 @@ fn ip_limit_of_the_old_code_shares_the_limit() {
         let mut passed = 0;
         for call in 0..20 {
             let ours = (call % 2 == 0) == ours_first;
-            passed += u32::from(if ours { limiter.check().unwrap().allowed } else { ip_limit(&mut jedis, "ip:a", 60, 4) });
+            passed += u32::from(if ours {
+                limiter.check().unwrap().allowed
+            } else {
+                ip_limit(&mut jedis, "ip:a", 60, 4)
+            });
         }
         assert_eq!(passed, 4);
         // It counts what it refuses, which we must stand; nobody makes the window longer.
@@ -169,13 +182,21 @@ fn ip_limit_of_the_old_code_shares_the_limit() {
 fn a_counter_without_ttl_is_healed() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(60_000));
-    // What is left when the old code dies between INCR and EXPIRE; and when it went on counting afterwards.
+    // What is left when the old code dies between INCR and EXPIRE; and when it went on counting
+    // afterwards.
     for (left, allowed) in [("1", true), ("3", false), ("99", false)] {
         run(&server, &["SET", "ip", left]);
         let decision = limiter.check().unwrap();
         assert_eq!(decision.allowed, allowed);
-        assert!(allowed || (ms(50_000)..=ms(60_000)).contains(&decision.retry_after), "{decision:?}");
-        assert!((50_000..=60_000).contains(&pttl(&server, "ip")), "{left}: {}", pttl(&server, "ip"));
+        assert!(
+            allowed || (ms(50_000)..=ms(60_000)).contains(&decision.retry_after),
+            "{decision:?}"
+        );
+        assert!(
+            (50_000..=60_000).contains(&pttl(&server, "ip")),
+            "{left}: {}",
+            pttl(&server, "ip")
+        );
     }
     let limiter = open(&server).rate_limiter("ip", 3, ms(50));
     run(&server, &["SET", "ip", "99"]);
@@ -186,7 +207,8 @@ fn a_counter_without_ttl_is_healed() {
 fn a_ttl_beyond_the_window_is_shortened_to_it() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(1000));
-    // What the server's clock leaves when it is set back by an hour, or somebody's EXPIRE with another time.
+    // What the server's clock leaves when it is set back by an hour, or somebody's EXPIRE with
+    // another time.
     for (counted, allowed) in [("1", true), ("3", false), ("99", false)] {
         run(&server, &["SET", "ip", counted, "PX", "3600000"]);
         let decision = limiter.check().unwrap();
@@ -197,7 +219,11 @@ fn a_ttl_beyond_the_window_is_shortened_to_it() {
     let start = Instant::now();
     run(&server, &["SET", "ip", "99", "PX", "3600000"]);
     assert!(limiter.acquire(SOON).unwrap());
-    assert!(start.elapsed() >= ms(999), "a whole window, from when it was seen: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= ms(999),
+        "a whole window, from when it was seen: {:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -252,7 +278,10 @@ fn permits_are_taken_all_or_none() {
             assert_eq!((refused.allowed, refused.remaining), (false, 3));
             assert!(!refused.retry_after.is_zero());
             let looked = limiter.check_n(0).unwrap();
-            assert_eq!((looked.allowed, looked.remaining, looked.retry_after), (true, 3, Duration::ZERO));
+            assert_eq!(
+                (looked.allowed, looked.remaining, looked.retry_after),
+                (true, 3, Duration::ZERO)
+            );
             assert!(limiter.check_n(3).unwrap().allowed);
             assert!(limiter.check_n(0).unwrap().allowed, "a look is never refused");
         }

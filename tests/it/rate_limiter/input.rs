@@ -10,7 +10,11 @@ use crate::holds::forked;
 use crate::support::{Proxy, Server, in_own_process};
 
 fn errors(limiter: &RateLimiter) -> [Error; 3] {
-    [limiter.check().unwrap_err(), limiter.check_n(0).unwrap_err(), limiter.acquire(SOON).unwrap_err()]
+    [
+        limiter.check().unwrap_err(),
+        limiter.check_n(0).unwrap_err(),
+        limiter.acquire(SOON).unwrap_err(),
+    ]
 }
 
 #[test]
@@ -32,7 +36,10 @@ fn settings_that_cannot_work_are_refused_by_the_first_call() {
             for error in errors(&limiter).into_iter().chain(errors(&limiter.smooth())) {
                 assert!(error.is_invalid_input(), "{count} in {window:?}: {error}");
                 assert_eq!(error.lock_name(), Some(name));
-                assert!(error.to_string().starts_with(&format!("rate limiter {name:?}: ")), "{error}");
+                assert!(
+                    error.to_string().starts_with(&format!("rate limiter {name:?}: ")),
+                    "{error}"
+                );
             }
         }
     });
@@ -78,11 +85,24 @@ fn foreign_data_is_reported_and_left_alone() {
             assert!(error.is_wrong_type(), "{error}");
             assert_eq!(error.lock_name(), Some("both"));
         }
-        let kind: String = redis::cmd("TYPE").arg(limiter.key()).query(&mut server.connection()).unwrap();
+        let kind: String =
+            redis::cmd("TYPE").arg(limiter.key()).query(&mut server.connection()).unwrap();
         assert_eq!(kind, "list");
-        // A token, a deadline and a fraction; what INCR or Lua could not count on; and the other form's state.
-        let foreign =
-            ["d9b2d63d-a233-4123-847a-7090be1f8a1c", "", " 1", "1.5", "0x10", "007", "-0", "9223372036854775807", "nan 12", "-1 12", "1 x"];
+        // A token, a deadline and a fraction; what INCR or Lua could not count on; and the other
+        // form's state.
+        let foreign = [
+            "d9b2d63d-a233-4123-847a-7090be1f8a1c",
+            "",
+            " 1",
+            "1.5",
+            "0x10",
+            "007",
+            "-0",
+            "9223372036854775807",
+            "nan 12",
+            "-1 12",
+            "1 x",
+        ];
         for value in foreign {
             run(&server, &["SET", limiter.key(), value]);
             for error in errors(&limiter) {
@@ -114,21 +134,25 @@ fn debug_shows_what_was_asked_for() {
 
 #[test]
 fn a_forked_child_is_told_so_before_it_waits_for_anything() {
-    in_own_process("rate_limiter::input::a_forked_child_is_told_so_before_it_waits_for_anything", || {
-        let client = Client::open("memory://").unwrap();
-        let limiters = super::both(&client, 1, ms(1));
-        // What these lock the child may have as a copy that is locked for ever.
-        for limiter in limiters.clone() {
-            thread::spawn(move || while limiter.acquire(SOON).is_ok() {});
-        }
-        for _ in 0..5 {
-            forked(|| {
-                for (step, limiter) in (1..).zip(&limiters) {
-                    let errors = [limiter.acquire(SOON).unwrap_err(), limiter.check().unwrap_err()];
-                    errors.iter().all(Error::is_unsupported).then_some(()).ok_or(step)?;
-                }
-                Ok(())
-            });
-        }
-    });
+    in_own_process(
+        "rate_limiter::input::a_forked_child_is_told_so_before_it_waits_for_anything",
+        || {
+            let client = Client::open("memory://").unwrap();
+            let limiters = super::both(&client, 1, ms(1));
+            // What these lock the child may have as a copy that is locked for ever.
+            for limiter in limiters.clone() {
+                thread::spawn(move || while limiter.acquire(SOON).is_ok() {});
+            }
+            for _ in 0..5 {
+                forked(|| {
+                    for (step, limiter) in (1..).zip(&limiters) {
+                        let errors =
+                            [limiter.acquire(SOON).unwrap_err(), limiter.check().unwrap_err()];
+                        errors.iter().all(Error::is_unsupported).then_some(()).ok_or(step)?;
+                    }
+                    Ok(())
+                });
+            }
+        },
+    );
 }

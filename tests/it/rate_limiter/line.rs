@@ -1,4 +1,5 @@
-//! `acquire` of the fixed window: the threads of a client stand in line, and only as many ask as there is room for.
+//! `acquire` of the fixed window: the threads of a client stand in line, and only as many ask as
+//! there is room for.
 
 use std::thread;
 use std::time::Duration;
@@ -31,7 +32,11 @@ fn whoever_cannot_be_served_in_time_is_told_at_once_also_behind_others() {
         for timeout in [Duration::ZERO, ms(1), LONG / 2] {
             assert!(!within(..SOON, || limiter.acquire(timeout).unwrap()));
         }
-        assert_eq!(server.command_count("evalsha"), scripts + 4, "by the server, and not by what another was told");
+        assert_eq!(
+            server.command_count("evalsha"),
+            scripts + 4,
+            "by the server, and not by what another was told"
+        );
         assert!(!first.is_finished());
         client.close(SOON).unwrap();
         assert!(first.join().unwrap().is_unavailable());
@@ -45,8 +50,11 @@ fn a_timeout_in_the_line_ends_with_a_question_of_its_own() {
         assert!(limiter.check().unwrap().allowed);
         thread::scope(|scope| {
             // One permit comes back in their time.
-            let waiters: Vec<_> = (0..4).map(|_| scope.spawn(|| within(..SOON, || limiter.acquire(ms(600)).unwrap()))).collect();
-            let taken = waiters.into_iter().map(|waiter| u32::from(waiter.join().unwrap())).sum::<u32>();
+            let waiters: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| within(..SOON, || limiter.acquire(ms(600)).unwrap())))
+                .collect();
+            let taken =
+                waiters.into_iter().map(|waiter| u32::from(waiter.join().unwrap())).sum::<u32>();
             assert!((1..=2).contains(&taken), "{taken}");
         });
     });
@@ -56,13 +64,19 @@ fn a_timeout_in_the_line_ends_with_a_question_of_its_own() {
 fn an_outage_ends_all_waits_of_the_line_and_not_one_after_the_other() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).max_outage(ms(1000)).build().unwrap();
+    let client = Client::builder(&proxy.url())
+        .command_timeout(ms(300))
+        .max_outage(ms(1000))
+        .build()
+        .unwrap();
     let limiter = client.rate_limiter("ip", 1, ms(500));
     assert!(limiter.check().unwrap().allowed);
     within(..SOON, || {
         thread::scope(|scope| {
             let scripts = server.command_count("evalsha");
-            let waiters: Vec<_> = (0..20).map(|_| scope.spawn(|| while limiter.acquire(Duration::MAX).unwrap_or(false) {})).collect();
+            let waiters: Vec<_> = (0..20)
+                .map(|_| scope.spawn(|| while limiter.acquire(Duration::MAX).unwrap_or(false) {}))
+                .collect();
             // Each has been refused once, and now they stand in line.
             eventually(SOON, || server.command_count("evalsha") >= scripts + 20);
             proxy.set_mode(Mode::Refuse);
@@ -78,7 +92,9 @@ fn closing_ends_all_waits_of_the_line() {
         let limiter = client.rate_limiter("ip", 1, LONG);
         assert!(limiter.check().unwrap().allowed);
         thread::scope(|scope| {
-            let waiters: Vec<_> = (0..5).map(|_| scope.spawn(|| limiter.acquire(Duration::MAX).unwrap_err())).collect();
+            let waiters: Vec<_> = (0..5)
+                .map(|_| scope.spawn(|| limiter.acquire(Duration::MAX).unwrap_err()))
+                .collect();
             client.close(SOON).unwrap();
             for waiter in waiters {
                 assert!(within(..SOON, || waiter.join().unwrap()).is_unavailable());

@@ -1,11 +1,15 @@
-//! `acquire` of the smooth form: one question, and the permit that comes next is promised, in order.
+//! `acquire` of the smooth form: one question, and the permit that comes next is promised, in
+//! order.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::Client;
 
-use super::{CloseAtEnd, LONG, SOON, everywhere, get, in_memory, ms, open, pttl, questions_per_permit, run, take_all};
+use super::{
+    CloseAtEnd, LONG, SOON, everywhere, get, in_memory, ms, open, pttl, questions_per_permit, run,
+    take_all,
+};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 /// Of the server: seconds, and microseconds.
@@ -21,7 +25,11 @@ fn fifty_threads_ask_once_for_each_permit() {
     let questions = questions_per_permit(&server, &limiter, 4);
     // A little more where an answer does not come in time, on a busy machine.
     assert!((1.0..1.2).contains(&questions), "{questions} questions for each permit");
-    assert!(start.elapsed() >= ms(1900), "200 permits of which 10 are there and 100 a second come back: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= ms(1900),
+        "200 permits of which 10 are there and 100 a second come back: {:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -40,7 +48,10 @@ fn permits_go_out_in_the_order_of_asking_and_checks_come_after_them() {
         }
         for (before, waiter) in waiters.into_iter().enumerate() {
             clock.advance(ms(999));
-            assert!(!waiter.is_finished() && !limiter.check().unwrap().allowed, "{before}: not yet");
+            assert!(
+                !waiter.is_finished() && !limiter.check().unwrap().allowed,
+                "{before}: not yet"
+            );
             clock.advance(ms(1));
             assert!(within(..SOON, || waiter.join().unwrap()));
         }
@@ -113,14 +124,17 @@ fn a_promise_whose_answer_was_lost_is_not_given_back() {
 #[test]
 fn closing_ends_the_sleep_and_the_permit_stays_taken() {
     let server = Server::start();
-    let [closed, other] = [open(&server), open(&server)].map(|client| (client.rate_limiter("ip", 1, LONG).smooth(), client));
+    let [closed, other] = [open(&server), open(&server)]
+        .map(|client| (client.rate_limiter("ip", 1, LONG).smooth(), client));
     assert!(other.0.check().unwrap().allowed);
     let scripts = server.command_count("evalsha");
     thread::scope(|scope| {
         let _closing = CloseAtEnd(&closed.1);
         let waiter = scope.spawn(|| closed.0.acquire(Duration::MAX).unwrap_err());
         // The script is new to this client, not to the server.
-        eventually(SOON, || server.command_count("evalsha") > scripts && other.0.check().unwrap().retry_after > LONG);
+        eventually(SOON, || {
+            server.command_count("evalsha") > scripts && other.0.check().unwrap().retry_after > LONG
+        });
         closed.1.close(SOON).unwrap();
         assert!(within(..SOON, || waiter.join().unwrap()).is_unavailable());
     });
@@ -139,7 +153,9 @@ fn the_state_lives_as_long_as_its_promises() {
             let waiter = limiter.clone();
             scope.spawn(move || waiter.acquire(LONG * 60).unwrap_err());
             let life = 60_000 * promised;
-            eventually(SOON, || pttl(&server, limiter.key()) > life && pttl(&server, limiter.key()) <= life + 60_000);
+            eventually(SOON, || {
+                pttl(&server, limiter.key()) > life && pttl(&server, limiter.key()) <= life + 60_000
+            });
         }
         client.close(SOON).unwrap();
     });
@@ -157,7 +173,11 @@ fn a_clock_that_is_set_back_forgets_no_promise() {
     let refused = limiter.check().unwrap();
     assert!(!refused.allowed && refused.retry_after == ms(300), "{refused:?}");
     assert!(limiter.acquire(SOON).unwrap());
-    assert!((ms(300)..SOON).contains(&start.elapsed()), "after the two, and not in an hour: {:?}", start.elapsed());
+    assert!(
+        (ms(300)..SOON).contains(&start.elapsed()),
+        "after the two, and not in an hour: {:?}",
+        start.elapsed()
+    );
     assert!(pttl(&server, limiter.key()) <= 600);
 }
 
@@ -169,15 +189,21 @@ fn a_hundred_years_are_without_limit() {
         thread::scope(|scope| {
             let _closing = CloseAtEnd(client);
             let waiter = scope.spawn(|| limiter.acquire(Duration::MAX).unwrap_err());
-            eventually(SOON, || (199 * YEAR..=200 * YEAR).contains(&limiter.check().unwrap().retry_after));
-            assert!(!within(..SOON, || limiter.acquire(Duration::MAX).unwrap()), "two hundred years");
+            eventually(SOON, || {
+                (199 * YEAR..=200 * YEAR).contains(&limiter.check().unwrap().retry_after)
+            });
+            assert!(
+                !within(..SOON, || limiter.acquire(Duration::MAX).unwrap()),
+                "two hundred years"
+            );
             client.close(SOON).unwrap();
             assert!(waiter.join().unwrap().is_unavailable());
         });
     });
 }
 
-/// The script itself, asked by callers who wait for so long: in no stretch of time more permits come due than were there at first and came back meanwhile.
+/// The script itself, asked by callers who wait for so long: in no stretch of time more permits
+/// come due than were there at first and came back meanwhile.
 #[test]
 fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
     const SCRIPT: &str = include_str!("../../../src/store/lua/limit_smooth.lua");
@@ -190,10 +216,21 @@ fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
     let mut due: Vec<(u64, u64, u64)> = Vec::new();
     let mut promised = 0;
     for call in 0..1500_u64 {
-        let (wanted, patience) = (1 + call * 7 % 3, [0, 1_000, 20_000, 300_000][(call * 5 % 4) as usize]);
+        let (wanted, patience) =
+            (1 + call * 7 % 3, [0, 1_000, 20_000, 300_000][(call * 5 % 4) as usize]);
         let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("EVAL").arg(SCRIPT).arg(1).arg("ip").arg(COUNT).arg(WINDOW).arg(wanted).arg(patience).cmd("TIME");
-        let (before, (taken, _, wait), after): (Time, (u64, u64, u64), Time) = pipe.query(&mut connection).unwrap();
+        pipe.cmd("TIME")
+            .cmd("EVAL")
+            .arg(SCRIPT)
+            .arg(1)
+            .arg("ip")
+            .arg(COUNT)
+            .arg(WINDOW)
+            .arg(wanted)
+            .arg(patience)
+            .cmd("TIME");
+        let (before, (taken, _, wait), after): (Time, (u64, u64, u64), Time) =
+            pipe.query(&mut connection).unwrap();
         if taken == 1 {
             assert!(wait <= patience, "{wait} of {patience}");
             due.push((micros(before) + wait, micros(after) + wait, wanted));

@@ -36,7 +36,10 @@ fn assert_never_too_many(passed: &[Passed], count: u64, window: Duration) {
             sum += permits;
             let time = answered.saturating_sub(*asked);
             let most = count as f64 * (1.0 + time.as_secs_f64() / window.as_secs_f64());
-            assert!(sum as f64 <= most + 1e-6, "{sum} passed in {time:?}, with {count} in {window:?}");
+            assert!(
+                sum as f64 <= most + 1e-6,
+                "{sum} passed in {time:?}, with {count} in {window:?}"
+            );
         }
     }
 }
@@ -67,7 +70,11 @@ fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
                     clock.advance(short);
                     assert!(!limiter.check_n(wanted).unwrap().allowed);
                     clock.advance(decision.retry_after - short + Duration::from_nanos(1));
-                    assert!(limiter.check_n(wanted).unwrap().allowed, "seed {seed}: not even after {:?}", decision.retry_after);
+                    assert!(
+                        limiter.check_n(wanted).unwrap().allowed,
+                        "seed {seed}: not even after {:?}",
+                        decision.retry_after
+                    );
                     let now = clock.now() - start;
                     passed.push((now, now, wanted));
                     total += wanted;
@@ -131,7 +138,8 @@ fn there_is_no_double_burst() {
 fn there_is_no_double_burst_on_the_server() {
     let server = Server::start();
     let client = open(&server);
-    // Whether more passed around the end of a window than were there and came back. On a busy machine the end may be missed.
+    // Whether more passed around the end of a window than were there and came back. On a busy
+    // machine the end may be missed.
     let around_the_end = |limiter: RateLimiter| {
         assert!(limiter.check().unwrap().allowed);
         thread::sleep(ms(250));
@@ -181,7 +189,10 @@ fn its_state_is_one_key_that_ends_when_nothing_is_in_use() {
     let limiter = open(&server).rate_limiter("ip", 4, ms(2000)).smooth();
     for taken in 1..=4 {
         let _ = limiter.check().unwrap();
-        assert!((1..=500 * taken).contains(&pttl(&server, limiter.key())), "a permit is in use for 500 ms");
+        assert!(
+            (1..=500 * taken).contains(&pttl(&server, limiter.key())),
+            "a permit is in use for 500 ms"
+        );
     }
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     assert_eq!(keys, [limiter.key()]);
@@ -211,7 +222,10 @@ fn a_clock_that_is_set_back_does_not_stop_the_limit() {
     let refused = limiter.check().unwrap();
     assert!(!refused.allowed && refused.retry_after <= ms(100), "{refused:?}");
     let state = get(&server, limiter.key()).unwrap();
-    assert!(state.starts_with(&format!("{level} {}", seconds / 1000)), "counted from now on, and with all digits: {state}");
+    assert!(
+        state.starts_with(&format!("{level} {}", seconds / 1000)),
+        "counted from now on, and with all digits: {state}"
+    );
     assert!(pttl(&server, limiter.key()) <= 300);
     thread::sleep(refused.retry_after);
     assert!(limiter.check().unwrap().allowed);
@@ -231,8 +245,11 @@ fn a_smaller_count_waits_for_no_permits_that_it_does_not_have() {
 
 #[test]
 fn a_limit_gives_nobody_room_that_another_count_or_window_has_used() {
-    // What the first takes at once, and what the second, which waits for it, may make the first forget.
-    for (first, second, comes_back) in [((1000, LONG), (3, LONG), LONG / 3), ((100, LONG), (1, LONG / 10), LONG)] {
+    // What the first takes at once, and what the second, which waits for it, may make the first
+    // forget.
+    for (first, second, comes_back) in
+        [((1000, LONG), (3, LONG), LONG / 3), ((100, LONG), (1, LONG / 10), LONG)]
+    {
         let (client, clock) = in_memory();
         let limiter = |(count, window)| client.rate_limiter("ip", count, window).smooth();
         let (first, second) = (limiter(first), limiter(second));

@@ -32,9 +32,17 @@ fn eight_threads_together_get_the_count() {
     for smooth in [false, true] {
         let server = Server::start();
         let client = open(&server);
-        assert_eq!(passed_of_eight_threads(|| client.clone(), smooth), 100, "one client, smooth: {smooth}");
+        assert_eq!(
+            passed_of_eight_threads(|| client.clone(), smooth),
+            100,
+            "one client, smooth: {smooth}"
+        );
         let memory = Client::open("memory://").unwrap();
-        assert_eq!(passed_of_eight_threads(|| memory.clone(), smooth), 100, "memory, smooth: {smooth}");
+        assert_eq!(
+            passed_of_eight_threads(|| memory.clone(), smooth),
+            100,
+            "memory, smooth: {smooth}"
+        );
     }
 }
 
@@ -45,7 +53,11 @@ fn eight_clients_together_get_the_count() {
         assert_eq!(passed_of_eight_threads(|| open(&server), smooth), 100, "smooth: {smooth}");
         let name = format!("memory://together-{smooth}");
         let _kept = Client::open(&name).unwrap();
-        assert_eq!(passed_of_eight_threads(|| Client::open(&name).unwrap(), smooth), 100, "memory, smooth: {smooth}");
+        assert_eq!(
+            passed_of_eight_threads(|| Client::open(&name).unwrap(), smooth),
+            100,
+            "memory, smooth: {smooth}"
+        );
     }
 }
 

@@ -40,7 +40,10 @@ fn acquire_waits_where_room_comes_just_in_time_and_not_where_it_comes_too_late()
     let (client, clock) = in_memory();
     for limiter in both(&client, 1, ms(1000)) {
         assert!(limiter.check().unwrap().allowed);
-        assert!(!limiter.acquire(ms(1000) - Duration::from_nanos(1)).unwrap(), "nobody moves the clock: it did not wait");
+        assert!(
+            !limiter.acquire(ms(1000) - Duration::from_nanos(1)).unwrap(),
+            "nobody moves the clock: it did not wait"
+        );
         thread::scope(|scope| {
             let waiter = scope.spawn(|| limiter.acquire(ms(1000)).unwrap());
             // Whether it asks before or after, there is room by its deadline at the latest.
@@ -63,7 +66,11 @@ fn acquire_sleeps_until_there_is_room() {
         assert!(limiter.check().unwrap().allowed);
         let requests = proxy.requests();
         assert!(limiter.acquire(SOON).unwrap());
-        assert!((1..=4).contains(&(proxy.requests() - requests)), "{} questions in 300 ms", proxy.requests() - requests);
+        assert!(
+            (1..=4).contains(&(proxy.requests() - requests)),
+            "{} questions in 300 ms",
+            proxy.requests() - requests
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! One thread of a Redisson client, in its own words on the wire; written from a description of what it sends.
+//! One thread of a Redisson client, in its own words on the wire; written from a description of
+//! what it sends.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -41,18 +42,29 @@ const RELEASE: &str = "
 
 impl Java {
     pub fn new(server: &Server, thread: u64) -> Java {
-        Java { owner: format!("5b0f9f9c-7a3c-4c4e-8f4d-{thread:012x}:{thread}"), thread, connection: server.connection(), unlocks: 0 }
+        Java {
+            owner: format!("5b0f9f9c-7a3c-4c4e-8f4d-{thread:012x}:{thread}"),
+            thread,
+            connection: server.connection(),
+            unlocks: 0,
+        }
     }
 
     /// `None`: acquired. Else the rest of the lease in the way.
     pub fn acquire(&mut self, name: &str, lease_ms: u64) -> Option<i64> {
-        Script::new(ACQUIRE).key(name).arg(lease_ms).arg(&self.owner).invoke(&mut self.connection).unwrap()
+        Script::new(ACQUIRE)
+            .key(name)
+            .arg(lease_ms)
+            .arg(&self.owner)
+            .invoke(&mut self.connection)
+            .unwrap()
     }
 
     /// `None`: not its own. `Some(0)`: still held. `Some(1)`: released.
     pub fn release(&mut self, name: &str, lease_ms: u64) -> Option<i64> {
         self.unlocks += 1;
-        let latch = format!("redisson_unlock_latch:{{{name}}}:{:024x}{:08x}", self.thread, self.unlocks);
+        let latch =
+            format!("redisson_unlock_latch:{{{name}}}:{:024x}{:08x}", self.thread, self.unlocks);
         let script = Script::new(RELEASE);
         let mut script = script.key(name);
         script.key(format!("redisson_lock__channel:{{{name}}}")).key(&latch);
@@ -81,7 +93,10 @@ impl Listener {
             ready.send(()).unwrap();
             // Until the server is gone, or nobody wants to know any more.
             while let Ok(message) = subscription.get_message() {
-                if tell.send((message.get_channel_name().to_owned(), message.get_payload().unwrap())).is_err() {
+                if tell
+                    .send((message.get_channel_name().to_owned(), message.get_payload().unwrap()))
+                    .is_err()
+                {
                     break;
                 }
             }

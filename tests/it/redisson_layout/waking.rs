@@ -1,4 +1,5 @@
-//! Waiters are woken by what is published in the lock's channel, also by others, and only as long as they wait.
+//! Waiters are woken by what is published in the lock's channel, also by others, and only as long
+//! as they wait.
 
 use super::*;
 
@@ -113,7 +114,11 @@ fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     let proxy = Proxy::start(server.port());
     let client = client(&proxy.url());
     let mut java = held_by_java(&server, &["a"]);
-    let held = proxy.add(Rule::on("SUBSCRIBE", Fault::HoldRequest).when(|command| command[1].starts_with(b"redisson")).next(1));
+    let held = proxy.add(
+        Rule::on("SUBSCRIBE", Fault::HoldRequest)
+            .when(|command| command[1].starts_with(b"redisson"))
+            .next(1),
+    );
     let waiter = Waiter::start(&client.lock_with("a", patient()).unwrap());
     let held = held.wait_held(SOON);
     assert_eq!(java.release("a", 60_000), Some(1));
@@ -123,7 +128,8 @@ fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     waiter.end();
 }
 
-/// The second wait finds the channel standing: what was published since its refusal was read before it waited.
+/// The second wait finds the channel standing: what was published since its refusal was read before
+/// it waited.
 #[test]
 fn a_release_between_the_refusal_and_the_wait_is_not_missed() {
     let server = Server::start();
@@ -236,7 +242,10 @@ fn losing_the_subscription_costs_at_most_one_pause() {
     let server = Server::start();
     let client = client(&server.url());
     let mut java = held_by_java(&server, &["a", "b"]);
-    let (usual, waits) = (Waiter::start(&client.lock("a")), Waiter::start(&client.lock_with("b", patient()).unwrap()));
+    let (usual, waits) = (
+        Waiter::start(&client.lock("a")),
+        Waiter::start(&client.lock_with("b", patient()).unwrap()),
+    );
     ["a", "b"].iter().for_each(|name| wait_until_heard(&server, name));
     assert_eq!(ask::<u64>(&server, &["CLIENT", "KILL", "TYPE", "pubsub"]), 1);
     let released = Instant::now();

@@ -1,4 +1,5 @@
-//! A lease that is held comes back to nodes that lost it, or never had it, and never after it was given up.
+//! A lease that is held comes back to nodes that lost it, or never had it, and never after it was
+//! given up.
 
 use std::sync::mpsc;
 use std::thread;
@@ -89,7 +90,8 @@ fn a_lease_is_given_up_while_it_is_extended() {
     let lock = client.lock_with("a", LockOptions::new().lease(SHORT * 3)).unwrap();
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 4);
-    // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others confirm the extend, and then carry out the unlock.
+    // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others
+    //    confirm the extend, and then carry out the unlock.
     nodes.set(0..4, Mood::Paused);
     nodes.set([4], Mood::Fine);
     eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("extend").is_empty()));

@@ -24,7 +24,9 @@ fn renewal_extends_everywhere() {
     let lock = client.lock_with("a", short()).unwrap();
     lock.lock().unwrap();
     let since = Instant::now();
-    eventually(SOON, || since.elapsed() > SHORT * 2 && nodes.nodes.iter().all(|node| node.asked("extend").len() > 2));
+    eventually(SOON, || {
+        since.elapsed() > SHORT * 2 && nodes.nodes.iter().all(|node| node.asked("extend").len() > 2)
+    });
     assert!(lock.is_valid());
     assert_eq!(nodes.holding("a"), [0, 1, 2, 3, 4]);
     lock.unlock().unwrap();
@@ -47,8 +49,11 @@ fn renewal_does_not_wait_for_silent_nodes() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("b".into()), Token::new("t"));
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
-    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30), settles: false };
-    let answers = within(..Duration::from_secs(1), || store.extend(&[extend], Within::until(Instant::now() + SOON)));
+    let extend =
+        Extend { key: &key, token: &token, lease: Duration::from_secs(30), settles: false };
+    let answers = within(..Duration::from_secs(1), || {
+        store.extend(&[extend], Within::until(Instant::now() + SOON))
+    });
     assert!(matches!(answers[..], [Ok(true)]));
 }
 
@@ -107,7 +112,11 @@ fn guards_and_further_holds_are_those_of_any_lock() {
     lock.lock().unwrap();
     assert_eq!((lock.hold_count(), nodes.nodes[0].asked("acquire").len()), (2, asked));
     let other = nodes.client();
-    assert!(thread::spawn(move || other.lock("a").try_guard(Duration::ZERO).unwrap().is_none()).join().unwrap());
+    assert!(
+        thread::spawn(move || other.lock("a").try_guard(Duration::ZERO).unwrap().is_none())
+            .join()
+            .unwrap()
+    );
     lock.unlock().unwrap();
     guard.extend(Duration::from_secs(60)).unwrap();
     assert!(guard.remaining() > Duration::from_secs(50));
@@ -127,17 +136,25 @@ fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
     let soon = || Instant::now() + Duration::from_millis(500);
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
-    let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs), settles: false };
+    let to = |secs| Extend {
+        key: &key,
+        token: &token,
+        lease: Duration::from_secs(secs),
+        settles: false,
+    };
     nodes.set([4], Mood::Mute);
     assert!(store.end_in(&to(5), End::Exactly, soon()).unwrap());
     eventually(SOON, || !nodes.nodes[4].asked("end_in").is_empty());
     nodes.set([0, 1], Mood::Down);
     nodes.set([4], Mood::Fine);
-    // Two votes of nodes that are certain, and one of a node that a late command may still make forget the lease in 5 s.
+    // Two votes of nodes that are certain, and one of a node that a late command may still make
+    // forget the lease in 5 s.
     assert!(within(..SOON, || store.extend(&[to(30)], Within::until(soon()))).remove(0).is_err());
     nodes.set([1], Mood::Fine);
     // On a loaded machine one deadline may be too short.
-    eventually(SOON, || matches!(store.extend(&[to(30)], Within::until(soon())).remove(0), Ok(true)));
+    eventually(SOON, || {
+        matches!(store.extend(&[to(30)], Within::until(soon())).remove(0), Ok(true))
+    });
 }
 
 #[test]
@@ -148,9 +165,15 @@ fn a_shortening_is_sent_once() {
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
-    let to = |secs| Extend { key: &key, token: &token, lease: Duration::from_secs(secs), settles: false };
+    let to = |secs| Extend {
+        key: &key,
+        token: &token,
+        lease: Duration::from_secs(secs),
+        settles: false,
+    };
     nodes.set([3, 4], Mood::Stale);
-    // Nobody knows what becomes of it on the two; a repetition would be answered, while the first copy may yet end a lease that was made whole meanwhile.
+    // Nobody knows what becomes of it on the two; a repetition would be answered, while the first
+    // copy may yet end a lease that was made whole meanwhile.
     assert!(store.end_in(&to(5), End::Exactly, Instant::now() + SOON).unwrap());
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("end_in").len() == 1));
     // The lengthening after it may be repeated.

@@ -1,4 +1,5 @@
-//! What a node may hold is undone for as long as it takes, and nothing else is; and no held lease pays for it.
+//! What a node may hold is undone for as long as it takes, and nothing else is; and no held lease
+//! pays for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -113,7 +114,8 @@ fn withdrawals_in_bulk_need_a_majority_for_each() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let store = client.store(Layout::Plain).unwrap();
-    let names: Vec<_> = (0..300).map(|i| (Key::new(format!("{i}")), Token::new(format!("t{i}")))).collect();
+    let names: Vec<_> =
+        (0..300).map(|i| (Key::new(format!("{i}")), Token::new(format!("t{i}")))).collect();
     for (key, token) in &names[1..] {
         store.try_acquire(&ask(key, token, LEASE)).unwrap();
     }

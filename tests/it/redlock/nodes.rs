@@ -5,7 +5,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token, Withdraw, Within};
+use distlock::testing::{
+    Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token,
+    Withdraw, Within,
+};
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
 
 /// What a node does with a question.
@@ -21,7 +24,8 @@ pub enum Mood {
     Paused,
     /// Does what it is asked; its answer is lost.
     Mute,
-    /// Does the next thing that it is asked, and its answer is lost with a connection that turns out to be closed; then it is fine.
+    /// Does the next thing that it is asked, and its answer is lost with a connection that turns
+    /// out to be closed; then it is fine.
     Stale,
     /// Does what it is asked, this late, and answers.
     Late(Duration),
@@ -77,7 +81,8 @@ impl Node {
     ) -> Result<T, StoreError> {
         let failed = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
         let mood = self.mood.lock().unwrap();
-        // Under the lock: whoever sees that it was asked, and changes its mood, changes the next answer.
+        // Under the lock: whoever sees that it was asked, and changes its mood, changes the next
+        // answer.
         self.asked.lock().unwrap().push((kind, token.to_owned()));
         let mood = *self.changed.wait_while(mood, |mood| *mood == Mood::Paused).unwrap();
         match mood {
@@ -104,14 +109,26 @@ impl Node {
                 thread::sleep(late);
                 run()
             }
-            Mood::Foreign => Err(StoreError::not_sent(ErrorKind::WrongType, "foreign data").permanent()),
+            Mood::Foreign => {
+                Err(StoreError::not_sent(ErrorKind::WrongType, "foreign data").permanent())
+            }
         }
     }
 }
 
 pub fn ask<'a>(key: &'a Key, token: &'a Token, lease: Duration) -> Ask<'a> {
     let deadline = Instant::now() + Duration::from_secs(2);
-    Ask { key, token, attempt: 1, lease, fences: 0, place: None, contended: false, may_be_mine: true, deadline }
+    Ask {
+        key,
+        token,
+        attempt: 1,
+        lease,
+        fences: 0,
+        place: None,
+        contended: false,
+        may_be_mine: true,
+        deadline,
+    }
 }
 
 /// The store that the client gets to see.
@@ -132,16 +149,23 @@ impl LeaseStore for Asked {
     }
 
     fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        self.0.answer("end_in", lease.token.as_str(), deadline, || self.0.inner.end_in(lease, end, deadline))
+        self.0.answer("end_in", lease.token.as_str(), deadline, || {
+            self.0.inner.end_in(lease, end, deadline)
+        })
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        self.0.answer("release", what.token.as_str(), deadline, || self.0.inner.release(what, deadline))
+        self.0.answer("release", what.token.as_str(), deadline, || {
+            self.0.inner.release(what, deadline)
+        })
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        let one =
-            |what: &Withdraw<'_>| self.0.answer("release", what.token.as_str(), deadline, || self.0.inner.withdraw_one(*what, deadline));
+        let one = |what: &Withdraw<'_>| {
+            self.0.answer("release", what.token.as_str(), deadline, || {
+                self.0.inner.withdraw_one(*what, deadline)
+            })
+        };
         what.iter().map(one).collect()
     }
 
@@ -182,7 +206,12 @@ impl Nodes {
         let anchors: Vec<Client> = urls.iter().map(|url| Client::open(url).unwrap()).collect();
         let node = |anchor: &Client| {
             let inner = anchor.store(Layout::Plain).unwrap();
-            Arc::new(Node { inner, mood: Mutex::default(), changed: Condvar::new(), asked: Mutex::default() })
+            Arc::new(Node {
+                inner,
+                mood: Mutex::default(),
+                changed: Condvar::new(),
+                asked: Mutex::default(),
+            })
         };
         Self { nodes: anchors.iter().map(node).collect(), urls, _anchors: anchors }
     }
@@ -190,7 +219,9 @@ impl Nodes {
     /// A client's builder; the clients of these nodes meet the same moods.
     pub fn builder(&self) -> ClientBuilder {
         let nodes = self.nodes.clone();
-        let wrap = move |index: usize, _| Arc::new(Asked(Arc::clone(&nodes[index]))) as Arc<dyn LeaseStore>;
+        let wrap = move |index: usize, _| {
+            Arc::new(Asked(Arc::clone(&nodes[index]))) as Arc<dyn LeaseStore>
+        };
         Client::redlock_builder(&self.urls).wrap_nodes(wrap)
     }
 

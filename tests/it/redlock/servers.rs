@@ -34,8 +34,9 @@ fn a_frozen_server_costs_nothing_from_the_first_call_on() {
     servers[0].stop_process();
     let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
     let lock = client.lock("a");
-    // One round trip of 120 ms, be the others as many as they are; asked in turn they would take four, and the frozen one 2 s. Before the first call there is
-    // two more, by which a new connection is tried and its server named.
+    // One round trip of 120 ms, be the others as many as they are; asked in turn they would take
+    // four, and the frozen one 2 s. Before the first call there is two more, by which a new
+    // connection is tried and its server named.
     within(half * 2..half * 12, || lock.lock().unwrap());
     within(half * 2..half * 8, || lock.unlock().unwrap());
     for _ in 0..3 {
@@ -64,7 +65,10 @@ fn two_dead_servers_grant_and_three_do_not() {
     let error = within(..Duration::from_secs(2), || lock.try_lock(Duration::ZERO)).unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let causes = error.source().unwrap().to_string();
-    assert!(causes.contains("node 2: ") && causes.contains("node 5: ") && !causes.contains("127.0.0.1"), "{causes}");
+    assert!(
+        causes.contains("node 2: ") && causes.contains("node 5: ") && !causes.contains("127.0.0.1"),
+        "{causes}"
+    );
     eventually(SOON, || [0, 2].iter().all(|node| holder(&servers[*node], "a").is_none()));
     servers[1].restart();
     within(..SOON, || lock.lock().unwrap());
@@ -113,7 +117,8 @@ fn a_restart_of_every_server_in_turn_is_not_noticed() {
     lock.lock().unwrap();
     for server in &servers {
         server.restart();
-        // Until renewal has been through the new one, too: it is no part of the promise that two may be away at once beside a node that missed the lock.
+        // Until renewal has been through the new one, too: it is no part of the promise that two
+        // may be away at once beside a node that missed the lock.
         thread::sleep(Duration::from_millis(1200));
         assert!(lock.is_valid());
     }
@@ -131,7 +136,8 @@ fn processes_exclude_each_other_and_all_get_on() {
             for _ in 0..4 {
                 let (client, counter, holds) = (client.clone(), &counter, &holds);
                 scope.spawn(move || {
-                    let mut connection = redis::Client::open(counter.as_str()).unwrap().get_connection().unwrap();
+                    let mut connection =
+                        redis::Client::open(counter.as_str()).unwrap().get_connection().unwrap();
                     let lock = client.lock("a");
                     for _ in 0..10 {
                         let guard = lock.guard().unwrap();
@@ -166,7 +172,11 @@ fn a_server_under_two_names_has_one_vote() {
         let error = lock.try_lock(Duration::ZERO).unwrap_err();
         assert!(error.is_unavailable(), "{error:?}");
         let causes = error.source().unwrap().to_string();
-        assert!(causes.contains("nodes 2 and 3 are the same server") || causes.contains("the server is down"), "{causes}");
+        assert!(
+            causes.contains("nodes 2 and 3 are the same server")
+                || causes.contains("the server is down"),
+            "{causes}"
+        );
     }
     assert_eq!(logs::lines(log::Level::Warn, &["nodes 2 and 3 are the same server"]).len(), 1);
     eventually(SOON, || holder(&twice, "a").is_none());
@@ -176,8 +186,11 @@ fn a_server_under_two_names_has_one_vote() {
 fn a_user_who_may_not_ask_which_server_it_is_has_locks_all_the_same() {
     let servers = servers();
     let rule = ["SETUSER", "plain", "on", ">password", "~*", "&*", "+@all", "-info"];
-    servers.iter().for_each(|server| redis::cmd("ACL").arg(&rule[..]).exec(&mut server.connection()).unwrap());
-    let client = Client::redlock(servers.iter().map(|server| server.url_with("plain", "password"))).unwrap();
+    servers.iter().for_each(|server| {
+        redis::cmd("ACL").arg(&rule[..]).exec(&mut server.connection()).unwrap()
+    });
+    let client =
+        Client::redlock(servers.iter().map(|server| server.url_with("plain", "password"))).unwrap();
     client.lock("a").lock().unwrap();
     client.lock("a").unlock().unwrap();
     eventually(SOON, || servers.iter().all(|server| holder(server, "a").is_none()));
@@ -186,19 +199,32 @@ fn a_user_who_may_not_ask_which_server_it_is_has_locks_all_the_same() {
 #[test]
 fn replicas_have_no_vote() {
     let primary = Server::start();
-    let replica = || Server::builder().arg("replicaof", &format!("127.0.0.1 {}", primary.port())).start();
+    let replica =
+        || Server::builder().arg("replicaof", &format!("127.0.0.1 {}", primary.port())).start();
     let replicas = [replica(), replica()];
-    eventually(SOON, || replicas.iter().all(|replica| replica.info("replication").contains("master_link_status:up")));
+    eventually(SOON, || {
+        replicas.iter().all(|replica| replica.info("replication").contains("master_link_status:up"))
+    });
     let client = Client::redlock([primary.url(), replicas[0].url(), replicas[1].url()]).unwrap();
-    // Each asks several times, as whoever sees the lock contended does; by then its token may have reached the replicas.
+    // Each asks several times, as whoever sees the lock contended does; by then its token may have
+    // reached the replicas.
     let granted = || {
         thread::scope(|scope| {
             let one = |i| {
                 let client = &client;
-                scope.spawn(move || client.lock(&format!("{i}")).try_lock(Duration::from_millis(700)).is_ok_and(|locked| locked))
+                scope.spawn(move || {
+                    client
+                        .lock(&format!("{i}"))
+                        .try_lock(Duration::from_millis(700))
+                        .is_ok_and(|locked| locked)
+                })
             };
             let trying: Vec<_> = (0..40).map(one).collect();
-            trying.into_iter().map(|thread| thread.join().unwrap()).filter(|granted| *granted).count()
+            trying
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .filter(|granted| *granted)
+                .count()
         })
     };
     assert_eq!(granted(), 0);
@@ -242,7 +268,8 @@ fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
 fn contenders_keep_their_connections() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let connections = || servers.iter().map(connections_of).sum::<u64>();
-    let clients: Vec<_> = (0..4).map(|_| Client::redlock(servers.iter().map(Server::url)).unwrap()).collect();
+    let clients: Vec<_> =
+        (0..4).map(|_| Client::redlock(servers.iter().map(Server::url)).unwrap()).collect();
     let contend = || {
         thread::scope(|scope| {
             for client in &clients {

@@ -12,7 +12,8 @@ use super::nodes::{Mood, Nodes, ask};
 use crate::support::{eventually, within};
 
 const SOON: Duration = Duration::from_secs(5);
-/// Far less than the time that nodes have to answer with the default lease, far more than the nodes in memory need.
+/// Far less than the time that nodes have to answer with the default lease, far more than the nodes
+/// in memory need.
 const QUICK: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -21,7 +22,8 @@ fn a_silent_node_delays_nobody() {
     let nodes = Nodes::start();
     nodes.set([0], Mood::Silent);
     let lock = nodes.client().lock("a");
-    // The first call ever of this client, and those after it, while the node's thread is still busy with the first.
+    // The first call ever of this client, and those after it, while the node's thread is still busy
+    // with the first.
     for _ in 0..3 {
         within(..QUICK, || lock.lock().unwrap());
         eventually(QUICK, || nodes.holding("a") == [1, 2, 3, 4]);
@@ -51,7 +53,12 @@ fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
     assert!(error.is_unavailable(), "{error:?}");
     let causes = error.source().unwrap().to_string();
     // The answers of the two others are not waited for.
-    assert!(["node 1: refused", "node 3: refused", "node 5: refused"].iter().all(|cause| causes.contains(cause)), "{causes}");
+    assert!(
+        ["node 1: refused", "node 3: refused", "node 5: refused"]
+            .iter()
+            .all(|cause| causes.contains(cause)),
+        "{causes}"
+    );
     eventually(SOON, || nodes.holding("a").is_empty());
     nodes.set([0], Mood::Fine);
     assert!(client.lock("a").try_lock(Duration::ZERO).unwrap());
@@ -111,7 +118,10 @@ fn a_majority_that_answers_too_late_is_no_grant() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     let error = store.try_acquire(&ask(&key, &token, lease)).unwrap_err();
-    assert_eq!((error.kind, error.may_have_run, error.permanent), (ErrorKind::Unavailable, true, false));
+    assert_eq!(
+        (error.kind, error.may_have_run, error.permanent),
+        (ErrorKind::Unavailable, true, false)
+    );
     // A last attempt may have reached the slow ones; it is followed by its release there.
     eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("release").is_empty()));
     eventually(SOON, || nodes.holding("a").is_empty());
@@ -138,8 +148,10 @@ fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
     let client = nodes.client();
     let retry = LockOptions::new().retry(Retry::fixed(Duration::from_millis(1)).attempts(3));
     assert!(!client.lock_with("a", retry).unwrap().try_lock(Duration::MAX).unwrap());
-    // The releases may arrive late: one that had the token of a later attempt would delete what that is granted.
-    let tokens: HashSet<String> = nodes.nodes.iter().flat_map(|node| node.asked("acquire")).collect();
+    // The releases may arrive late: one that had the token of a later attempt would delete what
+    // that is granted.
+    let tokens: HashSet<String> =
+        nodes.nodes.iter().flat_map(|node| node.asked("acquire")).collect();
     assert_eq!(tokens.len(), 3);
 }
 
@@ -154,7 +166,10 @@ fn foreign_data_matters_only_on_a_majority() {
     let error = within(..QUICK, || lock.lock()).unwrap_err();
     assert!(error.is_wrong_type(), "{error:?}");
     let causes = error.source().unwrap().to_string();
-    assert!(causes.starts_with("node 1: foreign data; node 2: foreign data; node 3: foreign data"), "{causes}");
+    assert!(
+        causes.starts_with("node 1: foreign data; node 2: foreign data; node 3: foreign data"),
+        "{causes}"
+    );
     eventually(SOON, || nodes.holding("a").is_empty());
 }
 
@@ -215,11 +230,15 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
     let store = client.store(Layout::Plain).unwrap();
     let release = |name: &str, forgotten: usize, silent: usize| {
         let (key, token) = (Key::new(name.into()), Token::new("t"));
-        assert!(matches!(store.try_acquire(&ask(&key, &token, LEASE)).unwrap(), Answer::Granted { .. }));
+        assert!(matches!(
+            store.try_acquire(&ask(&key, &token, LEASE)).unwrap(),
+            Answer::Granted { .. }
+        ));
         eventually(SOON, || nodes.holding(name).len() == 5);
         nodes.nodes[..forgotten].iter().for_each(|node| node.forget(name));
         nodes.set(5 - silent..5, Mood::Silent);
-        let released = store.release(&Release::of(&key, &token), Instant::now() + Duration::from_millis(300));
+        let released =
+            store.release(&Release::of(&key, &token), Instant::now() + Duration::from_millis(300));
         nodes.set(0..5, Mood::Fine);
         // Whatever it is called, it is undone.
         eventually(SOON, || nodes.holding(name).is_empty());
@@ -298,10 +317,16 @@ fn withdrawing_needs_a_majority_and_may_be_repeated() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     let soon = || Instant::now() + Duration::from_millis(200);
-    assert!(matches!(store.try_acquire(&ask(&key, &token, LEASE)).unwrap(), Answer::Granted { .. }));
+    assert!(matches!(
+        store.try_acquire(&ask(&key, &token, LEASE)).unwrap(),
+        Answer::Granted { .. }
+    ));
     assert_eq!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap(), Gone::Released);
     assert_eq!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap(), Gone::NotOurs);
-    assert!(matches!(store.try_acquire(&ask(&key, &token, LEASE)).unwrap(), Answer::Granted { .. }));
+    assert!(matches!(
+        store.try_acquire(&ask(&key, &token, LEASE)).unwrap(),
+        Answer::Granted { .. }
+    ));
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.set(0..3, Mood::Silent);
     assert!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap_err().may_have_run);
@@ -313,7 +338,11 @@ fn sets_of_nodes_that_are_no_quorum_are_refused() {
     assert!(refused(&[]));
     assert!(refused(&["memory://q1", "memory://q2"]));
     assert!(refused(&["memory://q1", "memory://q2", "memory://q1"]));
-    assert!(refused(&["redis://127.0.0.1:1/0", "redis://127.0.0.1:2", "redis://user:secret@127.0.0.1:1/1"]));
+    assert!(refused(&[
+        "redis://127.0.0.1:1/0",
+        "redis://127.0.0.1:2",
+        "redis://user:secret@127.0.0.1:1/1"
+    ]));
     assert!(refused(&["memory://q1", "memory://q2", "nonsense"]));
     assert!(refused(&["memory://"; 33]));
     // Each without a name is a store of its own; an even number is allowed.
@@ -322,11 +351,23 @@ fn sets_of_nodes_that_are_no_quorum_are_refused() {
     let unsupported = |options| client.lock_with("b", options).unwrap_err().is_unsupported();
     assert!(unsupported(LockOptions::new().fenced()));
     assert!(unsupported(LockOptions::new().layout(Layout::Redisson)));
-    assert!(client.execute(|connection| redis::cmd("PING").query::<()>(connection)).unwrap_err().is_unsupported());
+    assert!(
+        client
+            .execute(|connection| redis::cmd("PING").query::<()>(connection))
+            .unwrap_err()
+            .is_unsupported()
+    );
     assert!(client.rate_limiter("c", 1, LEASE).check().unwrap_err().is_unsupported());
     assert!(client.lock("a").new_condition("c").unwrap_err().is_unsupported());
-    let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open("redis://127.0.0.1:1/").unwrap());
-    assert!(Client::redlock_builder(["memory://"; 3]).pool(pool).build().unwrap_err().is_invalid_input());
+    let pool =
+        r2d2::Pool::builder().build_unchecked(redis::Client::open("redis://127.0.0.1:1/").unwrap());
+    assert!(
+        Client::redlock_builder(["memory://"; 3])
+            .pool(pool)
+            .build()
+            .unwrap_err()
+            .is_invalid_input()
+    );
 }
 
 #[test]

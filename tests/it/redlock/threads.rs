@@ -13,7 +13,8 @@ use crate::support::{eventually, in_own_process, thread_count, thread_names, wit
 const SOON: Duration = Duration::from_secs(10);
 
 fn node_threads() -> Vec<String> {
-    let mut names: Vec<_> = thread_names().into_iter().filter(|name| name.starts_with("distlock-node")).collect();
+    let mut names: Vec<_> =
+        thread_names().into_iter().filter(|name| name.starts_with("distlock-node")).collect();
     names.sort();
     names
 }
@@ -34,7 +35,9 @@ fn there_is_one_thread_per_node_and_none_after_close() {
         assert_eq!(node_threads(), names);
         within(..SOON, || client.close(SOON)).unwrap();
         // The kernel has forgotten a thread a moment after its last word.
-        eventually(Duration::from_millis(200), || !thread_names().iter().any(|name| name.starts_with("distlock")));
+        eventually(Duration::from_millis(200), || {
+            !thread_names().iter().any(|name| name.starts_with("distlock"))
+        });
         assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_unavailable());
     });
 }
@@ -58,18 +61,22 @@ fn questions_to_a_silent_node_wait_for_its_thread() {
 
 #[test]
 fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
-    in_own_process("redlock::threads::threads_end_when_the_client_is_dropped_though_a_node_is_silent", || {
-        let nodes = Nodes::start();
-        nodes.set([2], Mood::Silent);
-        let client = nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
-        let lock = client.lock("a");
-        lock.lock().unwrap();
-        // A thread has its name a moment after its start.
-        eventually(SOON, || node_threads().len() == 5);
-        drop((lock, client));
-        eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
-        assert!(nodes.holding("a").is_empty());
-    });
+    in_own_process(
+        "redlock::threads::threads_end_when_the_client_is_dropped_though_a_node_is_silent",
+        || {
+            let nodes = Nodes::start();
+            nodes.set([2], Mood::Silent);
+            let client =
+                nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
+            let lock = client.lock("a");
+            lock.lock().unwrap();
+            // A thread has its name a moment after its start.
+            eventually(SOON, || node_threads().len() == 5);
+            drop((lock, client));
+            eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
+            assert!(nodes.holding("a").is_empty());
+        },
+    );
 }
 
 #[test]
@@ -91,7 +98,8 @@ fn contenders_exclude_each_other_and_all_get_on() {
     let done = AtomicUsize::new(0);
     let since = Instant::now();
     thread::scope(|scope| {
-        // Each client is a process of its own to the others: nothing but the nodes' votes keeps them apart.
+        // Each client is a process of its own to the others: nothing but the nodes' votes keeps
+        // them apart.
         for _ in 0..20 {
             let (nodes, inside, done) = (&nodes, Arc::clone(&inside), &done);
             scope.spawn(move || {

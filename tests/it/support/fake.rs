@@ -1,4 +1,5 @@
-//! A server that says what the test wants: replies that a real one gives only in a cluster, in trouble, or never.
+//! A server that says what the test wants: replies that a real one gives only in a cluster, in
+//! trouble, or never.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -57,7 +58,8 @@ impl Reply {
         Reply::Bytes(bytes)
     }
 
-    /// What a healthy server says while a client sets up its connection: PONG to PING, and OK to everything else.
+    /// What a healthy server says while a client sets up its connection: PONG to PING, and OK to
+    /// everything else.
     pub fn usual(command: &[Vec<u8>]) -> Reply {
         match command {
             [_, said] if is(command, "PING") => Reply::bulk(said),
@@ -100,8 +102,11 @@ struct Connections {
 }
 
 impl FakeServer {
-    /// Listens on a free port; `script` gets the number of the connection (from 0) and the command, name first.
-    pub fn start(script: impl Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync + 'static) -> FakeServer {
+    /// Listens on a free port; `script` gets the number of the connection (from 0) and the command,
+    /// name first.
+    pub fn start(
+        script: impl Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync + 'static,
+    ) -> FakeServer {
         let listener = listen_anywhere();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
@@ -147,7 +152,9 @@ impl Drop for FakeServer {
         // Ends its accept().
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let mut failed = self.acceptor.take().is_some_and(|thread| thread.join().is_err());
-        let open = std::mem::take(&mut self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).open);
+        let open = std::mem::take(
+            &mut self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).open,
+        );
         for (stream, thread) in open {
             let _ = stream.shutdown(Shutdown::Both);
             failed |= thread.join().is_err();
@@ -171,7 +178,8 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, port: u16) {
         let (for_thread, to_serve) = (Arc::clone(shared), Arc::clone(&stream));
         let thread = spawn(port, "serve", move || serve(&for_thread, number, &to_serve));
         let open = std::mem::take(&mut connections.open);
-        let (ended, mut open): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, thread)| thread.is_finished());
+        let (ended, mut open): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|(_, thread)| thread.is_finished());
         open.push((stream, thread));
         connections.open = open;
         drop(connections);
@@ -185,7 +193,11 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
     let mut frames = FrameReader::commands(stream);
     while let Ok(Some(Frame::Whole(frame))) = frames.next() {
         let command = resp::elements(&frame);
-        shared.commands.lock().unwrap_or_else(PoisonError::into_inner).push((number, command.clone()));
+        shared
+            .commands
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((number, command.clone()));
         match (shared.script)(number, &command) {
             Reply::Bytes(bytes) if stream.write_all(&bytes).is_ok() => {}
             Reply::Silence => {}

@@ -1,6 +1,8 @@
-//! What the tests stand on: real servers, faults on the wire, certificates, and a few ways to wait and to count.
+//! What the tests stand on: real servers, faults on the wire, certificates, and a few ways to wait
+//! and to count.
 //!
-//! Nothing here knows the crate's own types, so that tests, benches and examples can share it (`#[path]`).
+//! Nothing here knows the crate's own types, so that tests, benches and examples can share it
+//! (`#[path]`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 pub mod fake;
@@ -64,8 +66,9 @@ pub fn fd_count() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count() - 1
 }
 
-/// Runs `body` in a process of its own, in which no other test runs: for tests that count threads or descriptors, or
-/// that end the process. `test` is the full name of the calling test (`"module::name"`).
+/// Runs `body` in a process of its own, in which no other test runs: for tests that count threads
+/// or descriptors, or that end the process. `test` is the full name of the calling test
+/// (`"module::name"`).
 #[track_caller]
 pub fn in_own_process(test: &str, body: impl FnOnce()) {
     const CHOSEN: &str = "DISTLOCK_TEST_ALONE";
@@ -82,11 +85,12 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
     assert!(output.status.success(), "in its own process:\n{text}");
 }
 
-/// Listens on a port of 127.0.0.1 that nobody uses, chosen below the range from which the kernel takes ports by itself.
+/// Listens on a port of 127.0.0.1 that nobody uses, chosen below the range from which the kernel
+/// takes ports by itself.
 ///
-/// Ports from bind(0) come from that range, and there a port that is closed for a moment (a server being restarted) is
-/// in danger: a client that connects to it in vain may be given the very same port as its own and be connected to
-/// itself, whereupon the server cannot come back.
+/// Ports from bind(0) come from that range, and there a port that is closed for a moment (a server
+/// being restarted) is in danger: a client that connects to it in vain may be given the very same
+/// port as its own and be connected to itself, whereupon the server cannot come back.
 pub fn listen_anywhere() -> TcpListener {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 22_000;

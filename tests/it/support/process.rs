@@ -1,14 +1,16 @@
 //! A child process that cannot outlive the test, however the test ends.
 //!
-//! A destructor is not enough: it does not run when the test binary is killed by SIGKILL or aborts. The kernel's
-//! parent-death signal (`setpriv --pdeathsig`) is wrong here as well: it fires when the *thread* that started the
-//! child ends, and every test runs in a thread of its own. So each child is started by a small shell that waits for
-//! lines on a pipe whose other end only this process holds. However this process ends, the kernel closes that end,
-//! the shell reads end-of-file, kills its child and removes its directory. The shell does not reap the child before
-//! that, so the child's id cannot come to mean another process meanwhile; signals go through the shell for the same
-//! reason. It sits in a process group of its own, so that Ctrl-C in a terminal cannot end it before its work is done,
-//! and it ignores SIGHUP: the kernel sends one to a group that loses its parent while a member is stopped, and a frozen
-//! server would otherwise outlive us. It ignores them only once the child has been started, which must not inherit that.
+//! A destructor is not enough: it does not run when the test binary is killed by SIGKILL or aborts.
+//! The kernel's parent-death signal (`setpriv --pdeathsig`) is wrong here as well: it fires when
+//! the *thread* that started the child ends, and every test runs in a thread of its own. So each
+//! child is started by a small shell that waits for lines on a pipe whose other end only this
+//! process holds. However this process ends, the kernel closes that end, the shell reads
+//! end-of-file, kills its child and removes its directory. The shell does not reap the child before
+//! that, so the child's id cannot come to mean another process meanwhile; signals go through the
+//! shell for the same reason. It sits in a process group of its own, so that Ctrl-C in a terminal
+//! cannot end it before its work is done, and it ignores SIGHUP: the kernel sends one to a group
+//! that loses its parent while a member is stopped, and a frozen server would otherwise outlive us.
+//! It ignores them only once the child has been started, which must not inherit that.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -37,7 +39,8 @@ wait "$pid"
 [ "$keep" ] || rm -rf "$dir"
 "#;
 
-/// A running child process; killed (and its directory removed) when dropped, or when this process dies.
+/// A running child process; killed (and its directory removed) when dropped, or when this process
+/// dies.
 pub struct Guarded {
     shell: Child,
     /// Our end of the pipe. Closing it is what kills the child.

@@ -1,8 +1,10 @@
-//! A proxy in front of a server that understands RESP, so that a fault can be aimed at one command or one reply.
+//! A proxy in front of a server that understands RESP, so that a fault can be aimed at one command
+//! or one reply.
 //!
-//! It can do what no packet filter can: cut a connection exactly after the server has run a `SET` and before the
-//! client hears of it. Faults are [`Rule`]s, added and removed while the proxy runs; each tells the test when it has
-//! happened, so that tests are ordered by that and not by sleeps. What is not RESP (TLS) passes as it is.
+//! It can do what no packet filter can: cut a connection exactly after the server has run a `SET`
+//! and before the client hears of it. Faults are [`Rule`]s, added and removed while the proxy runs;
+//! each tells the test when it has happened, so that tests are ordered by that and not by sleeps.
+//! What is not RESP (TLS) passes as it is.
 
 mod accept;
 mod deliver;
@@ -42,7 +44,8 @@ pub struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// What the test and the proxy's threads share. Each connection's threads hold it, so it lives until they have ended.
+/// What the test and the proxy's threads share. Each connection's threads hold it, so it lives
+/// until they have ended.
 struct Shared {
     port: u16,
     plan: Mutex<Plan>,
@@ -134,14 +137,15 @@ impl Proxy {
         self.shared.plan().rules.clear();
     }
 
-    /// Sets a constant delay for each direction, for everything read from now on. Order is kept, and any number of
-    /// frames can be under way.
+    /// Sets a constant delay for each direction, for everything read from now on. Order is kept,
+    /// and any number of frames can be under way.
     pub fn set_delay(&self, to_server: Duration, to_client: Duration) {
         let mut plan = self.shared.plan();
         (plan.to_server, plan.to_client) = (to_server, to_client);
     }
 
-    /// Adds a random delay of up to `limit` to each frame. Order is kept within a connection, not across connections.
+    /// Adds a random delay of up to `limit` to each frame. Order is kept within a connection, not
+    /// across connections.
     pub fn set_jitter(&self, limit: Duration) {
         self.shared.plan().jitter = limit;
     }
@@ -151,7 +155,8 @@ impl Proxy {
         self.shared.plan().upstream = port;
     }
 
-    /// Lets nothing through any more, in either direction, as a cable that is unplugged. Nothing is lost.
+    /// Lets nothing through any more, in either direction, as a cable that is unplugged. Nothing is
+    /// lost.
     pub fn freeze(&self) {
         self.shared.plan().frozen = true;
     }
@@ -167,7 +172,8 @@ impl Proxy {
         self.shared.plan().resets = resets;
     }
 
-    /// Sets what happens to new connections; those that exist stay as they are. Returns when it is so.
+    /// Sets what happens to new connections; those that exist stay as they are. Returns when it is
+    /// so.
     pub fn set_mode(&self, mode: Mode) {
         let mut plan = self.shared.plan();
         plan.mode = mode;
@@ -235,8 +241,8 @@ impl Shared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes every thread that waits for a change. Takes the plan's mutex first: a thread that has looked and not
-    /// yet slept would miss it otherwise.
+    /// Wakes every thread that waits for a change. Takes the plan's mutex first: a thread that has
+    /// looked and not yet slept would miss it otherwise.
     fn wake(&self) {
         drop(self.plan());
         self.changed.notify_all();
@@ -251,9 +257,13 @@ impl Shared {
     /// When something read now is to be delivered.
     fn due(&self, direction: Direction) -> Instant {
         let mut plan = self.plan();
-        let mut delay = if direction == Direction::ToServer { plan.to_server } else { plan.to_client };
+        let mut delay =
+            if direction == Direction::ToServer { plan.to_server } else { plan.to_client };
         if plan.jitter > Duration::ZERO {
-            plan.random = plan.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            plan.random = plan
+                .random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let share = (plan.random >> 33) as f64 / f64::from(1_u32 << 31);
             delay += plan.jitter.mul_f64(share);
         }

@@ -1,7 +1,8 @@
 //! Just enough RESP (2 and 3) to cut a byte stream into whole frames and to look inside them.
 //!
-//! The proxy and the fake server need to know where a command or a reply ends and what it is called; they never
-//! need its full value. What is not RESP at all (TLS, deliberate garbage) comes out as [`Frame::Raw`].
+//! The proxy and the fake server need to know where a command or a reply ends and what it is
+//! called; they never need its full value. What is not RESP at all (TLS, deliberate garbage) comes
+//! out as [`Frame::Raw`].
 
 use std::io::{self, Read};
 
@@ -47,14 +48,19 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
             b'*' | b'~' | b'>' => open = open.saturating_add(length(header)?.unwrap_or(0)),
             b'%' => open = open.saturating_add(length(header)?.unwrap_or(0).saturating_mul(2)),
             // An attribute comes before the value that it describes.
-            b'|' => open = open.saturating_add(length(header)?.unwrap_or(0).saturating_mul(2)).saturating_add(1),
+            b'|' => {
+                open = open
+                    .saturating_add(length(header)?.unwrap_or(0).saturating_mul(2))
+                    .saturating_add(1)
+            }
             _ => {}
         }
     }
     Ok(Some(at))
 }
 
-/// The elements of an array frame; of any other frame, its one value. Nested aggregates stay encoded.
+/// The elements of an array frame; of any other frame, its one value. Nested aggregates stay
+/// encoded.
 pub fn elements(frame: &[u8]) -> Vec<Vec<u8>> {
     if !matches!(frame.first(), Some(b'*' | b'~' | b'>')) {
         return vec![value(frame)];
@@ -99,12 +105,14 @@ impl<R: Read> FrameReader<R> {
         FrameReader { stream, buffer: Vec::new(), inline: false, raw: false }
     }
 
-    /// Reads what a client sends: as replies, and a bare line of words is a command too, turned into the usual form.
+    /// Reads what a client sends: as replies, and a bare line of words is a command too, turned
+    /// into the usual form.
     pub fn commands(stream: R) -> FrameReader<R> {
         FrameReader { inline: true, ..FrameReader::replies(stream) }
     }
 
-    /// Blocks for the next frame. `Ok(None)` at the end of the stream; a frame cut short by it comes as raw first.
+    /// Blocks for the next frame. `Ok(None)` at the end of the stream; a frame cut short by it
+    /// comes as raw first.
     pub fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.take_buffered() {
@@ -128,7 +136,8 @@ impl<R: Read> FrameReader<R> {
         if self.inline && !self.raw && first.is_ascii_alphabetic() {
             let end = self.buffer.iter().position(|&byte| byte == b'\n')?;
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
-            let words: Vec<&[u8]> = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+            let words: Vec<&[u8]> =
+                line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
             return Some(Frame::Whole(command(&words)));
         }
         if !self.raw {

@@ -1,6 +1,8 @@
-//! A private, real `redis-server` for one test: started on a free port, gone when dropped, whatever happens.
+//! A private, real `redis-server` for one test: started on a free port, gone when dropped, whatever
+//! happens.
 //!
-//! The program is `redis-server` from the path, or what `DISTLOCK_REDIS_SERVER` names (a wrapper script must `exec`).
+//! The program is `redis-server` from the path, or what `DISTLOCK_REDIS_SERVER` names (a wrapper
+//! script must `exec`).
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -18,7 +20,8 @@ use super::process::Guarded;
 use super::resp::{self, Frame, FrameReader};
 use super::settings::{ServerBuilder, socket_path};
 
-/// How long a server may take to start, and to answer a peek. Far more than it needs, even on a machine under load.
+/// How long a server may take to start, and to answer a peek. Far more than it needs, even on a
+/// machine under load.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running `redis-server`. Its methods take `&self`, so threads of a test can share it.
@@ -26,9 +29,11 @@ pub struct Server {
     settings: ServerBuilder,
     port: u16,
     tls_port: u16,
-    /// `None` between `kill` and `restart`. Declared before `dir`: the process goes before its directory does.
+    /// `None` between `kill` and `restart`. Declared before `dir`: the process goes before its
+    /// directory does.
     process: Mutex<Option<Guarded>>,
-    /// How many commands the peeks of this type have run since the process started, to be left out of the counts.
+    /// How many commands the peeks of this type have run since the process started, to be left out
+    /// of the counts.
     peeks: AtomicU64,
     dir: TempDir,
 }
@@ -53,7 +58,10 @@ impl Server {
             tls_port: 0,
             process: Mutex::new(None),
             peeks: AtomicU64::new(0),
-            dir: tempfile::Builder::new().prefix("distlock-").tempdir().expect("a temporary directory"),
+            dir: tempfile::Builder::new()
+                .prefix("distlock-")
+                .tempdir()
+                .expect("a temporary directory"),
         };
         for _ in 0..20 {
             // The ports are free now; should somebody else be faster, another pair is tried.
@@ -84,7 +92,11 @@ impl Server {
     /// `redis+unix://`; needs [`ServerBuilder::unix_socket`].
     pub fn unix_url(&self) -> String {
         assert!(self.settings.unix_socket, "the server was started without .unix_socket()");
-        let password = self.settings.password.as_ref().map_or(String::new(), |password| format!("?pass={password}"));
+        let password = self
+            .settings
+            .password
+            .as_ref()
+            .map_or(String::new(), |password| format!("?pass={password}"));
         format!("redis+unix://{}{password}", socket_path(self.dir()).display())
     }
 
@@ -114,7 +126,8 @@ impl Server {
         fs::read_to_string(self.dir().join("output.log")).unwrap_or_default()
     }
 
-    /// Freezes the process (SIGSTOP): its port accepts and nothing answers. Returns once it stands still.
+    /// Freezes the process (SIGSTOP): its port accepts and nothing answers. Returns once it stands
+    /// still.
     pub fn stop_process(&self) {
         self.process().as_mut().expect("the server runs").stop();
     }
@@ -124,21 +137,23 @@ impl Server {
         self.process().as_mut().expect("the server runs").cont();
     }
 
-    /// Kills the process with SIGKILL, frozen or not; returns once it is gone. Does nothing if there is none.
+    /// Kills the process with SIGKILL, frozen or not; returns once it is gone. Does nothing if
+    /// there is none.
     pub fn kill(&self) {
         if let Some(process) = self.process().take() {
             process.kill_and_keep_dir();
         }
     }
 
-    /// Kills the process if it runs and starts it again: same port, directory and settings. The data is gone unless
-    /// the server is `append_only`. Returns once it answers PING.
+    /// Kills the process if it runs and starts it again: same port, directory and settings. The
+    /// data is gone unless the server is `append_only`. Returns once it answers PING.
     pub fn restart(&self) {
         self.restart_without_waiting();
         self.wait_ready();
     }
 
-    /// As [`restart`](Server::restart), but returns as soon as the server answers anything, perhaps that it is loading.
+    /// As [`restart`](Server::restart), but returns as soon as the server answers anything, perhaps
+    /// that it is loading.
     pub fn restart_without_waiting(&self) {
         let start = Instant::now();
         loop {
@@ -147,7 +162,11 @@ impl Server {
             if self.wait_until_ours() {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "port {} has been taken by somebody else", self.port);
+            assert!(
+                start.elapsed() < PATIENCE,
+                "port {} has been taken by somebody else",
+                self.port
+            );
         }
     }
 
@@ -175,26 +194,34 @@ impl Server {
         self.try_peek(&["INFO", section]).expect("the server answers INFO")
     }
 
-    /// How often a command has been called since the start, by clients or inside scripts. `"client|list"` names a
-    /// subcommand.
+    /// How often a command has been called since the start, by clients or inside scripts.
+    /// `"client|list"` names a subcommand.
     pub fn command_count(&self, name: &str) -> u64 {
         let stats = self.info("commandstats");
         let calls = field(&stats, &format!("cmdstat_{}", name.to_lowercase()));
-        calls.and_then(|line| line.split(',').next()?.strip_prefix("calls=")?.parse().ok()).unwrap_or(0)
+        calls
+            .and_then(|line| line.split(',').next()?.strip_prefix("calls=")?.parse().ok())
+            .unwrap_or(0)
     }
 
-    /// How many commands have been processed since the start, without the peeks of this type. Commands inside
-    /// scripts count too (the server does not tell them apart); a proxy's `requests()` counts what clients sent.
+    /// How many commands have been processed since the start, without the peeks of this type.
+    /// Commands inside scripts count too (the server does not tell them apart); a proxy's
+    /// `requests()` counts what clients sent.
     pub fn commands_processed_by_clients(&self) -> u64 {
-        let before = self.peeks.load(Ordering::SeqCst) + u64::from(self.settings.password.is_some());
+        let before =
+            self.peeks.load(Ordering::SeqCst) + u64::from(self.settings.password.is_some());
         let stats = self.info("stats");
-        field(&stats, "total_commands_processed").and_then(|count| count.parse::<u64>().ok()).unwrap() - before
+        field(&stats, "total_commands_processed")
+            .and_then(|count| count.parse::<u64>().ok())
+            .unwrap()
+            - before
     }
 
     /// How many clients are connected, without this peek.
     pub fn client_count(&self) -> u64 {
         let clients = self.info("clients");
-        field(&clients, "connected_clients").and_then(|count| count.parse::<u64>().ok()).unwrap() - 1
+        field(&clients, "connected_clients").and_then(|count| count.parse::<u64>().ok()).unwrap()
+            - 1
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Guarded>> {
@@ -212,8 +239,9 @@ impl Server {
         *self.process() = Some(Guarded::start(self.dir(), &binary(), &args));
     }
 
-    /// Waits until the process that we started answers on our port; false if the port belongs to somebody else.
-    /// That *something* answers proves nothing: it may be another test's server, which took the port first.
+    /// Waits until the process that we started answers on our port; false if the port belongs to
+    /// somebody else. That *something* answers proves nothing: it may be another test's server,
+    /// which took the port first.
     fn wait_until_ours(&self) -> bool {
         let start = Instant::now();
         let pid = self.pid().to_string();
@@ -225,7 +253,10 @@ impl Server {
             }
             if !self.process().as_ref().is_some_and(Guarded::is_running) {
                 let log = self.log();
-                assert!(log.contains("Address already in use"), "redis-server did not start:\n{log}");
+                assert!(
+                    log.contains("Address already in use"),
+                    "redis-server did not start:\n{log}"
+                );
                 return false;
             }
             assert!(start.elapsed() < PATIENCE, "redis-server does not answer:\n{}", self.log());
@@ -233,7 +264,8 @@ impl Server {
         }
     }
 
-    /// One command on a connection of its own: it sees the server as it is now, whatever happened to older ones.
+    /// One command on a connection of its own: it sees the server as it is now, whatever happened
+    /// to older ones.
     fn try_peek(&self, command: &[&str]) -> io::Result<String> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -249,11 +281,17 @@ impl Server {
     }
 }
 
-fn ask(stream: &mut impl Write, replies: &mut FrameReader<impl Read>, command: &[&str]) -> io::Result<String> {
+fn ask(
+    stream: &mut impl Write,
+    replies: &mut FrameReader<impl Read>,
+    command: &[&str],
+) -> io::Result<String> {
     let parts: Vec<&[u8]> = command.iter().map(|part| part.as_bytes()).collect();
     stream.write_all(&resp::command(&parts))?;
     match replies.next()? {
-        Some(Frame::Whole(frame)) if frame[0] != b'-' => Ok(String::from_utf8_lossy(&resp::elements(&frame)[0]).into_owned()),
+        Some(Frame::Whole(frame)) if frame[0] != b'-' => {
+            Ok(String::from_utf8_lossy(&resp::elements(&frame)[0]).into_owned())
+        }
         _ => Err(io::Error::other("refused")),
     }
 }
@@ -268,6 +306,10 @@ fn binary() -> String {
 }
 
 fn require_binary() {
-    let found = Command::new(binary()).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let found = Command::new(binary())
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
     assert!(found.is_ok(), "redis-server not found: apt-get install -y redis-server");
 }

@@ -15,7 +15,8 @@ pub struct ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Adds a line of configuration, as in redis.conf: `.arg("maxmemory", "10mb")`. Several words are several values.
+    /// Adds a line of configuration, as in redis.conf: `.arg("maxmemory", "10mb")`. Several words
+    /// are several values.
     pub fn arg(mut self, key: &str, value: &str) -> ServerBuilder {
         self.args.push((key.to_owned(), value.to_owned()));
         self
@@ -50,7 +51,8 @@ impl ServerBuilder {
         Server::start_with(self)
     }
 
-    /// The command line of a server with these settings, these ports (plain, TLS) and this directory.
+    /// The command line of a server with these settings, these ports (plain, TLS) and this
+    /// directory.
     pub(super) fn command_line(&self, port: u16, tls_port: u16, dir: &Path) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut set = |key: &str, values: &[&str]| {
@@ -73,7 +75,9 @@ impl ServerBuilder {
         }
         if let Some(files) = &self.tls {
             set("tls-port", &[&tls_port.to_string()]);
-            for (key, file) in ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"].into_iter().zip(files) {
+            for (key, file) in
+                ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"].into_iter().zip(files)
+            {
                 set(key, &[&file.display().to_string()]);
             }
             set("tls-auth-clients", &["no"]);

@@ -48,12 +48,13 @@ fn fake_server_says_what_its_script_says() {
 
 #[test]
 fn fake_server_knows_its_connections_apart() {
-    let server =
-        FakeServer::start(
-            |connection, command| {
-                if fake::is(command, "GET") { Reply::bulk(connection.to_string().as_bytes()) } else { Reply::usual(command) }
-            },
-        );
+    let server = FakeServer::start(|connection, command| {
+        if fake::is(command, "GET") {
+            Reply::bulk(connection.to_string().as_bytes())
+        } else {
+            Reply::usual(command)
+        }
+    });
     for number in 0..3 {
         assert_eq!(get(&server.url(), "x"), Ok(Some(number.to_string())));
     }
@@ -116,7 +117,15 @@ fn server_listens_with_a_certificate() {
     let url = server.tls_url("localhost");
     let address = url.strip_prefix("rediss://").unwrap().trim_end_matches('/');
     let output = Command::new("openssl")
-        .args(["s_client", "-verify_return_error", "-verify_hostname", "localhost", "-connect", address, "-CAfile"])
+        .args([
+            "s_client",
+            "-verify_return_error",
+            "-verify_hostname",
+            "localhost",
+            "-connect",
+            address,
+            "-CAfile",
+        ])
         .arg(certificates.ca())
         .stdin(std::process::Stdio::null())
         .output()
@@ -154,7 +163,10 @@ fn frames_are_told_apart_at_every_cut() {
 fn within_and_eventually_refuse_what_is_not_in_time() {
     assert_eq!(within(..SOON, || 7), 7);
     let millisecond = Duration::from_millis(1);
-    for failure in [std::panic::catch_unwind(|| within(SOON.., || ())), std::panic::catch_unwind(|| eventually(millisecond, || false))] {
+    for failure in [
+        std::panic::catch_unwind(|| within(SOON.., || ())),
+        std::panic::catch_unwind(|| eventually(millisecond, || false)),
+    ] {
         assert!(failure.is_err());
     }
 }

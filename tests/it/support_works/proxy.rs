@@ -53,8 +53,13 @@ fn without_rules_everything_passes() {
         let text = "x".repeat(size);
         assert_eq!(echo(&mut connection, &text), Ok(text));
     }
-    let values: (i32, Vec<i32>, Option<i32>) =
-        redis::pipe().atomic().incr("n", 5).lrange("list", 0, -1).get("none").query(&mut connection).unwrap();
+    let values: (i32, Vec<i32>, Option<i32>) = redis::pipe()
+        .atomic()
+        .incr("n", 5)
+        .lrange("list", 0, -1)
+        .get("none")
+        .query(&mut connection)
+        .unwrap();
     assert_eq!(values, (5, vec![], None));
     assert_eq!(proxy.accepted(), 1);
     let mut plain = TcpStream::connect(("127.0.0.1", proxy.port())).unwrap();
@@ -231,10 +236,20 @@ fn replies_can_be_made_up_with_and_without_the_server() {
     let mut connection = connect(&proxy);
     let moved = b"-MOVED 1 127.0.0.1:1\r\n".to_vec();
     let instead = proxy.add(Rule::on("SET", Fault::Answer(moved)).next(1));
-    let after = proxy.add(Rule::on("SET", Fault::ReplaceReply(b"-OOM none left\r\n".to_vec())).next(1));
+    let after =
+        proxy.add(Rule::on("SET", Fault::ReplaceReply(b"-OOM none left\r\n".to_vec())).next(1));
     // In a pipeline too, each answer stays with its request.
     let mut calls = redis::pipe();
-    calls.cmd("ECHO").arg("1").set("a", 1).cmd("ECHO").arg("2").set("b", 1).cmd("ECHO").arg("3").ignore_errors();
+    calls
+        .cmd("ECHO")
+        .arg("1")
+        .set("a", 1)
+        .cmd("ECHO")
+        .arg("2")
+        .set("b", 1)
+        .cmd("ECHO")
+        .arg("3")
+        .ignore_errors();
     let replies: Vec<redis::Value> = calls.query(&mut connection).unwrap();
     let told: Vec<String> = replies.iter().map(|reply| format!("{reply:?}")).collect();
     assert!(told[1].contains("MOVED") || told[1].contains("Moved"), "{told:?}");
@@ -251,7 +266,8 @@ fn rules_choose_by_arguments_and_count() {
     let (_server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     let nil = Fault::Answer(b"$-1\r\n".to_vec());
-    let rule = proxy.add(Rule::on("get", nil).when(|command| command[1].starts_with(b"x")).skip(1).next(2));
+    let rule = proxy
+        .add(Rule::on("get", nil).when(|command| command[1].starts_with(b"x")).skip(1).next(2));
     let () = connection.set("x", "there").unwrap();
     let mut seen = Vec::new();
     for _ in 0..4 {

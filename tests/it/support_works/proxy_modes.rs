@@ -7,7 +7,10 @@ use std::time::Duration;
 use redis::{Commands, Connection};
 
 use super::proxy::{SHORT, SOON, connect, echo, has, ms, set, through_proxy};
-use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, fd_count, in_own_process, thread_count, thread_names, within};
+use crate::support::{
+    Fault, Mode, Proxy, Rule, Server, eventually, fd_count, in_own_process, thread_count,
+    thread_names, within,
+};
 
 #[test]
 fn constant_delay_is_a_pipe_and_not_a_pump() {
@@ -22,7 +25,10 @@ fn constant_delay_is_a_pipe_and_not_a_pump() {
             connection.send_packed_command(&request).unwrap();
             std::thread::sleep(Duration::from_micros(100));
         }
-        (0..200).map(|_| connection.recv_response().unwrap()).filter(|reply| *reply == redis::Value::BulkString(b"x".to_vec())).count()
+        (0..200)
+            .map(|_| connection.recv_response().unwrap())
+            .filter(|reply| *reply == redis::Value::BulkString(b"x".to_vec()))
+            .count()
     });
     assert_eq!(replies, 200);
 }
@@ -105,7 +111,8 @@ fn pushes_pass_and_can_be_swallowed() {
     let mut connection = connect(&proxy);
     let mut pubsub = connection.as_pubsub();
     pubsub.set_read_timeout(Some(SOON)).unwrap();
-    // One by one: given several, redis-rs returns at the first confirmation and takes the second for the next call's.
+    // One by one: given several, redis-rs returns at the first confirmation and takes the second
+    // for the next call's.
     pubsub.subscribe("a").unwrap();
     pubsub.subscribe("b").unwrap();
     pubsub.psubscribe("p*").unwrap();
@@ -134,7 +141,8 @@ fn confirmations_and_pushes_are_no_replies_to_other_requests() {
     rule.wait_fired(SOON);
     let () = server.connection().publish("b", "x").unwrap();
     client.write_all(b"PING\r\n").unwrap();
-    let expected = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:2\r\n+mine\r\n\
+    let expected = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n\
+                    *3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:2\r\n+mine\r\n\
                     *3\r\n$7\r\nmessage\r\n$1\r\nb\r\n$1\r\nx\r\n+mine\r\n";
     let mut heard = vec![0; expected.len()];
     client.read_exact(&mut heard).unwrap();
@@ -164,26 +172,40 @@ fn server_that_dies_ends_the_clients_connection() {
 
 #[test]
 fn dropped_proxy_leaves_no_thread_and_no_descriptor() {
-    in_own_process("support_works::proxy_modes::dropped_proxy_leaves_no_thread_and_no_descriptor", || {
-        let server = Server::start();
-        let (threads, descriptors) = (thread_count(), fd_count());
-        for mode in [Mode::Forward, Mode::Silent, Mode::Refuse, Mode::Close] {
-            let proxy = Proxy::start(server.port());
-            let mut connections: Vec<Connection> = (0..10).map(|_| connect(&proxy)).collect();
-            let held = proxy.add(Rule::on("SET", Fault::HoldRequest));
-            let _late = proxy.add(Rule::on("GET", Fault::DelayReply(Duration::from_secs(3600))));
-            proxy.set_mode(mode);
-            let idle = TcpStream::connect(("127.0.0.1", proxy.port()));
-            for connection in &mut connections[..5] {
-                connection.send_packed_command(&redis::cmd("SET").arg("a").arg("b").get_packed_command()).unwrap();
-                connection.send_packed_command(&redis::cmd("GET").arg("a").get_packed_command()).unwrap();
-                let _ = std::mem::ManuallyDrop::new(held.wait_held(SOON));
+    in_own_process(
+        "support_works::proxy_modes::dropped_proxy_leaves_no_thread_and_no_descriptor",
+        || {
+            let server = Server::start();
+            let (threads, descriptors) = (thread_count(), fd_count());
+            for mode in [Mode::Forward, Mode::Silent, Mode::Refuse, Mode::Close] {
+                let proxy = Proxy::start(server.port());
+                let mut connections: Vec<Connection> = (0..10).map(|_| connect(&proxy)).collect();
+                let held = proxy.add(Rule::on("SET", Fault::HoldRequest));
+                let _late =
+                    proxy.add(Rule::on("GET", Fault::DelayReply(Duration::from_secs(3600))));
+                proxy.set_mode(mode);
+                let idle = TcpStream::connect(("127.0.0.1", proxy.port()));
+                for connection in &mut connections[..5] {
+                    connection
+                        .send_packed_command(
+                            &redis::cmd("SET").arg("a").arg("b").get_packed_command(),
+                        )
+                        .unwrap();
+                    connection
+                        .send_packed_command(&redis::cmd("GET").arg("a").get_packed_command())
+                        .unwrap();
+                    let _ = std::mem::ManuallyDrop::new(held.wait_held(SOON));
+                }
+                assert!(
+                    thread_names()
+                        .iter()
+                        .any(|name| name.starts_with(&format!("px{}", proxy.port())))
+                );
+                within(..SOON, || drop((proxy, idle, connections)));
+                assert_eq!((thread_count(), fd_count()), (threads, descriptors), "{mode:?}");
             }
-            assert!(thread_names().iter().any(|name| name.starts_with(&format!("px{}", proxy.port()))));
-            within(..SOON, || drop((proxy, idle, connections)));
-            assert_eq!((thread_count(), fd_count()), (threads, descriptors), "{mode:?}");
-        }
-    });
+        },
+    );
 }
 
 #[test]

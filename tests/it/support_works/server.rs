@@ -54,7 +54,11 @@ fn server_is_gone_after_the_test_process_was_killed() {
         }
     }
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["support_works::server::server_is_gone_after_the_test_process_was_killed", "--exact", "--nocapture"])
+        .args([
+            "support_works::server::server_is_gone_after_the_test_process_was_killed",
+            "--exact",
+            "--nocapture",
+        ])
         .env(ROLE, "yes")
         .stdout(Stdio::piped())
         .spawn()
@@ -114,7 +118,11 @@ fn append_only_server_keeps_its_data_over_a_kill() {
 #[test]
 fn loading_server_can_be_met_while_it_loads() {
     // 8,000 keys at 50 µs each; a loading server looks at its clients once per 1024 commands.
-    let server = Server::builder().append_only().arg("aof-use-rdb-preamble", "no").arg("key-load-delay", "50").start();
+    let server = Server::builder()
+        .append_only()
+        .arg("aof-use-rdb-preamble", "no")
+        .arg("key-load-delay", "50")
+        .start();
     let mut keys = redis::pipe();
     for key in 0..8_000 {
         keys.set(key, "value").ignore();
@@ -170,7 +178,11 @@ fn nothing_is_left_of_a_hundred_servers() {
 
 #[test]
 fn configuration_lines_reach_the_server() {
-    let server = Server::builder().arg("maxclients", "123").arg("client-output-buffer-limit", "pubsub 1mb 1mb 1").start();
-    let (_, value): (String, u32) = redis::cmd("CONFIG").arg("GET").arg("maxclients").query(&mut server.connection()).unwrap();
+    let server = Server::builder()
+        .arg("maxclients", "123")
+        .arg("client-output-buffer-limit", "pubsub 1mb 1mb 1")
+        .start();
+    let (_, value): (String, u32) =
+        redis::cmd("CONFIG").arg("GET").arg("maxclients").query(&mut server.connection()).unwrap();
     assert_eq!(value, 123);
 }

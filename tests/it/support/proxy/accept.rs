@@ -41,7 +41,8 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
             Mode::Forward => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, upstream));
                 // Nobody there: the client's connection ends, which is all that a proxy can say.
-                let Ok(server) = TcpStream::connect_timeout(&address, Duration::from_secs(1)) else {
+                let Ok(server) = TcpStream::connect_timeout(&address, Duration::from_secs(1))
+                else {
                     continue;
                 };
                 Some(server)
@@ -59,13 +60,16 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
     }
 }
 
-/// Listens on the port that was ours. Somebody else may hold it for a moment, for instance while choosing a port.
+/// Listens on the port that was ours. Somebody else may hold it for a moment, for instance while
+/// choosing a port.
 fn listen_again(port: u16) -> TcpListener {
     let start = Instant::now();
     loop {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(listener) => return listener,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "port {port}: {error}"),
+            Err(error) => {
+                assert!(start.elapsed() < Duration::from_secs(10), "port {port}: {error}")
+            }
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -41,7 +41,9 @@ impl Link {
                 return self.cut_as_planned();
             }
             let sent = match load {
-                Load::Bytes(bytes) | Load::Slowly(bytes, _) | Load::Held(bytes, _) => server.write_all(&bytes),
+                Load::Bytes(bytes) | Load::Slowly(bytes, _) | Load::Held(bytes, _) => {
+                    server.write_all(&bytes)
+                }
                 // The server may still reply to what it got.
                 Load::End => server.shutdown(Shutdown::Write),
             };
@@ -57,7 +59,8 @@ impl Link {
             if !self.wait_until(due, load.slot()) {
                 return self.cut_as_planned();
             }
-            // A client that has gone hears nothing; its requests may still be under way, so the link lives on.
+            // A client that has gone hears nothing; its requests may still be under way, so the
+            // link lives on.
             match load {
                 Load::Bytes(bytes) | Load::Held(bytes, _) => drop(client.write_all(&bytes)),
                 Load::Slowly(bytes, pause) => {
@@ -86,7 +89,12 @@ impl Link {
             if plan.frozen || is_held {
                 plan = self.shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
             } else if left > Duration::ZERO {
-                plan = self.shared.changed.wait_timeout(plan, left).unwrap_or_else(PoisonError::into_inner).0;
+                plan = self
+                    .shared
+                    .changed
+                    .wait_timeout(plan, left)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0;
             } else {
                 return true;
             }

@@ -1,8 +1,9 @@
-//! One proxied connection: two threads read frames and decide, two threads deliver them when they are due.
+//! One proxied connection: two threads read frames and decide, two threads deliver them when they
+//! are due.
 //!
-//! Reading and delivering are apart so that a delay is a pipe and not a pump: many frames can be under way at once.
-//! Each direction keeps its order. The end of a stream travels in the same queue as its frames, so what a client sent
-//! before it closed still arrives, however late.
+//! Reading and delivering are apart so that a delay is a pipe and not a pump: many frames can be
+//! under way at once. Each direction keeps its order. The end of a stream travels in the same queue
+//! as its frames, so what a client sent before it closed still arrives, however late.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -18,7 +19,8 @@ use super::deliver::{Load, Parcel};
 use super::rules::{Fault, Held, Hit, Slot};
 use super::{Direction, Shared};
 
-/// One client's connection and the one that we opened to the server for it. The sockets close with the last thread.
+/// One client's connection and the one that we opened to the server for it. The sockets close with
+/// the last thread.
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) client: TcpStream,
@@ -46,7 +48,11 @@ struct Waiting {
 
 impl Link {
     /// Takes over a client's connection and serves it with threads of its own.
-    pub(super) fn start(shared: &Arc<Shared>, client: TcpStream, server: Option<TcpStream>) -> Arc<Link> {
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        client: TcpStream,
+        server: Option<TcpStream>,
+    ) -> Arc<Link> {
         for socket in [Some(&client), server.as_ref()].into_iter().flatten() {
             let _ = socket.set_nodelay(true);
         }
@@ -85,7 +91,8 @@ impl Link {
         }
         self.shared.wake();
         if reset {
-            // Reading ends, so our thread wakes, and nothing is sent: the RST goes out when the socket closes.
+            // Reading ends, so our thread wakes, and nothing is sent: the RST goes out when the
+            // socket closes.
             let _ = SockRef::from(&self.client).set_linger(Some(Duration::ZERO));
             let _ = self.client.shutdown(Shutdown::Read);
         } else {
@@ -152,7 +159,13 @@ impl Link {
     }
 
     /// Notes that the server owes a reply; must come before the request is on its way.
-    fn expect_reply(&self, command: &[Vec<u8>], hit: Option<Hit>, answer: Option<Vec<u8>>, to_client: &Sender<Parcel>) {
+    fn expect_reply(
+        &self,
+        command: &[Vec<u8>],
+        hit: Option<Hit>,
+        answer: Option<Vec<u8>>,
+        to_client: &Sender<Parcel>,
+    ) {
         let name = command.first().map_or(Vec::new(), |name| name.to_ascii_lowercase());
         let mut replies = 1;
         if is_subscription(&name) {
@@ -181,8 +194,11 @@ impl Link {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let push = self.push_kind(&frame);
         let hit = match push {
-            Some(kind) if !is_subscription(&kind) => self.shared.plan().rules.hit(&resp::elements(&frame), true),
-            // The server confirms a subscription that nobody asked for (it took one away): a push as well.
+            Some(kind) if !is_subscription(&kind) => {
+                self.shared.plan().rules.hit(&resp::elements(&frame), true)
+            }
+            // The server confirms a subscription that nobody asked for (it took one away): a push
+            // as well.
             Some(kind) if waiting.front().is_none_or(|first| first.name != kind) => None,
             _ => waiting.front_mut().and_then(|first| {
                 first.replies -= 1;
@@ -203,7 +219,8 @@ impl Link {
         }
     }
 
-    /// The kind of a frame that is no reply to one request: always so in RESP3, by its name in RESP2.
+    /// The kind of a frame that is no reply to one request: always so in RESP3, by its name in
+    /// RESP2.
     fn push_kind(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let subscribed = self.subscribed.load(Ordering::SeqCst);
         let marked = match frame.first() {
@@ -256,7 +273,10 @@ impl Link {
     }
 
     fn send(&self, queue: &Sender<Parcel>, direction: Direction, load: Load) {
-        if direction == Direction::ToClient && self.mute.load(Ordering::SeqCst) && !matches!(load, Load::End) {
+        if direction == Direction::ToClient
+            && self.mute.load(Ordering::SeqCst)
+            && !matches!(load, Load::End)
+        {
             return;
         }
         // An error: the deliverer has ended, because the connection was cut.

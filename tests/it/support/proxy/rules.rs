@@ -11,23 +11,26 @@ use super::Shared;
 /// What happens to one command or to its reply. "Fires" says when the test hears of it.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The request, and what follows on its connection, reaches the server late. Fires as the delay begins.
+    /// The request, and what follows on its connection, reaches the server late. Fires as the delay
+    /// begins.
     DelayRequest(Duration),
-    /// The request, and what follows on its connection, waits for [`Held::release`], also when the client has gone
-    /// meanwhile: a late copy. Fires when it is held.
+    /// The request, and what follows on its connection, waits for [`Held::release`], also when the
+    /// client has gone meanwhile: a late copy. Fires when it is held.
     HoldRequest,
     /// The connection ends before the server sees the request. Fires afterwards.
     CutBefore,
     /// The server never sees the request; the client gets these bytes. Fires as they leave.
     Answer(Vec<u8>),
-    /// The server has run the request, and the connection ends instead of a reply. Fires afterwards.
+    /// The server has run the request, and the connection ends instead of a reply. Fires
+    /// afterwards.
     CutAfter,
-    /// The server has run the request, and the client never hears; later replies do come through, as if one were
-    /// missing in the stream. Fires when the server has replied.
+    /// The server has run the request, and the client never hears; later replies do come through,
+    /// as if one were missing in the stream. Fires when the server has replied.
     SwallowReply,
     /// The reply, and what follows, comes late. Fires as the delay begins.
     DelayReply(Duration),
-    /// The reply, and what follows, waits for [`Held::release`]. Fires when it is held: the server has run the request.
+    /// The reply, and what follows, waits for [`Held::release`]. Fires when it is held: the server
+    /// has run the request.
     HoldReply,
     /// The reply comes twice.
     DuplicateReply,
@@ -53,8 +56,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Every command of this name (`"SET"`, `"evalsha"`). `"message"` (and `"pmessage"`) are the pushes of a
-    /// subscription: faults on a reply can be aimed at them too.
+    /// Every command of this name (`"SET"`, `"evalsha"`). `"message"` (and `"pmessage"`) are the
+    /// pushes of a subscription: faults on a reply can be aimed at them too.
     pub fn on(command: &str, fault: Fault) -> Rule {
         Rule { command: Some(command.to_owned()), ..Rule::any(fault) }
     }
@@ -64,7 +67,8 @@ impl Rule {
         Rule { command: None, when: None, skip: 0, left: usize::MAX, fault }
     }
 
-    /// Only commands (name and arguments) of which this is true. The proxy stands still while it is asked.
+    /// Only commands (name and arguments) of which this is true. The proxy stands still while it is
+    /// asked.
     pub fn when(mut self, predicate: impl Fn(&[Vec<u8>]) -> bool + Send + 'static) -> Rule {
         self.when = Some(Box::new(predicate));
         self
@@ -84,7 +88,10 @@ impl Rule {
 
     fn matches(&self, command: &[Vec<u8>], push: bool) -> bool {
         let name = command.first().map_or(&[][..], Vec::as_slice);
-        let named = self.command.as_ref().map_or(!push, |wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
+        let named = self
+            .command
+            .as_ref()
+            .map_or(!push, |wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
         named && self.left > 0 && self.when.as_ref().is_none_or(|when| when(command))
     }
 }
@@ -104,7 +111,8 @@ impl Planned {
         self.fired.load(Ordering::SeqCst)
     }
 
-    /// Waits until the fault happens; each call consumes one firing. Panics if there is none within `limit`.
+    /// Waits until the fault happens; each call consumes one firing. Panics if there is none within
+    /// `limit`.
     #[track_caller]
     pub fn wait_fired(&self, limit: Duration) -> Firing {
         let Ok(firing) = self.firings.recv_timeout(limit) else {
@@ -133,7 +141,8 @@ pub struct Firing {
     held: Option<Held>,
 }
 
-/// A request or reply that waits in the proxy. Dropped without `release`, it is lost and its connection ends.
+/// A request or reply that waits in the proxy. Dropped without `release`, it is lost and its
+/// connection ends.
 #[must_use = "dropping it loses what is held and ends its connection"]
 pub struct Held {
     pub(super) slot: Arc<Slot>,
@@ -149,7 +158,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.slot.0.compare_exchange(Slot::HELD, Slot::LOST, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.slot.0.compare_exchange(
+            Slot::HELD,
+            Slot::LOST,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
         self.shared.wake();
     }
 }
@@ -193,7 +207,8 @@ impl Rules {
         let (tell, firings) = mpsc::channel();
         let fired = Arc::new(AtomicUsize::new(0));
         let id = self.added;
-        let name = format!("{:?} on {}", rule.fault, rule.command.as_deref().unwrap_or("any command"));
+        let name =
+            format!("{:?} on {}", rule.fault, rule.command.as_deref().unwrap_or("any command"));
         self.added += 1;
         self.rules.push((id, rule, Arc::clone(&fired), tell));
         Planned { name, fired, firings, id, shared: Arc::clone(shared) }

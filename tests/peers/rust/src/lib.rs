@@ -54,7 +54,8 @@ struct Driver<P> {
 
 /// Reads commands until the end of input.
 pub fn main<P: Peer>() {
-    let mut driver = match std::env::args().nth(1).ok_or("usage: driver REDIS-URL".into()).and_then(Driver::<P>::connect) {
+    let url = std::env::args().nth(1).ok_or("usage: driver REDIS-URL".into());
+    let mut driver = match url.and_then(Driver::<P>::connect) {
         Ok(driver) => driver,
         Err(e) => {
             println!("{}", failure(&*e));
@@ -107,7 +108,8 @@ impl<P: Peer> Driver<P> {
     fn connect(url: String) -> Result<Self> {
         let redis = redis::Client::open(&*url)?.get_connection()?;
         let sleep = Duration::ZERO;
-        Ok(Driver { peer: P::connect(&url, sleep)?, url, redis, sleep, lease_ms: 30_000, warmup_ms: 200 })
+        let peer = P::connect(&url, sleep)?;
+        Ok(Driver { peer, url, redis, sleep, lease_ms: 30_000, warmup_ms: 200 })
     }
 
     fn answer(&mut self, line: &str) -> Result<String> {
@@ -120,7 +122,9 @@ impl<P: Peer> Driver<P> {
             "count" => 3,
             _ => usize::MAX,
         };
-        if lease_at < usize::MAX && args.number(lease_at)? == 0 || self.lease_ms == 0 && ["bench", "benchcs", "threads"].contains(&name) {
+        let is_a_bench = ["bench", "benchcs", "threads"].contains(&name);
+        let of_no_length = lease_at < usize::MAX && args.number(lease_at)? == 0;
+        if of_no_length || self.lease_ms == 0 && is_a_bench {
             return Ok("unsupported".into()); // rslock can renew, but only around a future
         }
         let ok = || Ok("ok".into());
@@ -163,16 +167,18 @@ impl<P: Peer> Driver<P> {
                 Ok(format!("{} {acquired} {called}", self.unlock(args.text(0)?)?))
             }
             "count" => self.count(args.text(0)?, args.text(1)?, args.number(2)?, args.number(3)?),
-            "value" => Ok(self.peer.value(args.text(0)?).map_or("no".into(), |value| format!("ok {value}"))),
+            "value" => {
+                let value = self.peer.value(args.text(0)?);
+                Ok(value.map_or("no".into(), |value| format!("ok {value}")))
+            }
             "bench" => self.bench(args.text(0)?, args.number(1)?),
             "benchcs" => {
                 let start = if args.0.len() > 4 { args.number(4)? } else { 0 };
                 self.benchcs(args.text(0)?, args.number(1)?, args.number(2)?, args.text(3)?, start)
             }
             "threads" => self.threads(args.text(0)?, args.number(1)?, args.number(2)?),
-            "kind" | "holds" | "locked" | "extend" | "force" | "watchdog" | "owner" | "persist" | "limit" | "tries" | "islocking" => {
-                Ok("unsupported".into())
-            }
+            "kind" | "holds" | "locked" | "extend" | "force" | "watchdog" | "owner" | "persist"
+            | "limit" | "tries" | "islocking" => Ok("unsupported".into()),
             _ => Err(format!("unknown command {name}").into()),
         }
     }
@@ -225,7 +231,14 @@ impl<P: Peer> Driver<P> {
         Ok(format!("ok {} {} {}", took[n / 2], took[n * 99 / 100], before - start))
     }
 
-    fn benchcs(&mut self, key: &str, seconds: i64, cs_us: i64, file: &str, start: i64) -> Result<String> {
+    fn benchcs(
+        &mut self,
+        key: &str,
+        seconds: i64,
+        cs_us: i64,
+        file: &str,
+        start: i64,
+    ) -> Result<String> {
         let start = if start == 0 { now() + self.warmup_ms * MS } else { start };
         let end = start + seconds * 1000 * MS;
         let mut spans = Vec::new();
@@ -248,7 +261,9 @@ impl<P: Peer> Driver<P> {
                 spans.push((acquired, released, called));
             }
         }
-        let text: String = spans.iter().map(|(acquired, released, called)| format!("{acquired} {released} {called}\n")).collect();
+        let line =
+            |(acquired, released, called): &(_, _, _)| format!("{acquired} {released} {called}\n");
+        let text: String = spans.iter().map(line).collect();
         fs::write(file, text)?;
         Ok(format!("ok {} {}", spans.len(), longest / 1000))
     }
@@ -277,7 +292,8 @@ impl<P: Peer> Driver<P> {
                     })
                 })
                 .collect();
-            all.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
+            let joined = all.into_iter().map(|thread| thread.join());
+            joined.map(|end| end.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
         });
         let shares = shares.into_iter().collect::<Result<Vec<_>>>()?;
         let counts = || shares.iter().map(|share| share.0);

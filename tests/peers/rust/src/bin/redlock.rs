@@ -44,7 +44,12 @@ impl Peer for Redlock {
     fn unlock(&mut self, key: &str) -> Result<bool> {
         let Some(val) = self.held.remove(key) else { return Ok(false) };
         let manager = &self.patient;
-        manager.unlock(&Lock { resource: key.into(), val, validity_time: 0, lock_manager: manager });
+        manager.unlock(&Lock {
+            resource: key.into(),
+            val,
+            validity_time: 0,
+            lock_manager: manager,
+        });
         Ok(true)
     }
 
