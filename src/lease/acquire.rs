@@ -49,6 +49,18 @@ impl Wait<'_> {
             "every attempt was refused: the lock is held by another",
         ))
     }
+
+    /// What a wait that reached its deadline came to. The last answer decides, and it is known: no
+    /// further attempt.
+    fn reached_its_deadline(&self) -> Result<Option<Arc<Lease>>> {
+        if self.silent_since.is_none() {
+            return Ok(None);
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server did not answer until the end of the wait",
+        ))
+    }
 }
 
 impl Acquisition {
@@ -108,10 +120,8 @@ impl Acquisition {
             // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing
             // is missed.
             rings.get_or_insert_with(|| {
-                (
-                    background.closing.rings(&bell),
-                    patience.interrupt.map(|interrupt| interrupt.rings(&bell)),
-                )
+                let interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
+                (background.closing.rings(&bell), interrupt)
             });
             patience.check(&background)?;
             if let Rung::Grant(grant) = bell.wait(&background.clock, until) {
@@ -124,15 +134,8 @@ impl Acquisition {
                 }
             }
             patience.check(&background)?;
-            // At the deadline the last answer decides, and it is known: no further attempt.
             if patience.is_over(background.clock.now()) {
-                return match wait.silent_since {
-                    None => Ok(None),
-                    Some(_) => Err(Error::new(
-                        ErrorKind::Unavailable,
-                        "the server did not answer until the end of the wait",
-                    )),
-                };
+                return wait.reached_its_deadline();
             }
         }
     }

@@ -33,6 +33,38 @@ pub(crate) enum Failed {
     Unknown(Error),
 }
 
+/// What a wait has come to so far.
+#[derive(Default)]
+struct SoFar {
+    /// The server has said that we are in the condition, and that the lease is released.
+    entered: bool,
+    /// Since when the server has not answered.
+    silent_since: Option<Instant>,
+    /// Why nothing could be sent.
+    not_sent: Option<StoreError>,
+}
+
+/// Why a wait is to end.
+#[derive(Clone, Copy)]
+enum End {
+    Interrupted,
+    TimedOut,
+}
+
+impl From<End> for Woken {
+    fn from(end: End) -> Self {
+        match end {
+            End::Interrupted => Self::Interrupted,
+            End::TimedOut => Self::TimedOut,
+        }
+    }
+}
+
+enum Next {
+    Woken(Woken),
+    Pause(Duration),
+}
+
 impl Acquisition {
     /// Enters `condition`, which releases the lease of `release`, and waits there. `released` is
     /// called as soon as the lease is known to be gone.
@@ -57,103 +89,53 @@ impl Acquisition {
         self.condition = Some(Arc::clone(condition));
         self.was_in_condition = true;
         let take = || leaving.take();
-        let mut entered = false;
-        let mut silent_since = None;
-        let mut not_sent: Option<StoreError> = None;
+        let mut so_far = SoFar::default();
         loop {
-            let interrupted = match patience.check(&background) {
-                Err(error) if error.is_interrupted() => true,
-                Err(error) => return Err(self.failed(entered, error)),
-                Ok(()) => false,
-            };
             let timed_out = patience.is_over(background.clock.now());
-            // Nothing has reached the server, and it is not asked again after the end.
-            match not_sent.take() {
-                Some(_) if interrupted => {
-                    let interrupted = "the wait was interrupted; the lock is held";
-                    return Err(
-                        self.failed(entered, Error::new(ErrorKind::Interrupted, interrupted))
-                    );
-                }
-                Some(error) if timed_out => return Err(self.failed(entered, error.into_error())),
-                _ => {}
-            }
+            let end = self.ended(patience, timed_out, &mut so_far)?;
             self.attempts += 1;
             let place = InIt(self.waiting());
             let release = leaving.release(&take);
-            let old = (!entered).then_some(&release);
-            let leaves = entered && (interrupted || timed_out);
+            let old = (!so_far.entered).then_some(&release);
+            let leaves = so_far.entered && end.is_some();
             let answer = self.store.wait_in(&self.ask(Some(&place), true), condition, old, leaves);
-            if answer.is_ok() && !entered && !matches!(answer, Ok(InCondition::NotOurs)) {
-                entered = true;
+            if answer.is_ok() && !so_far.entered && !matches!(answer, Ok(InCondition::NotOurs)) {
+                so_far.entered = true;
                 released();
             }
-            let pause = match answer {
+            let next = match answer {
                 Ok(InCondition::Waiting { asked_at }) => {
-                    silent_since = None;
+                    so_far.silent_since = None;
                     self.refused_at(asked_at, true);
-                    match interrupted || timed_out {
+                    match end {
                         // No answer to a question that leaves.
-                        true if leaves => backoff::outage_pause(),
+                        Some(_) if leaves => Next::Pause(backoff::outage_pause()),
                         // Entered only now: the next question leaves.
-                        true => continue,
-                        false => backoff::condition_pause(),
+                        Some(_) => Next::Pause(Duration::ZERO),
+                        None => Next::Pause(backoff::condition_pause()),
                     }
                 }
-                Ok(InCondition::Granted { asked_at, fences }) => {
-                    match self.grant_at(asked_at, fences) {
-                        Some(lease) => return Ok(Woken::Granted(lease)),
-                        None => backoff::outage_pause(),
-                    }
-                }
+                Ok(InCondition::Granted { asked_at, fences }) => self.grant_at(asked_at, fences),
                 Ok(InCondition::Notified { asked_at, remaining, heard }) => {
                     self.refused_at(asked_at, heard);
-                    self.condition = None;
-                    return Ok(Woken::Notified(remaining));
+                    Next::Woken(Woken::Notified(remaining))
                 }
-                Ok(InCondition::Gone) => {
+                Ok(InCondition::Gone) => Next::Woken(end.map_or(Woken::Gone, Woken::from)),
+                Ok(InCondition::NotOurs) => Next::Woken(self.not_ours(released)?),
+                Err(error) => Next::Pause(self.unanswered_in(error, &mut so_far, leaving)?),
+            };
+            let pause = match next {
+                Next::Pause(pause) => pause,
+                Next::Woken(woken) => {
                     self.condition = None;
-                    return Ok(if interrupted {
-                        Woken::Interrupted
-                    } else if timed_out {
-                        Woken::TimedOut
-                    } else {
-                        Woken::Gone
-                    });
-                }
-                Ok(InCondition::NotOurs) if !self.unanswered => {
-                    self.condition = None;
-                    return Err(Failed::Lost);
-                }
-                // An answer was lost, and since then the server has lost both the lease and our
-                // place: woken for no reason.
-                Ok(InCondition::NotOurs) => {
-                    self.condition = None;
-                    released();
-                    return Ok(Woken::Gone);
-                }
-                Err(error) => {
-                    let error = self.no_answer(error);
-                    let since = *silent_since.get_or_insert(background.clock.now());
-                    let outage = background.clock.now().saturating_duration_since(since);
-                    if error.permanent || outage >= background.limits.max_outage {
-                        return Err(self.failed(entered, error.into_error()));
-                    }
-                    let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };
-                    if !entered && !self.unanswered {
-                        leaving.put_back();
-                        not_sent = Some(error);
-                    }
-                    pause
+                    return Ok(woken);
                 }
             };
             let until = background.clock.now() + pause;
-            let until = patience
-                .deadline
-                .filter(|_| !timed_out)
-                .map_or(until, |deadline| deadline.min(until));
+            let deadline = patience.deadline.filter(|_| !timed_out);
+            let until = deadline.map_or(until, |deadline| deadline.min(until));
             if let Rung::Grant(grant) = bell.wait(&background.clock, Some(until))
-                && entered
+                && so_far.entered
                 && let Ok(Some(lease)) = self.enter(grant)
             {
                 self.condition = None;
@@ -162,15 +144,74 @@ impl Acquisition {
         }
     }
 
-    fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Option<Arc<Lease>> {
+    /// Whether the wait is to end, and why. The error, if nothing has reached the server yet: it is
+    /// not asked again after the end.
+    fn ended(
+        &mut self,
+        patience: &Patience<'_>,
+        timed_out: bool,
+        so_far: &mut SoFar,
+    ) -> Result<Option<End>, Failed> {
+        let end = match patience.check(&self.background) {
+            Err(error) if error.is_interrupted() => Some(End::Interrupted),
+            Err(error) => return Err(self.failed(so_far.entered, error)),
+            Ok(()) => timed_out.then_some(End::TimedOut),
+        };
+        match (so_far.not_sent.take(), end) {
+            (Some(_), Some(End::Interrupted)) => {
+                let interrupted = "the wait was interrupted; the lock is held";
+                let error = Error::new(ErrorKind::Interrupted, interrupted);
+                Err(self.failed(so_far.entered, error))
+            }
+            (Some(error), Some(End::TimedOut)) => {
+                Err(self.failed(so_far.entered, error.into_error()))
+            }
+            _ => Ok(end),
+        }
+    }
+
+    /// The lease to be released is not ours.
+    fn not_ours(&mut self, released: &dyn Fn()) -> Result<Woken, Failed> {
+        if !self.unanswered {
+            self.condition = None;
+            return Err(Failed::Lost);
+        }
+        // An answer was lost, and since then the server has lost both the lease and our place:
+        // woken for no reason.
+        released();
+        Ok(Woken::Gone)
+    }
+
+    fn unanswered_in(
+        &mut self,
+        error: StoreError,
+        so_far: &mut SoFar,
+        leaving: &Leaving<'_>,
+    ) -> Result<Duration, Failed> {
+        let error = self.no_answer(error);
+        let now = self.background.clock.now();
+        let since = *so_far.silent_since.get_or_insert(now);
+        let outage = now.saturating_duration_since(since);
+        if error.permanent || outage >= self.background.limits.max_outage {
+            return Err(self.failed(so_far.entered, error.into_error()));
+        }
+        let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };
+        if !so_far.entered && !self.unanswered {
+            leaving.put_back();
+            so_far.not_sent = Some(error);
+        }
+        Ok(pause)
+    }
+
+    fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Next {
         match self.granted(asked_at, self.options().lease, fences) {
             Some(lease) => {
                 self.condition = None;
-                Some(self.hand_out(lease))
+                Next::Woken(Woken::Granted(self.hand_out(lease)))
             }
             None => {
                 self.too_late();
-                None
+                Next::Pause(backoff::outage_pause())
             }
         }
     }

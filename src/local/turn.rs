@@ -24,6 +24,18 @@ pub(crate) enum Baton {
     Place { place: Box<Acquisition>, silent_since: Option<Instant> },
 }
 
+impl Baton {
+    /// An outage counts for each thread from when it began to wait.
+    fn for_one_who_waits(mut self, started: Instant) -> Self {
+        if let Self::Turn { silent_since: Some(since) }
+        | Self::Place { silent_since: Some(since), .. } = &mut self
+        {
+            *since = (*since).max(started);
+        }
+        self
+    }
+}
+
 /// The turn of one lock in one process.
 #[derive(Default)]
 pub(crate) struct Turn {
@@ -96,6 +108,24 @@ enum Standing {
     Asking,
 }
 
+impl Standing {
+    /// For a thread that has waited since `started`, without a deadline: when it gives up a silent
+    /// server, and when it looks again.
+    fn look_again(
+        &self,
+        started: Instant,
+        now: Instant,
+        max_outage: Duration,
+    ) -> (Option<Instant>, Option<Instant>) {
+        let give_up = match self {
+            Self::Silent(since) => (*since).max(started).checked_add(max_outage),
+            _ => None,
+        };
+        // Whoever is before us may fall silent without anybody ringing.
+        (give_up, now.checked_add((max_outage / 4).max(LOOK_AGAIN)))
+    }
+}
+
 /// The turn, until dropped; then it passes on.
 pub(crate) struct Ticket<'a> {
     turn: &'a Turn,
@@ -166,14 +196,8 @@ impl Turn {
         let mut exhausted = false;
         let mut over_since = None;
         loop {
-            if let Some(mut baton) = self.pick_up(ticket) {
-                // An outage counts for each thread from when it began to wait.
-                if let Baton::Turn { silent_since: Some(since) }
-                | Baton::Place { silent_since: Some(since), .. } = &mut baton
-                {
-                    *since = (*since).max(started);
-                }
-                return Ok(Some((Ticket::new(self, ticket), baton)));
+            if let Some(baton) = self.pick_up(ticket) {
+                return Ok(Some((Ticket::new(self, ticket), baton.for_one_who_waits(started))));
             }
             patience.check(background)?;
             let now = clock.now();
@@ -210,27 +234,16 @@ impl Turn {
                     }
                 }
             }
-            let mut until = patience.deadline;
-            let mut sooner =
-                |instant: Instant| until = Some(until.map_or(instant, |until| until.min(instant)));
-            if let Some(due) = next_attempt.filter(|_| attempts.are_limited()) {
-                sooner(due);
+            let (give_up, look) = match patience.deadline {
+                Some(_) => (None, None),
+                None => standing.look_again(started, now, limits.max_outage),
+            };
+            if give_up.is_some_and(|give_up| now >= give_up) {
+                return Err(silent());
             }
-            if patience.deadline.is_none() {
-                if let Standing::Silent(since) = standing
-                    && let Some(give_up) = since.max(started).checked_add(limits.max_outage)
-                {
-                    if now >= give_up {
-                        return Err(silent());
-                    }
-                    sooner(give_up);
-                }
-                // Whoever is before us may fall silent without anybody ringing.
-                if let Some(look) = now.checked_add((limits.max_outage / 4).max(LOOK_AGAIN)) {
-                    sooner(look);
-                }
-            }
-            bell.wait(clock, until);
+            let next_attempt = next_attempt.filter(|_| attempts.are_limited());
+            let until = [patience.deadline, next_attempt, give_up, look];
+            bell.wait(clock, until.into_iter().flatten().min());
         }
     }
 

@@ -323,10 +323,9 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
             }
             2 => {
                 channels.leave(&names[channel], &token(waiter));
-                model
-                    .known
-                    .entry(channel)
-                    .and_modify(|(_, waiting)| waiting.retain(|other| *other != waiter));
+                if let Some((_, waiting)) = model.known.get_mut(&channel) {
+                    waiting.retain(|other| *other != waiter);
+                }
             }
             3 => {
                 channels.heard(&names[channel]);
@@ -355,12 +354,10 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
             6 => {
                 model.reading = random.below(4) > 0;
                 if model.reading {
-                    channels.begin()
-                } else {
-                    channels.end()
-                }
-                if model.reading {
+                    channels.begin();
                     model.known.values_mut().for_each(|(stands, _)| *stands = false);
+                } else {
+                    channels.end();
                 }
             }
             _ => {}
