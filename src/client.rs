@@ -1,23 +1,23 @@
 //! `Client`: connects, and hands out locks and rate limiters.
 
 mod builder;
+mod open;
+#[cfg(feature = "testing")]
+mod testing;
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::base::clock::Clock;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::Result;
 use crate::base::options::LockOptions;
-use crate::lease::notify::LostReason;
 use crate::lease::store::LeaseStore;
-use crate::lease::{Background, Ended};
-use crate::local::Names;
-use crate::local::line::Lines;
 use crate::rate_limiter::RateLimiter;
 use crate::redis_lock::RedisLock;
-use crate::store::{Backend, Settings};
+use crate::store::Settings;
 pub use builder::ClientBuilder;
+use open::Open;
 
 /// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
@@ -37,29 +37,6 @@ pub use builder::ClientBuilder;
 #[derive(Clone)]
 pub struct Client {
     open: Arc<Open>,
-}
-
-/// Closes the client when the last handle goes.
-struct Open {
-    backend: Backend,
-    background: Arc<Background>,
-    names: Arc<Names>,
-    lines: Arc<Lines>,
-    prefix: String,
-    options: Arc<LockOptions>,
-    /// Where locks with these options live.
-    store: Arc<dyn LeaseStore>,
-    command_timeout: Duration,
-    /// What closing came to.
-    closed: Mutex<Closed>,
-}
-
-#[derive(Clone, Copy, Default)]
-enum Closed {
-    #[default]
-    NotYet,
-    /// Not confirmed in time: so many locks, and the end of the threads.
-    Left(usize, bool),
 }
 
 impl Client {
@@ -290,149 +267,11 @@ impl Client {
     }
 }
 
-impl Open {
-    fn close(&self, timeout: Duration) -> Result<()> {
-        let background = &self.background;
-        // The threads and the sockets of a fork belong to its parent (R11).
-        if background.is_forked() {
-            return Ok(());
-        }
-        // Held until it is closed: a second call at the same time does not wait for the first,
-        // which may be waiting for its caller.
-        let Ok(mut closed) = self.closed.try_lock() else {
-            return Err(Error::new(
-                ErrorKind::Unknown,
-                "the client is being closed by another call",
-            ));
-        };
-        if let Closed::Left(locks, threads) = *closed {
-            return unconfirmed(locks, threads);
-        }
-        let deadline = Instant::now().checked_add(timeout);
-        let deadline =
-            deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
-        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very
-        // moment finds the book closed and gives it up.
-        background.closing.interrupt();
-        for lease in background.renewal.close() {
-            background.finish(&lease, Ended::Lost(LostReason::Closed));
-        }
-        // Whoever was waiting for a lock, or in a condition, hands what is left of that to the
-        // cleaner.
-        let waiting = background.acquiring.wait(&background.clock, deadline);
-        let cleaner = background.cleaner.close(deadline);
-        let threads = [background.renewal.stop(), background.notifier.stop()];
-        let cleaned = cleaner.wait(deadline);
-        let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
-        let in_time = self.backend.close(deadline) && in_time && cleaned;
-        let left = background.cleaner.unanswered() + waiting;
-        *closed = Closed::Left(left, !in_time);
-        unconfirmed(left, !in_time)
-    }
-}
-
-/// What `close` says of what it could not confirm.
-fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
-    let message = match locks {
-        0 if threads => "the threads of the client did not end in time".to_owned(),
-        0 => return Ok(()),
-        locks => format!(
-            "the server did not confirm in time that {locks} of the client's locks were released"
-        ),
-    };
-    Err(Error::new(ErrorKind::Unknown, message))
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if self.background.is_forked() {
-            // Left as they are, for a destructor might wait for a mutex that another thread held
-            // when this process was copied.
-            return std::mem::forget((Arc::clone(&self.background), Arc::clone(&self.store)));
-        }
-        if self.background.closing.is_interrupted() {
-            // Closed before, and what came of that was said.
-            return;
-        }
-        if let Err(error) = self.close(self.command_timeout) {
-            log::warn!("{error}");
-        }
-    }
-}
-
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("backend", &self.open.backend)
             .field("key_prefix", &self.open.prefix)
             .finish_non_exhaustive()
-    }
-}
-
-/// The doors of the feature `testing`.
-#[cfg(feature = "testing")]
-mod testing {
-    use super::{Client, ClientBuilder};
-    use crate::base::clock::{Clock, FakeClock};
-    use crate::base::error::Result;
-    use crate::base::options::Layout;
-    use crate::lease::store::LeaseStore;
-    use std::sync::Arc;
-
-    impl ClientBuilder {
-        /// Reads the time from `clock`.
-        #[doc(hidden)]
-        #[must_use]
-        pub fn clock(mut self, clock: FakeClock) -> Self {
-            self.clock = Clock::fake(clock);
-            self
-        }
-
-        /// Puts a store of the test's own around each of the client's.
-        #[doc(hidden)]
-        #[must_use]
-        pub fn wrap(
-            mut self,
-            wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
-        ) -> Self {
-            self.wrap = Some(Box::new(wrap));
-            self
-        }
-    }
-
-    impl ClientBuilder {
-        /// Puts a store of the test's own around each node of a quorum; it is given the node's
-        /// index.
-        #[doc(hidden)]
-        #[must_use]
-        pub fn wrap_nodes(
-            mut self,
-            wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
-        ) -> Self {
-            self.settings.wrap_nodes = Some(Arc::new(wrap));
-            self
-        }
-    }
-
-    impl Client {
-        /// The store behind the locks of this layout.
-        #[doc(hidden)]
-        pub fn store(&self, layout: Layout) -> Result<Arc<dyn LeaseStore>> {
-            self.open.backend.leases(layout).cloned()
-        }
-
-        /// How many lock names the client remembers, and how many leases it looks after.
-        #[doc(hidden)]
-        #[must_use]
-        pub fn remembered(&self) -> (usize, usize) {
-            (self.open.names.len(), self.open.background.renewal.len())
-        }
-
-        /// How many threads of this process wait for their turn at a lock.
-        #[doc(hidden)]
-        #[must_use]
-        pub fn waiting(&self, name: &str) -> usize {
-            self.open.names.get(name, &self.open.prefix, &self.open.background).turn.waiting()
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! `RedisLock`: a `Lock` over one lease.
 
+mod acquiring;
 mod asking;
 mod waiting;
 
@@ -12,16 +13,13 @@ use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
 use crate::condition::{Condition, check_name};
 use crate::guard::{LockGuard, finish};
-use crate::lease::acquire::Wait;
-use crate::lease::acquisition::Acquisition;
-use crate::lease::notify::{Keeper, Lost, LostReason};
-use crate::lease::patience::{Attempts, Patience};
+use crate::lease::notify::{Lost, LostReason};
+use crate::lease::patience::Patience;
 use crate::lease::release::Released;
 use crate::lease::store::{End, Extend, LeaseStore, StoreError};
-use crate::lease::{Background, Ended, Lease};
+use crate::lease::{Background, Ended};
 use crate::local::SharedLock;
 use crate::local::holds::{self, Dropped, Hold};
-use crate::local::turn::{Baton, Ticket};
 use crate::lock::Lock;
 
 /// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
@@ -228,115 +226,6 @@ impl RedisLock {
 
     fn background(&self) -> &Arc<Background> {
         &self.shared.background
-    }
-
-    fn acquire(&self, patience: &Patience<'_>) -> Result<bool> {
-        // As in Java, also where this thread holds the lock already and would not have to wait.
-        if patience.interrupt.is_some_and(Interrupt::is_interrupted) {
-            return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
-        }
-        if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
-            return again.map(|()| true);
-        }
-        self.acquire_first(patience).map_err(|error| self.named(error))
-    }
-
-    /// Another hold of a lock that this thread holds already.
-    fn lock_again(&self, hold: &mut Hold) -> Result<()> {
-        if !self.same_options(hold) {
-            return Err(self.conflict());
-        }
-        if !hold.lease.is_valid() {
-            return Err(self.lost());
-        }
-        hold.count = hold
-            .count
-            .checked_add(1)
-            .ok_or_else(|| self.named(Error::invalid("the hold count is at its limit")))?;
-        Ok(())
-    }
-
-    fn same_options(&self, hold: &Hold) -> bool {
-        Arc::ptr_eq(&hold.options, &self.options) || hold.options == self.options
-    }
-
-    fn conflict(&self) -> Error {
-        self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options"))
-    }
-
-    fn acquire_first(&self, patience: &Patience<'_>) -> Result<bool> {
-        self.shared.check_name()?;
-        let background = self.background();
-        // Before anything is locked: in a forked child any mutex may stay locked for ever.
-        patience.check(background)?;
-        background.start()?;
-        let mut attempts = Attempts::new(&self.options);
-        let turn = self.shared.turn.take(background, &self.options, patience, &mut attempts)?;
-        let Some((ticket, baton)) = turn else { return Ok(false) };
-        let report = |report| self.shared.turn.report(report, background.clock.now());
-        let (mut acquisition, silent_since) = match baton {
-            Baton::Lease(lease) if lease.is_valid() => {
-                return self.hold(ticket, &lease).map(|()| true);
-            }
-            // Lost on its way from the last thread.
-            Baton::Lease(_) => (self.acquisition()?, None),
-            Baton::Place { place, silent_since } => (*place, silent_since),
-            Baton::Turn { silent_since } => (self.acquisition()?, silent_since),
-        };
-        let attempts = &mut attempts;
-        let mut wait = Wait {
-            patience,
-            attempts,
-            contention: &self.shared.contention,
-            report: &report,
-            silent_since,
-        };
-        let result = acquisition.run(&mut wait, None);
-        match result {
-            Ok(Some(lease)) => {
-                // Looked after from before `lock` returns (R8).
-                if !background.renewal.add(&lease) {
-                    background.finish(&lease, Ended::GivenUp { release_sent: false });
-                    return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
-                }
-                self.hold(ticket, &lease).map(|()| true)
-            }
-            ended => {
-                if let Some(unused) = ticket.pass_place(acquisition) {
-                    unused.give_up(&wait);
-                }
-                ended.map(|_| false)
-            }
-        }
-    }
-
-    fn acquisition(&self) -> Result<Acquisition> {
-        let keeper = Arc::clone(&self.shared) as Arc<dyn Keeper>;
-        Acquisition::new(self.background(), &self.store, keeper, &self.shared.key, &self.options)
-    }
-
-    fn hold(&self, ticket: Ticket<'_>, lease: &Arc<Lease>) -> Result<()> {
-        let ticket = ticket.hold(lease);
-        if lease.has_ended() {
-            // Lost between the grant and this moment: whoever waits behind is told now, because the
-            // loss could not.
-            self.shared.turn.leave_after_loss(lease);
-        }
-        let hold = Hold {
-            lock: Arc::clone(&self.shared),
-            options: Arc::clone(&self.options),
-            lease: Arc::clone(lease),
-            ticket,
-            count: 1,
-            fence: lease.held_fence(),
-        };
-        holds::enter(hold).or_else(|hold| {
-            // The thread is ending, and nobody would ever take this hold back, nor give up its
-            // turn.
-            let released = self.release(&hold);
-            self.shared.turn.leave(hold.ticket);
-            released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))
-        })
     }
 
     /// Releases what this thread held (R12).

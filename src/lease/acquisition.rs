@@ -1,6 +1,8 @@
 //! One acquisition: its token, its attempts, its place in the store's queue, and what it may leave
 //! behind there.
 
+mod place;
+
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use super::{Background, Lease, Terms, backoff, valid_until};
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
+pub(super) use place::Waiting;
 
 /// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease
 /// (R20).
@@ -371,33 +374,6 @@ impl Acquisition {
             let what = self.withdrawal();
             self.background.cleaner.withdraw_now(what, latest);
         }
-    }
-}
-
-/// A waiter's place, which begins to listen only when the store says that it has to wait.
-pub(super) struct Waiting<'a> {
-    acquisition: &'a Acquisition,
-}
-
-impl Place for Waiting<'_> {
-    fn address(&self) -> Option<&str> {
-        let waiter = self.acquisition;
-        let listening = waiter
-            .listening
-            .get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
-        listening.as_ref().map(|listening| &*listening.address)
-    }
-
-    fn alive_for(&self) -> Duration {
-        // Three pauses, and not so few milliseconds that a question over a slow line comes after
-        // its own end.
-        let pause = backoff::longest_pause(self.acquisition.options.retry, true)
-            .max(backoff::longest_pause(None, true));
-        pause.saturating_mul(3)
-    }
-
-    fn first_lease(&self) -> Duration {
-        self.acquisition.first_lease()
     }
 }
 

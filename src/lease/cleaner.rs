@@ -1,7 +1,9 @@
 //! The cleaner: withdraws, in the background, what nobody waits for any more (R5, R11).
 
+mod withdrawal;
+
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,12 +12,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use super::Limits;
 use super::backoff;
 use super::key::Key;
-use super::store::{Gone, LeaseStore, StoreError, Withdraw};
+use super::store::StoreError;
 use super::token::Token;
 use super::worker::{Stopped, Worker};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::locked;
+use withdrawal::Job;
+pub(crate) use withdrawal::Withdrawal;
 
 /// For how long after the first answer a withdrawal is repeated.
 ///
@@ -33,25 +37,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
 /// At most so many in one call: a call that fails is repeated as a whole.
 const BULK: usize = 256;
-
-/// Something to withdraw.
-pub(crate) struct Withdrawal {
-    pub(crate) store: Arc<dyn LeaseStore>,
-    pub(crate) name: Arc<str>,
-    pub(crate) key: Key,
-    pub(crate) token: Token,
-    pub(crate) lease: Duration,
-    /// The condition that it may have entered.
-    pub(crate) condition: Option<Arc<str>>,
-    /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
-    pub(crate) in_flight: bool,
-    /// Whether the token is the caller's own value, which the next acquisition uses again.
-    pub(crate) reused: bool,
-    /// Whether a release of it has had no answer, and may still arrive.
-    pub(crate) release_in_flight: bool,
-    /// Whether its thread ended while it held the lock (R11).
-    pub(crate) abandoned: AtomicBool,
-}
 
 /// Hands withdrawals to the cleaner's thread. Clones feed the same thread.
 #[derive(Clone)]
@@ -87,38 +72,6 @@ struct State {
     /// Until when to go on trying, once the client is closed.
     closing: Option<Instant>,
     ended: bool,
-}
-
-struct Job {
-    number: u64,
-    what: Arc<Withdrawal>,
-    since: Instant,
-    next: Instant,
-    pause: Duration,
-    answered_at: Option<Instant>,
-    /// Whether a withdrawal or a release of it may still be on its way.
-    release_in_flight: bool,
-    /// Whether it is being tried now.
-    running: bool,
-    /// How often it was tried.
-    tries: u64,
-    /// Whether its store goes on with it by itself: then only closing asks for it again.
-    by_store: bool,
-}
-
-impl Job {
-    fn is(&self, key: &Key, token: &Token) -> bool {
-        self.what.token == *token && self.what.key == *key
-    }
-
-    /// Whether nothing is left to do after an answer at `now`.
-    fn is_settled(&self, now: Instant) -> bool {
-        let may_arrive = self.what.in_flight || (self.what.reused && self.release_in_flight);
-        !may_arrive
-            || self
-                .answered_at
-                .is_some_and(|answered| now.saturating_duration_since(answered) >= SETTLE)
-    }
 }
 
 /// The use of a caller's own value, until dropped.
@@ -434,34 +387,5 @@ impl Thread {
         for what in left {
             log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
         }
-    }
-}
-
-impl Withdrawal {
-    /// A grant that came back for a token that nobody knows any more.
-    pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
-        Self {
-            name: key.as_str().into(),
-            store,
-            key,
-            token,
-            lease: Duration::ZERO,
-            condition: None,
-            in_flight: false,
-            reused: false,
-            release_in_flight: false,
-            abandoned: AtomicBool::new(false),
-        }
-    }
-
-    fn as_withdraw(&self) -> Withdraw<'_> {
-        Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() }
-    }
-
-    fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
-        let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
-        answer.inspect_err(|error| {
-            log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message)
-        })
     }
 }

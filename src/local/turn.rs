@@ -2,6 +2,8 @@
 //! only the one whose turn it is talks to Redis. With the turn passes what the last one had: a
 //! lease that is still valid, or a place in the server's queue.
 
+mod ticket;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use crate::base::options::LockOptions;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::patience::{Attempts, Patience, Report};
 use crate::lease::{Background, Lease, backoff};
+pub(crate) use ticket::Ticket;
 
 /// What comes with the turn.
 pub(crate) enum Baton {
@@ -124,12 +127,6 @@ impl Standing {
         // Whoever is before us may fall silent without anybody ringing.
         (give_up, now.checked_add((max_outage / 4).max(LOOK_AGAIN)))
     }
-}
-
-/// The turn, until dropped; then it passes on.
-pub(crate) struct Ticket<'a> {
-    turn: &'a Turn,
-    number: u64,
 }
 
 impl Turn {
@@ -396,37 +393,3 @@ fn silent() -> Error {
 
 /// How often a thread looks at what nobody rings for.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
-impl<'a> Ticket<'a> {
-    fn new(turn: &'a Turn, number: u64) -> Self {
-        Self { turn, number }
-    }
-
-    /// The thread holds `lease` now, and gives its turn up by [`Turn::leave`] or
-    /// [`Turn::hand_off`].
-    pub(crate) fn hold(self, lease: &Arc<Lease>) -> u64 {
-        let number = self.number;
-        let mut state = locked(&self.turn.state);
-        if state.phase.ticket() == Some(number) {
-            state.phase = Phase::Holding(number, Arc::downgrade(lease));
-        }
-        drop(state);
-        std::mem::forget(self);
-        number
-    }
-
-    /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is
-    /// of no use to the next thread.
-    pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
-        let unused = self.turn.pass_place(self.number, place);
-        // The turn has passed on.
-        std::mem::forget(self);
-        unused
-    }
-}
-
-impl Drop for Ticket<'_> {
-    fn drop(&mut self) {
-        self.turn.leave(self.number);
-    }
-}

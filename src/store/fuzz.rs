@@ -323,9 +323,8 @@ fn channels_ring_whoever_waits_and_nobody_else_whatever_comes_in_whatever_order(
             }
             2 => {
                 channels.leave(&names[channel], &token(waiter));
-                if let Some((_, waiting)) = model.known.get_mut(&channel) {
-                    waiting.retain(|other| *other != waiter);
-                }
+                let known = model.known.get_mut(&channel);
+                known.into_iter().for_each(|(_, waiting)| waiting.retain(|w| *w != waiter));
             }
             3 => {
                 channels.heard(&names[channel]);

@@ -1,22 +1,25 @@
 //! The embedded store behind `memory://`: leases and rate limits in this process, for a first look
 //! and for tests of programs that use the crate.
 
-use std::collections::{HashMap, VecDeque};
+mod entry;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::memory_limit::Limits;
-use crate::base::bell::{Bell, Fences, Grant};
+use crate::base::bell::Bell;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::key::Key;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place,
-    Release, StoreError, Withdraw, Within,
+    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Release,
+    StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
+use entry::{Entry, Shared, Waiter};
 
 /// By name, and by process: what a fork inherits may be locked by a thread that it does not have.
 static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
@@ -42,50 +45,6 @@ struct Contents {
     last_fence: u64,
     /// Apart, so that a look through many limits delays no lock.
     limits: Arc<Mutex<Limits>>,
-}
-
-#[derive(Default)]
-struct Entry {
-    holder: Option<(Token, Instant)>,
-    queue: VecDeque<Waiter>,
-    /// Who waits in a condition, by its name.
-    conditions: HashMap<String, VecDeque<Waiter>>,
-    /// The notifications that are not used up, by the token of the notified waiter: it has not had
-    /// the lock, and been heard of since.
-    owed: HashMap<Token, Notified>,
-    /// Who notified last, under which number, and how many.
-    last_notification: Option<(Token, u64, u64)>,
-    /// How many have begun to wait in conditions.
-    arrivals: u64,
-}
-
-/// What a waiter was notified of.
-struct Notified {
-    condition: String,
-    /// How many had begun to wait when it was given: it is not for later ones.
-    given: u64,
-}
-
-struct Waiter {
-    token: Token,
-    attempt: u64,
-    first_lease: Duration,
-    fences: u32,
-    /// Which it was of those that began to wait in conditions, from 1.
-    arrival: u64,
-}
-
-impl Waiter {
-    fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
-        let first_lease = place.first_lease();
-        Self {
-            token: ask.token.clone(),
-            attempt: ask.attempt,
-            first_lease,
-            fences: ask.fences,
-            arrival: 0,
-        }
-    }
 }
 
 impl Memory {
@@ -123,146 +82,6 @@ impl Memory {
             locks.remove(key);
         }
         result
-    }
-}
-
-/// What the entries of a shelf have in common.
-struct Shared<'a> {
-    ears: &'a HashMap<Token, Weak<Bell>>,
-    last_fence: &'a mut u64,
-}
-
-impl Shared<'_> {
-    fn fences(&mut self, count: u32) -> Option<Fences> {
-        (count > 0).then(|| {
-            *self.last_fence += u64::from(count);
-            Fences { last: *self.last_fence, count }
-        })
-    }
-
-    fn ear(&self, token: &Token) -> Option<Arc<Bell>> {
-        self.ears.get(token).and_then(Weak::upgrade)
-    }
-}
-
-impl Entry {
-    fn is_held_by(&self, token: &Token) -> bool {
-        self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
-    }
-
-    /// The whole lease for whoever asks, and never an earlier end than it has.
-    fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
-        let until = self
-            .holder
-            .take()
-            .filter(|(token, _)| token == ask.token)
-            .map_or(now, |(_, until)| until);
-        self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
-    }
-
-    /// Hands the lock, which is free, to the first waiter that listens.
-    fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
-        self.holder = None;
-        while let Some(next) = self.queue.pop_front() {
-            if let Some(bell) = shared.ear(&next.token) {
-                self.holder = Some((next.token, now + next.first_lease));
-                bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
-                return;
-            }
-            self.pass_on(&next.token, shared);
-        }
-    }
-
-    /// What a waiter was notified of passes on, if it does not come.
-    fn pass_on(&mut self, gone: &Token, shared: &mut Shared<'_>) {
-        if let Some(Notified { condition, given }) = self.owed.remove(gone) {
-            self.move_on(&condition, 1, given, shared);
-        }
-    }
-
-    /// The lock has heard of a waiter that has it: what it was notified of is used up.
-    fn settle(&mut self, token: &Token) {
-        self.owed.remove(token);
-    }
-
-    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited
-    /// when the notification was given. Result: how many.
-    fn move_on(&mut self, condition: &str, most: u32, given: u64, shared: &Shared<'_>) -> u64 {
-        let mut moved = 0;
-        let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
-        while moved < u64::from(most)
-            && waiting.front().is_some_and(|next| next.arrival <= given)
-            && let Some(next) = waiting.pop_front()
-        {
-            if let Some(bell) = shared.ear(&next.token) {
-                bell.ring();
-                self.owed.insert(
-                    next.token.clone(),
-                    Notified { condition: condition.to_owned(), given },
-                );
-                self.queue.push_back(next);
-                moved += 1;
-            }
-        }
-        moved
-    }
-
-    /// Notifies, once under each number.
-    fn notify(&mut self, what: &Notify<'_>, shared: &Shared<'_>) -> u64 {
-        self.settle(what.token);
-        if let Some((token, number, moved)) = &self.last_notification
-            && token == what.token
-            && *number >= what.number
-        {
-            return *moved;
-        }
-        let moved = self.move_on(what.condition, what.most, self.arrivals, shared);
-        self.last_notification = Some((what.token.clone(), what.number, moved));
-        moved
-    }
-
-    /// Leaves the queue, for good.
-    fn leave(&mut self, token: &Token, shared: &mut Shared<'_>) {
-        self.queue.retain(|waiter| waiter.token != *token);
-        self.pass_on(token, shared);
-    }
-
-    /// Gives the lock, which is free or the asker's own, to the asker.
-    fn take(&mut self, ask: &Ask<'_>, shared: &mut Shared<'_>, now: Instant) -> Option<Fences> {
-        self.queue.retain(|waiter| waiter.token != *ask.token);
-        self.grant(ask, now);
-        shared.fences(ask.fences)
-    }
-
-    /// Whether nobody who listens is before the asker.
-    fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
-        self.queue
-            .iter()
-            .take_while(|waiter| waiter.token != *token)
-            .all(|waiter| shared.ear(&waiter.token).is_none())
-    }
-
-    fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
-        if !self.is_held_by(token) {
-            return Gone::NotOurs;
-        }
-        self.serve(shared, now);
-        Gone::Released
-    }
-
-    /// Whether an end was moved.
-    fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
-        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
-        else {
-            return false;
-        };
-        if end == End::Exactly || *until < now + lease.lease {
-            *until = now + lease.lease;
-        }
-        if lease.settles {
-            self.settle(lease.token);
-        }
-        true
     }
 }
 

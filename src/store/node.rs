@@ -1,5 +1,6 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
+mod ask;
 mod limit;
 mod role;
 
@@ -22,6 +23,7 @@ use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
+pub(super) use ask::{again_if_not_run, again_if_stale, by_body, run, understood};
 use limit::Limit;
 
 /// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
@@ -372,63 +374,4 @@ fn empty(slot: &Mutex<Slot>) {
     if let Some(mut slot) = slot {
         slot.connection = None;
     }
-}
-
-/// Asks once more, at once, where an idle connection was of no use and certainly nothing was
-/// carried out.
-pub(super) fn again_if_not_run<T>(
-    mut ask: impl FnMut() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    match ask() {
-        Err(error) if error.stale && !error.may_have_run => ask(),
-        answer => answer,
-    }
-}
-
-/// Asks once more, at once, where an idle connection turned out to be closed. For questions that
-/// may be carried out twice.
-pub(super) fn again_if_stale<T>(
-    mut ask: impl FnMut() -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    match ask() {
-        Err(error) if error.stale => ask(),
-        answer => answer,
-    }
-}
-
-/// Runs a script by its hash, and where the server does not know it, by its body.
-pub(super) fn run(
-    wire: &mut Wire<'_>,
-    buffer: &mut Vec<u8>,
-    script: &Script,
-    keys: usize,
-    parts: &[Part<'_>],
-) -> RedisResult<Value> {
-    buffer.clear();
-    script.by_hash(keys, parts, buffer);
-    let value = wire.ask(buffer, script.shape)?;
-    // One that is not known did not run, so this is no second try.
-    if reply::unknown_script(&value) {
-        by_body(wire, buffer, script, keys, parts)
-    } else {
-        Ok(value)
-    }
-}
-
-/// Sends the whole of a script to a server that does not know it.
-pub(super) fn by_body(
-    wire: &mut Wire<'_>,
-    buffer: &mut Vec<u8>,
-    script: &Script,
-    keys: usize,
-    parts: &[Part<'_>],
-) -> RedisResult<Value> {
-    buffer.clear();
-    script.by_body(keys, parts, buffer);
-    wire.bound()?;
-    wire.ask(buffer, script.shape)
-}
-
-pub(super) fn understood(reply: Reply) -> Result<Reply, StoreError> {
-    Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
 }

@@ -11,6 +11,7 @@
 //! undoes an attempt reaches a node after the attempt itself.
 
 mod again;
+mod attempt;
 mod identity;
 mod leases;
 mod ledger;

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::leases::{Wanted, attempt, still_shortened};
+use super::attempt::{Wanted, attempt, still_shortened};
 use super::ledger::{Ledger, Name};
 use super::tally::Tally;
 use super::voter::{Job, Member, Order};

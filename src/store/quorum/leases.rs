@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::again::Again;
-use super::ledger::{Ledger, Name};
-use super::tally::Tally;
-use super::voter::{Member, Order, Undone, again_if_stale};
+use super::attempt::{Wanted, attempt, still_shortened};
+use super::ledger::Name;
+use super::tally::{Tally, holder};
+use super::voter::{Order, Undone, again_if_stale};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
-use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::locked;
 use crate::base::options::LockOptions;
@@ -76,69 +76,6 @@ impl Quorum {
     }
 }
 
-/// What an attempt asks a node for.
-pub(super) struct Wanted {
-    pub(super) lease: Duration,
-    pub(super) contended: bool,
-    /// See [`Ask::may_be_mine`].
-    pub(super) may_be_mine: bool,
-    pub(super) deadline: Instant,
-}
-
-/// Asks one node for a lease, on its thread, and notes what it may hold then.
-///
-/// "Already mine" is believed only of a node that may hold the token by our own ledger: one that
-/// was never asked for it has it from elsewhere, as a replica has, or a second name of a server,
-/// and its word would be the vote of another (R31).
-pub(super) fn attempt(
-    name: &Name,
-    member: &Member,
-    ledger: &mut Ledger,
-    clock: &Clock,
-    wanted: &Wanted,
-) -> Result<Answer, StoreError> {
-    let Wanted { lease, contended, may_be_mine, deadline } = *wanted;
-    if ledger.undoes(name) {
-        // Only with a caller's own value. A late copy of the undoing would delete what the node
-        // grants now, so it cannot vote.
-        return Err(StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "an earlier hold with the same value is still being undone",
-        ));
-    }
-    if !ledger.has_room() {
-        return Err(StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "too much is still to be undone there",
-        ));
-    }
-    let (key, token) = (&name.0, &name.1);
-    let known = may_be_mine && ledger.may_hold(name);
-    let answer = again_if_stale(|again| {
-        if again {
-            ledger.attempt_unanswered(name, clock.now(), lease);
-        }
-        let may_be_mine = known || again;
-        member.leases.try_acquire(&Ask {
-            key,
-            token,
-            attempt: 1,
-            lease,
-            fences: 0,
-            place: None,
-            contended,
-            may_be_mine,
-            deadline,
-        })
-    });
-    match &answer {
-        Ok(Answer::Granted { .. }) => ledger.holds(name, clock.now(), lease),
-        Err(error) if error.may_have_run => ledger.attempt_unanswered(name, clock.now(), lease),
-        _ => {}
-    }
-    answer
-}
-
 /// What undoing a lease amounts to once a majority has answered.
 fn gone(tally: Tally<Option<Gone>>) -> Result<Gone, StoreError> {
     if tally.count(|_| true) < tally.majority() {
@@ -175,18 +112,6 @@ fn yes_or_no<T>(tally: &Tally<T>, yes: usize, no: usize) -> Option<bool> {
 /// Of a question that never got as far as the node's lease.
 fn unsent(error: StoreError) -> StoreError {
     StoreError { may_have_run: false, ..error }
-}
-
-/// A lease that may yet be shortened there by a late command cannot be counted on for the whole
-/// length.
-pub(super) fn still_shortened(name: &Name, ledger: &Ledger) -> Result<(), StoreError> {
-    match ledger.may_be_shortened(name) {
-        true => Err(StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "an earlier end of the lease has not been answered there",
-        )),
-        false => Ok(()),
-    }
 }
 
 /// Goes on until `decided`; once a majority has answered, not for long.
@@ -450,29 +375,4 @@ impl LeaseStore for Quorum {
         }
         self.voters.iter().try_for_each(|voter| voter.leases().supports(options))
     }
-}
-
-/// Who holds the lock on a majority of nodes; `Some(None)`: nobody; `None`: the nodes that answered
-/// cannot tell.
-fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
-    let holders: Vec<&Holder> = tally.said().flatten().collect();
-    let votes =
-        |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
-    let most = holders.iter().max_by_key(|holder| votes(holder));
-    let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
-        // Those that said nothing might all have it.
-        let at_most = most.map_or(0, |most| votes(most)) + tally.silent();
-        return (at_most < tally.majority()).then_some(None);
-    };
-    // Until so many nodes have forgotten it that the others are no majority.
-    let mut ends: Vec<_> = holders
-        .iter()
-        .filter(|holder| holder.token == most.token)
-        .map(|holder| holder.remaining)
-        .collect();
-    ends.sort_unstable_by_key(|end| std::cmp::Reverse(end.unwrap_or(Duration::MAX)));
-    Some(Some(Holder {
-        token: most.token.clone(),
-        remaining: ends.get(tally.majority() - 1).copied().flatten(),
-    }))
 }

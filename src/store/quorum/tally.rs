@@ -1,9 +1,10 @@
 //! The tally: what the nodes have answered so far, and what that amounts to.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::base::error::ErrorKind;
-use crate::lease::store::StoreError;
+use crate::lease::store::{Holder, StoreError};
 
 /// One question's answers, by node. A reply that is missing is not in it: it is nobody's vote
 /// (R17).
@@ -161,6 +162,31 @@ impl fmt::Display for Causes {
 }
 
 impl std::error::Error for Causes {}
+
+/// Who holds the lock on a majority of nodes; `Some(None)`: nobody; `None`: the nodes that answered
+/// cannot tell.
+pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
+    let holders: Vec<&Holder> = tally.said().flatten().collect();
+    let votes =
+        |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
+    let most = holders.iter().max_by_key(|holder| votes(holder));
+    let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
+        // Those that said nothing might all have it.
+        let at_most = most.map_or(0, |most| votes(most)) + tally.silent();
+        return (at_most < tally.majority()).then_some(None);
+    };
+    // Until so many nodes have forgotten it that the others are no majority.
+    let mut ends: Vec<_> = holders
+        .iter()
+        .filter(|holder| holder.token == most.token)
+        .map(|holder| holder.remaining)
+        .collect();
+    ends.sort_unstable_by_key(|end| std::cmp::Reverse(end.unwrap_or(Duration::MAX)));
+    Some(Some(Holder {
+        token: most.token.clone(),
+        remaining: ends.get(tally.majority() - 1).copied().flatten(),
+    }))
+}
 
 #[cfg(test)]
 mod tests {

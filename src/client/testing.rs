@@ -1,0 +1,65 @@
+//! The doors of the feature `testing`.
+
+use super::{Client, ClientBuilder};
+use crate::base::clock::{Clock, FakeClock};
+use crate::base::error::Result;
+use crate::base::options::Layout;
+use crate::lease::store::LeaseStore;
+use std::sync::Arc;
+
+impl ClientBuilder {
+    /// Reads the time from `clock`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn clock(mut self, clock: FakeClock) -> Self {
+        self.clock = Clock::fake(clock);
+        self
+    }
+
+    /// Puts a store of the test's own around each of the client's.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn wrap(
+        mut self,
+        wrap: impl Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
+    ) -> Self {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+}
+
+impl ClientBuilder {
+    /// Puts a store of the test's own around each node of a quorum; it is given the node's
+    /// index.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn wrap_nodes(
+        mut self,
+        wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
+    ) -> Self {
+        self.settings.wrap_nodes = Some(Arc::new(wrap));
+        self
+    }
+}
+
+impl Client {
+    /// The store behind the locks of this layout.
+    #[doc(hidden)]
+    pub fn store(&self, layout: Layout) -> Result<Arc<dyn LeaseStore>> {
+        self.open.backend.leases(layout).cloned()
+    }
+
+    /// How many lock names the client remembers, and how many leases it looks after.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn remembered(&self) -> (usize, usize) {
+        (self.open.names.len(), self.open.background.renewal.len())
+    }
+
+    /// How many threads of this process wait for their turn at a lock.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn waiting(&self, name: &str) -> usize {
+        self.open.names.get(name, &self.open.prefix, &self.open.background).turn.waiting()
+    }
+}

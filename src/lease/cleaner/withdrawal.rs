@@ -1,0 +1,91 @@
+//! What is to be withdrawn, and how far that has come.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::SETTLE;
+use crate::lease::key::Key;
+use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
+use crate::lease::token::Token;
+
+/// Something to withdraw.
+pub(crate) struct Withdrawal {
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) name: Arc<str>,
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) lease: Duration,
+    /// The condition that it may have entered.
+    pub(crate) condition: Option<Arc<str>>,
+    /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
+    pub(crate) in_flight: bool,
+    /// Whether the token is the caller's own value, which the next acquisition uses again.
+    pub(crate) reused: bool,
+    /// Whether a release of it has had no answer, and may still arrive.
+    pub(crate) release_in_flight: bool,
+    /// Whether its thread ended while it held the lock (R11).
+    pub(crate) abandoned: AtomicBool,
+}
+
+impl Withdrawal {
+    /// A grant that came back for a token that nobody knows any more.
+    pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
+        Self {
+            name: key.as_str().into(),
+            store,
+            key,
+            token,
+            lease: Duration::ZERO,
+            condition: None,
+            in_flight: false,
+            reused: false,
+            release_in_flight: false,
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn as_withdraw(&self) -> Withdraw<'_> {
+        Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() }
+    }
+
+    pub(super) fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
+        let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
+        answer.inspect_err(|error| {
+            log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message)
+        })
+    }
+}
+
+/// A withdrawal in the cleaner's hands.
+pub(super) struct Job {
+    pub(super) number: u64,
+    pub(super) what: Arc<Withdrawal>,
+    pub(super) since: Instant,
+    pub(super) next: Instant,
+    pub(super) pause: Duration,
+    pub(super) answered_at: Option<Instant>,
+    /// Whether a withdrawal or a release of it may still be on its way.
+    pub(super) release_in_flight: bool,
+    /// Whether it is being tried now.
+    pub(super) running: bool,
+    /// How often it was tried.
+    pub(super) tries: u64,
+    /// Whether its store goes on with it by itself: then only closing asks for it again.
+    pub(super) by_store: bool,
+}
+
+impl Job {
+    pub(super) fn is(&self, key: &Key, token: &Token) -> bool {
+        self.what.token == *token && self.what.key == *key
+    }
+
+    /// Whether nothing is left to do after an answer at `now`.
+    pub(super) fn is_settled(&self, now: Instant) -> bool {
+        let may_arrive = self.what.in_flight || (self.what.reused && self.release_in_flight);
+        !may_arrive
+            || self
+                .answered_at
+                .is_some_and(|answered| now.saturating_duration_since(answered) >= SETTLE)
+    }
+}

@@ -1,0 +1,383 @@
+//! A lease that was granted: its validity, its fences, and how it ends.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::cleaner::{Cleaner, InUse, Withdrawal};
+use super::key::Key;
+use super::notify::{Keeper, Lost, LostReason};
+use super::store::{LeaseStore, Listening};
+use super::token::Token;
+use super::{Ended, valid_until};
+use crate::base::bell::Fences;
+use crate::base::clock::Clock;
+use crate::base::locked;
+use crate::base::options::Renewal as Renew;
+
+/// A lease that was granted: who owns what, until when.
+pub(crate) struct Lease {
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    pub(crate) store: Arc<dyn LeaseStore>,
+    pub(crate) keeper: Arc<dyn Keeper>,
+    pub(crate) length: Duration,
+    clock: Clock,
+    /// What `until` counts from.
+    pub(super) origin: Instant,
+    /// Nanoseconds from `origin` to the end of the validity; [`OVER`] once it has ended, for good.
+    until: AtomicU64,
+    /// Why it is over; the first reason stays.
+    reason: AtomicUsize,
+    /// Whether it has ended, in whatever way: until then a release that the server confirms is
+    /// simply a release.
+    ended: AtomicBool,
+    /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run
+    /// after the release (R5).
+    unsettled: bool,
+    /// Whether the token is the caller's own value.
+    reuses_value: bool,
+    /// The fences that this lease may still give out: the next one. 0 where the lock has no fences.
+    next_fence: AtomicU64,
+    /// How often in a row it may still pass to another thread of this process.
+    hand_offs: AtomicU64,
+    /// The use of the caller's own value, until the lease ends.
+    in_use: Mutex<Option<InUse>>,
+    /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
+    listening: OnceLock<Listening>,
+    /// Whether the server has not heard of us since it handed us the lock: it keeps the
+    /// notification that woke us until then.
+    settles: AtomicBool,
+    /// How many notifications have been sent under it.
+    notifications: AtomicU64,
+    /// What has been done to its end.
+    moves: Mutex<Moves>,
+    /// How many times renewal may still move the end; `u32::MAX`: as often as it takes. Kept here,
+    /// because a wait takes the lease out of the book for a while.
+    pub(super) extends_left: AtomicU32,
+    /// Its entry in the renewal's book.
+    pub(super) entry: AtomicUsize,
+}
+
+const OVER: u64 = 0;
+
+#[derive(Default)]
+struct Moves {
+    /// How often the end was moved to an earlier one.
+    count: u64,
+    /// A shortening that is on its way, by the end that was valid before it.
+    shortening: Option<u64>,
+}
+
+/// How often a lease had been shortened when an extend was sent; `None`: just then it was being
+/// shortened.
+#[derive(Clone, Copy)]
+pub(crate) struct Mark(Option<u64>);
+
+/// What a grant says about the lease that it made.
+pub(crate) struct Terms {
+    pub(crate) asked_at: Instant,
+    /// How long it lasts now.
+    pub(crate) granted: Duration,
+    /// How long renewal makes it last.
+    pub(crate) length: Duration,
+    pub(crate) renew: Renew,
+    /// The fences reserved for it.
+    pub(crate) fences: Option<Fences>,
+    pub(crate) hand_offs: u32,
+    pub(crate) unsettled: bool,
+    /// Whether a notification goes with it that the server keeps until it hears of us.
+    pub(crate) settles: bool,
+    pub(crate) in_use: Option<InUse>,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        key: Key,
+        token: Token,
+        store: Arc<dyn LeaseStore>,
+        keeper: Arc<dyn Keeper>,
+        clock: Clock,
+        terms: Terms,
+    ) -> Self {
+        let origin = terms.asked_at;
+        let lease = Self {
+            key,
+            token,
+            store,
+            keeper,
+            length: terms.length,
+            clock,
+            origin,
+            until: AtomicU64::new(OVER),
+            reason: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            unsettled: terms.unsettled,
+            reuses_value: terms.in_use.is_some(),
+            // The first holder gets the first of the block.
+            next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| {
+                fences.last.saturating_sub(u64::from(fences.count.saturating_sub(1))).max(1)
+            })),
+            // One fence for each hand-off, and the server may have reserved fewer than were asked
+            // for (R16).
+            hand_offs: AtomicU64::new(u64::from(terms.fences.map_or(terms.hand_offs, |fences| {
+                terms.hand_offs.min(fences.count.saturating_sub(1))
+            }))),
+            in_use: Mutex::new(terms.in_use),
+            listening: OnceLock::new(),
+            settles: AtomicBool::new(terms.settles),
+            notifications: AtomicU64::new(0),
+            moves: Mutex::default(),
+            extends_left: AtomicU32::new(match terms.renew {
+                Renew::UntilUnlock => u32::MAX,
+                Renew::Never => 0,
+                Renew::AtMost(n) => n,
+            }),
+            entry: AtomicUsize::new(0),
+        };
+        lease
+            .until
+            .store(lease.stamp(valid_until(terms.asked_at, terms.granted)), Ordering::SeqCst);
+        lease
+    }
+
+    fn stamp(&self, instant: Instant) -> u64 {
+        let nanos = instant.saturating_duration_since(self.origin).as_nanos();
+        u64::try_from(nanos).unwrap_or(u64::MAX).max(OVER + 1)
+    }
+
+    /// The end of the validity; `None` once it is over.
+    pub(crate) fn valid_until(&self) -> Option<Instant> {
+        let until = self.until.load(Ordering::SeqCst);
+        (until != OVER).then(|| self.origin + Duration::from_nanos(until))
+    }
+
+    /// Whether this process's own monotonic clock says that the lease has not run out. Once
+    /// `false`, always `false`.
+    pub(crate) fn is_valid(&self) -> bool {
+        loop {
+            let until = self.until.load(Ordering::SeqCst);
+            if until == OVER {
+                return false;
+            }
+            if self.stamp(self.clock.now()) < until {
+                return true;
+            }
+            // Run out. Renewal may move the end at this very moment; whoever is first decides, and
+            // a validity that was seen ended stays ended.
+            if self.until.compare_exchange(until, OVER, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            {
+                self.set_reason(LostReason::Expired);
+                return false;
+            }
+        }
+    }
+
+    /// Whether the validity has been seen to end. Does not look at the clock.
+    pub(crate) fn is_over(&self) -> bool {
+        self.until.load(Ordering::SeqCst) == OVER
+    }
+
+    /// How long the lease is still valid; zero once it is over.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.valid_until() {
+            Some(until) if self.is_valid() => until.saturating_duration_since(self.clock.now()),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// To be taken before an extend is sent, and shown when its answer counts.
+    pub(crate) fn mark(&self) -> Mark {
+        let moves = locked(&self.moves);
+        Mark(moves.shortening.is_none().then_some(moves.count))
+    }
+
+    /// Moves the end of the validity to a later one, after the server confirmed an extend that was
+    /// asked for at `asked_at`. `false`: it was over before.
+    ///
+    /// An answer does not count where a shortening was on its way since it was asked for: the two
+    /// may have been carried out in either order.
+    pub(crate) fn extended(&self, mark: Mark, asked_at: Instant, length: Duration) -> bool {
+        let moves = locked(&self.moves);
+        if moves.shortening.is_some() || mark.0 != Some(moves.count) {
+            return self.is_valid();
+        }
+        self.move_to(valid_until(asked_at, length), |old, new| new > old)
+    }
+
+    /// Before a shortening is sent: the server may carry it out and the answer get lost, so our end
+    /// moves first. `false`: an earlier one is still without an answer. Until that has come nothing
+    /// makes the lease longer, because a late copy would shorten it unseen.
+    pub(crate) fn begin_shortening(&self, asked_at: Instant, length: Duration) -> bool {
+        let mut moves = locked(&self.moves);
+        if moves.shortening.is_some() {
+            return false;
+        }
+        *moves =
+            Moves { count: moves.count + 1, shortening: Some(self.until.load(Ordering::SeqCst)) };
+        self.move_to(valid_until(asked_at, length), |old, new| new < old);
+        true
+    }
+
+    /// The shortening was answered.
+    pub(crate) fn end_shortening(&self) {
+        let mut moves = locked(&self.moves);
+        *moves = Moves { count: moves.count + 1, shortening: None };
+    }
+
+    /// The shortening was certainly not sent: the end is what it was before, unless the validity
+    /// has been seen to end meanwhile.
+    pub(crate) fn cancel_shortening(&self) {
+        let mut moves = locked(&self.moves);
+        let before = moves.shortening.take();
+        moves.count += 1;
+        if let Some(before) = before.filter(|before| *before != OVER) {
+            self.move_to(self.origin + Duration::from_nanos(before), |old, new| new > old);
+        }
+    }
+
+    /// Whether an earlier end has not been answered: nothing makes such a lease longer any more.
+    fn is_being_shortened(&self) -> bool {
+        locked(&self.moves).shortening.is_some()
+    }
+
+    fn move_to(&self, end: Instant, wanted: impl Fn(u64, u64) -> bool) -> bool {
+        let new = self.stamp(end);
+        while self.is_valid() {
+            let old = self.until.load(Ordering::SeqCst);
+            if old != OVER
+                && (!wanted(old, new)
+                    || self
+                        .until
+                        .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
+                        .is_ok())
+            {
+                return self.is_valid();
+            }
+        }
+        false
+    }
+
+    /// Ends the validity.
+    fn end(&self, reason: LostReason) {
+        self.until.store(OVER, Ordering::SeqCst);
+        self.set_reason(reason);
+    }
+
+    fn set_reason(&self, reason: LostReason) {
+        let _ = self.reason.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Ends the lease, once: the first way in which it ends is the one that counts. `false`: it had
+    /// ended before.
+    ///
+    /// What may be left on the server is handed to the cleaner first, so that it is known before
+    /// another thread has its turn.
+    pub(super) fn finish(self: &Arc<Self>, cleaner: &Cleaner, how: Ended) -> bool {
+        self.end(if let Ended::Lost(reason) = how { reason } else { LostReason::Expired });
+        if self.ended.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        // A store that undoes by itself has begun to with the release.
+        let by_store = self.store.undoes_attempts()
+            && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
+        // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the
+        // next hold of a caller's own value (R38).
+        let released_late = matches!(
+            how,
+            Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true }
+        );
+        let release_in_flight = released_late || self.is_being_shortened();
+        let may_be_left = match how {
+            Ended::Released { .. } | Ended::Lost(LostReason::Taken) => {
+                self.unsettled || (self.reuses_value && release_in_flight)
+            }
+            _ => true,
+        };
+        if may_be_left {
+            let abandoned = how == Ended::Abandoned;
+            let what =
+                Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
+            match how {
+                Ended::Released { .. } if by_store => {}
+                _ if by_store => cleaner.leave_to_the_store(what),
+                Ended::Abandoned => cleaner.withdraw_later(what),
+                _ => cleaner.withdraw(what),
+            }
+        }
+        drop(locked(&self.in_use).take());
+        if matches!(how, Ended::Lost(_) | Ended::GivenUp { .. }) {
+            self.keeper.over(self);
+        }
+        if let Ended::Lost(_) = how {
+            let reason = LostReason::from_code(self.reason.load(Ordering::SeqCst));
+            self.keeper.lost(&Lost::new(self.keeper.name(), self.held_fence(), reason));
+        }
+        true
+    }
+
+    /// Whether it has ended, in whatever way.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// The fence of the thread that has the lease now.
+    pub(crate) fn held_fence(&self) -> Option<u64> {
+        let fence = self.next_fence.load(Ordering::SeqCst);
+        (fence != 0).then_some(fence)
+    }
+
+    /// Takes one local hand-off off the lease, and moves to the next fence of the block. `false`:
+    /// none is left.
+    pub(crate) fn take_hand_off(&self) -> bool {
+        let left = self.hand_offs.load(Ordering::SeqCst);
+        // One that may be shortened unseen would take the next thread's validity with it. Nor one
+        // that was extended beyond its length: if this process dies, the lock shall be free within
+        // one lease.
+        if left == 0 || self.is_being_shortened() || self.remaining() > self.length {
+            return false;
+        }
+        // Only the holder hands off, so nobody counts down at the same time.
+        self.hand_offs.store(left - 1, Ordering::SeqCst);
+        if self.next_fence.load(Ordering::SeqCst) != 0 {
+            self.next_fence.fetch_add(1, Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// Keeps hearing what is for this token, until the lease is gone.
+    pub(crate) fn go_on_listening(&self, listening: Listening) {
+        let _ = self.listening.set(listening);
+    }
+
+    /// Whether what is sent next uses up the notification that woke us.
+    pub(crate) fn settles(&self) -> bool {
+        self.settles.load(Ordering::SeqCst)
+    }
+
+    /// The server has heard of us.
+    pub(crate) fn settled(&self) {
+        self.settles.store(false, Ordering::SeqCst);
+    }
+
+    /// The number of the next notification.
+    pub(crate) fn next_notification(&self) -> u64 {
+        self.notifications.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// What the cleaner needs to remove whatever the store may still have of this lease.
+    fn withdrawal(&self) -> Withdrawal {
+        Withdrawal {
+            store: Arc::clone(&self.store),
+            name: Arc::clone(self.keeper.name()),
+            key: self.key.clone(),
+            token: self.token.clone(),
+            lease: self.length,
+            condition: None,
+            in_flight: self.unsettled,
+            reused: self.reuses_value,
+            release_in_flight: false,
+            abandoned: false.into(),
+        }
+    }
+}

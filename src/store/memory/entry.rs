@@ -1,0 +1,204 @@
+//! One lock in memory: who holds it, and who waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::base::bell::{Bell, Fences, Grant};
+use crate::lease::store::{Ask, End, Extend, Gone, Notify, Place};
+use crate::lease::token::Token;
+
+#[derive(Default)]
+pub(super) struct Entry {
+    pub(super) holder: Option<(Token, Instant)>,
+    pub(super) queue: VecDeque<Waiter>,
+    /// Who waits in a condition, by its name.
+    pub(super) conditions: HashMap<String, VecDeque<Waiter>>,
+    /// The notifications that are not used up, by the token of the notified waiter: it has not had
+    /// the lock, and been heard of since.
+    pub(super) owed: HashMap<Token, Notified>,
+    /// Who notified last, under which number, and how many.
+    pub(super) last_notification: Option<(Token, u64, u64)>,
+    /// How many have begun to wait in conditions.
+    pub(super) arrivals: u64,
+}
+
+/// What a waiter was notified of.
+pub(super) struct Notified {
+    pub(super) condition: String,
+    /// How many had begun to wait when it was given: it is not for later ones.
+    pub(super) given: u64,
+}
+
+pub(super) struct Waiter {
+    pub(super) token: Token,
+    pub(super) attempt: u64,
+    pub(super) first_lease: Duration,
+    pub(super) fences: u32,
+    /// Which it was of those that began to wait in conditions, from 1.
+    pub(super) arrival: u64,
+}
+
+impl Waiter {
+    pub(super) fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
+        let first_lease = place.first_lease();
+        Self {
+            token: ask.token.clone(),
+            attempt: ask.attempt,
+            first_lease,
+            fences: ask.fences,
+            arrival: 0,
+        }
+    }
+}
+
+/// What the entries of a shelf have in common.
+pub(super) struct Shared<'a> {
+    pub(super) ears: &'a HashMap<Token, Weak<Bell>>,
+    pub(super) last_fence: &'a mut u64,
+}
+
+impl Shared<'_> {
+    pub(super) fn fences(&mut self, count: u32) -> Option<Fences> {
+        (count > 0).then(|| {
+            *self.last_fence += u64::from(count);
+            Fences { last: *self.last_fence, count }
+        })
+    }
+
+    pub(super) fn ear(&self, token: &Token) -> Option<Arc<Bell>> {
+        self.ears.get(token).and_then(Weak::upgrade)
+    }
+}
+
+impl Entry {
+    pub(super) fn is_held_by(&self, token: &Token) -> bool {
+        self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
+    }
+
+    /// The whole lease for whoever asks, and never an earlier end than it has.
+    pub(super) fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
+        let until = self
+            .holder
+            .take()
+            .filter(|(token, _)| token == ask.token)
+            .map_or(now, |(_, until)| until);
+        self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
+    }
+
+    /// Hands the lock, which is free, to the first waiter that listens.
+    pub(super) fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
+        self.holder = None;
+        while let Some(next) = self.queue.pop_front() {
+            if let Some(bell) = shared.ear(&next.token) {
+                self.holder = Some((next.token, now + next.first_lease));
+                bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
+                return;
+            }
+            self.pass_on(&next.token, shared);
+        }
+    }
+
+    /// What a waiter was notified of passes on, if it does not come.
+    pub(super) fn pass_on(&mut self, gone: &Token, shared: &mut Shared<'_>) {
+        if let Some(Notified { condition, given }) = self.owed.remove(gone) {
+            self.move_on(&condition, 1, given, shared);
+        }
+    }
+
+    /// The lock has heard of a waiter that has it: what it was notified of is used up.
+    pub(super) fn settle(&mut self, token: &Token) {
+        self.owed.remove(token);
+    }
+
+    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited
+    /// when the notification was given. Result: how many.
+    pub(super) fn move_on(
+        &mut self,
+        condition: &str,
+        most: u32,
+        given: u64,
+        shared: &Shared<'_>,
+    ) -> u64 {
+        let mut moved = 0;
+        let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
+        while moved < u64::from(most)
+            && waiting.front().is_some_and(|next| next.arrival <= given)
+            && let Some(next) = waiting.pop_front()
+        {
+            if let Some(bell) = shared.ear(&next.token) {
+                bell.ring();
+                self.owed.insert(
+                    next.token.clone(),
+                    Notified { condition: condition.to_owned(), given },
+                );
+                self.queue.push_back(next);
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    /// Notifies, once under each number.
+    pub(super) fn notify(&mut self, what: &Notify<'_>, shared: &Shared<'_>) -> u64 {
+        self.settle(what.token);
+        if let Some((token, number, moved)) = &self.last_notification
+            && token == what.token
+            && *number >= what.number
+        {
+            return *moved;
+        }
+        let moved = self.move_on(what.condition, what.most, self.arrivals, shared);
+        self.last_notification = Some((what.token.clone(), what.number, moved));
+        moved
+    }
+
+    /// Leaves the queue, for good.
+    pub(super) fn leave(&mut self, token: &Token, shared: &mut Shared<'_>) {
+        self.queue.retain(|waiter| waiter.token != *token);
+        self.pass_on(token, shared);
+    }
+
+    /// Gives the lock, which is free or the asker's own, to the asker.
+    pub(super) fn take(
+        &mut self,
+        ask: &Ask<'_>,
+        shared: &mut Shared<'_>,
+        now: Instant,
+    ) -> Option<Fences> {
+        self.queue.retain(|waiter| waiter.token != *ask.token);
+        self.grant(ask, now);
+        shared.fences(ask.fences)
+    }
+
+    /// Whether nobody who listens is before the asker.
+    pub(super) fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
+        self.queue
+            .iter()
+            .take_while(|waiter| waiter.token != *token)
+            .all(|waiter| shared.ear(&waiter.token).is_none())
+    }
+
+    pub(super) fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
+        if !self.is_held_by(token) {
+            return Gone::NotOurs;
+        }
+        self.serve(shared, now);
+        Gone::Released
+    }
+
+    /// Whether an end was moved.
+    pub(super) fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
+        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
+        else {
+            return false;
+        };
+        if end == End::Exactly || *until < now + lease.lease {
+            *until = now + lease.lease;
+        }
+        if lease.settles {
+            self.settle(lease.token);
+        }
+        true
+    }
+}
