@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const LONGEST_FILE: usize = 400;
+const LONGEST_FUNCTION: usize = 70;
 /// In columns. A row of a table in a doc comment cannot be broken.
 const LONGEST_LINE: usize = 100;
 
@@ -66,6 +67,11 @@ fn problems(path: &str, text: &str) -> Vec<String> {
         return problems;
     };
     let code = without_comments_and_strings(text);
+    problems.extend(
+        long_functions(&code)
+            .iter()
+            .map(|name| format!("has a function of too many lines: {name}")),
+    );
     for used in used_modules(path, &code) {
         if !allowed.contains(&used.as_str()) {
             problems.push(format!("{layer} must not use {used}"));
@@ -79,6 +85,41 @@ fn problems(path: &str, text: &str) -> Vec<String> {
         }
     }
     problems
+}
+
+/// The functions of more than [`LONGEST_FUNCTION`] lines, by name.
+fn long_functions(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    // Those that are open, each with its first line and how deep it lies in braces.
+    let mut open: Vec<(String, usize, usize)> = Vec::new();
+    let (mut depth, mut brackets, mut declared) = (0, 0_i32, None);
+    for (number, line) in code.lines().enumerate() {
+        let words = words(line);
+        for (at, word) in words.iter().enumerate() {
+            match *word {
+                "fn" => {
+                    declared = words.get(at + 1).map(|name| ((*name).to_owned(), number));
+                    brackets = 0;
+                }
+                "(" | "[" => brackets += 1,
+                ")" | "]" => brackets -= 1,
+                // One without a body.
+                ";" if brackets == 0 => declared = None,
+                "{" => {
+                    depth += 1;
+                    open.extend(declared.take().map(|(name, from)| (name, from, depth)));
+                }
+                "}" => {
+                    let ends = open.pop_if(|(_, _, at)| *at == depth);
+                    depth -= 1;
+                    let long = ends.filter(|(_, from, _)| number + 1 - from > LONGEST_FUNCTION);
+                    found.extend(long.map(|(name, ..)| name));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 /// The first names after `crate::`, also where `super::` leads out of the file's own module up to
@@ -281,6 +322,18 @@ fn every_file_keeps_to_its_layer() {
 }
 
 #[test]
+fn no_line_of_a_script_is_wide() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
+    let files: Vec<_> = fs::read_dir(scripts).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() > 10, "only {files:?}");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let wide = text.lines().find(|line| line.chars().count() > LONGEST_LINE);
+        assert_eq!(wide, None, "{}", file.display());
+    }
+}
+
+#[test]
 fn the_client_still_has_the_two_signatures_that_it_is_allowed() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let client = ["client.rs", "client/builder.rs"]
@@ -383,6 +436,14 @@ fn a_file_that_is_too_long_or_has_no_doc_or_no_place_is_found() {
     assert_found("base/error.rs", &"\n".repeat(LONGEST_FILE), "more than 400 lines");
     assert_found("base/error.rs", &"x".repeat(LONGEST_LINE + 1), "a wide line");
     assert_clean("base/error.rs", &"ä".repeat(LONGEST_LINE));
+    let function = |lines: usize| {
+        format!(
+            "impl X {{\n    fn short(a: [u8; 2]);\n    fn f() {{{}    }}\n}}",
+            "\n".repeat(lines - 1)
+        )
+    };
+    assert_found("base/error.rs", &function(LONGEST_FUNCTION + 1), "too many lines: f");
+    assert_clean("base/error.rs", &function(LONGEST_FUNCTION));
     assert_clean("base/error.rs", &format!("    /// | {} |", "x".repeat(LONGEST_LINE)));
     assert!(problems("base/error.rs", "// A comment.\n")[0].contains("module doc"));
     assert_found("elsewhere/new.rs", "", "belongs to no layer");
