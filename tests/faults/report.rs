@@ -206,7 +206,7 @@ const LEGEND: &str = "\
     | longest orphan | the longest time in which the server had a token that nobody alive knew of \
     |\n\
     | longest wait | from the call to the grant; long holds, of up to three leases, have keys of \
-    their own |\n\
+    their own, and only on the others it may not be longer than 30 s |\n\
     | acquire p50 / p99 | the same for the keys of short holds |\n\
     | recovery | until the rate of grants was back at 80 % of what it was before, as the mean of a \
     second |\n\
