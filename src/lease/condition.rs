@@ -111,7 +111,7 @@ impl Acquisition {
                         // No answer to a question that leaves.
                         Some(_) if leaves => Next::Pause(backoff::outage_pause()),
                         // Entered only now: the next question leaves.
-                        Some(_) => Next::Pause(Duration::ZERO),
+                        Some(_) => continue,
                         None => Next::Pause(backoff::condition_pause()),
                     }
                 }

@@ -10,9 +10,9 @@ mod reader;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use super::channels::Channels;
 use super::node::Node;
@@ -23,11 +23,7 @@ use crate::lease::store::Listening;
 use crate::lease::token::Token;
 use reader::Reader;
 
-/// A reader that has been in one read for so long is given up. No time limit of a connection ends
-/// that while bytes come: after a reply that was lost or garbled it may take every message for a
-/// part of what it waits for.
-const STUCK: Duration = Duration::from_secs(3);
-/// So many of them may be stuck at a time. With more, waiters poll.
+/// So many readers may be stuck at a time. With more, waiters poll.
 const MOST_STUCK: usize = 4;
 /// A grant for a token that nobody here knows: what was cancelled, and came back. Whoever hears it
 /// withdraws.
@@ -43,7 +39,7 @@ pub(crate) struct Inbox {
 struct Readers {
     /// The one that reads, and what tells that its thread has ended.
     now: Option<(Arc<Reader>, Receiver<()>)>,
-    /// Those that were stuck. Each ends with its connection, or after a second without a message.
+    /// Those that another one has replaced.
     stuck: Vec<Receiver<()>>,
 }
 
@@ -128,42 +124,52 @@ impl Inbox {
 
     /// Sees to it that a thread reads. Whoever waits does so as often as it asks. `None`: there is
     /// no thread.
+    ///
+    /// Nothing can close the connection of a reader that is stuck. It ends with that, or once it
+    /// has heard nothing for a second.
     pub(super) fn start(&self, node: &Arc<Node>) -> Option<()> {
         let mut readers = locked(&self.readers);
-        let stuck = |(reader, _): &(Arc<Reader>, _)| {
-            locked(&reader.reads_since).is_some_and(|since| since.elapsed() > STUCK)
-        };
-        readers.stuck.retain(|ended| ended.try_recv() == Err(TryRecvError::Empty));
-        if readers.now.as_ref().is_some_and(|reader| !stuck(reader))
+        let is_over = |ended: &Receiver<()>| ended.try_recv() != Err(TryRecvError::Empty);
+        readers.stuck.retain(|ended| !is_over(ended));
+        let is_fine = |(reader, ended): &(Arc<Reader>, _)| !reader.is_stuck() && !is_over(ended);
+        if readers.now.as_ref().is_some_and(is_fine)
             || readers.stuck.len() == MOST_STUCK
+            || self.ears.stopped.load(Ordering::SeqCst)
         {
             return Some(());
         }
-        let new = self.ears.start(node);
-        let new = new
-            .inspect_err(|error| {
-                log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}")
-            })
-            .ok()?;
-        if let Some((reader, ended)) = readers.now.replace(new) {
-            log::debug!(
-                "the reader of the subscription for wake-ups is stuck, and another one takes its \
-                 place"
-            );
-            let _channels = locked(&self.ears.channels);
-            reader.replaced.store(true, Ordering::SeqCst);
-            readers.stuck.push(ended);
+        // Before the next one may speak for the subscription.
+        self.ears.replace(readers.now.as_ref(), true);
+        match self.ears.start(node) {
+            Ok(new) => {
+                let old = readers.now.replace(new);
+                readers.stuck.extend(old.map(|(_, ended)| ended));
+                Some(())
+            }
+            Err(error) => {
+                self.ears.replace(readers.now.as_ref(), false);
+                let had_one = readers.now.is_some();
+                drop(readers);
+                log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
+                had_one.then_some(())
+            }
         }
-        Some(())
     }
 
-    /// Ends the thread. `false`: not by `deadline`.
+    /// Ends the threads. `false`: not by `deadline`.
     pub(super) fn close(&self, node: &Node, deadline: Instant) -> bool {
         self.ears.stopped.store(true, Ordering::SeqCst);
-        let Some((_, ended)) = locked(&self.readers).now.clone() else { return true };
+        let (now, mut threads) = {
+            let readers = locked(&self.readers);
+            (readers.now.clone(), readers.stuck.clone())
+        };
+        let Some((_, ended)) = now else { return true };
+        threads.push(ended);
         // A reader that waits for a message is woken by one.
         node.publish(&self.ears.address, "", deadline);
-        !matches!(ended.recv_deadline(deadline), Err(crossbeam_channel::RecvTimeoutError::Timeout))
+        let runs =
+            |ended: &Receiver<()>| ended.recv_deadline(deadline) == Err(RecvTimeoutError::Timeout);
+        !threads.iter().any(runs)
     }
 }
 

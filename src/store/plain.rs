@@ -267,6 +267,7 @@ impl LeaseStore for Plain {
                 "nothing can be heard here, and a wait must hear",
             ));
         };
+        let _ = self.inbox.start(&self.node);
         let [lock, fence, queue, waiters] = keys(ask.key);
         let stem = format!("{}condition:{condition}:", ask.key.stem());
         let before = Instant::now();

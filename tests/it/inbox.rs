@@ -24,8 +24,27 @@ fn listeners(server: &Server, inbox: &str) -> usize {
     count
 }
 
-/// Breaks the stream once, while messages come so often that no read of it ever runs into its time
-/// limit.
+/// Works while messages come so often that no read of the inbox ever runs into its time limit.
+fn while_messages_come(server: &Server, work: impl FnOnce(&str)) {
+    eventually(SOON, || inboxes(server).len() == 1);
+    let inbox = inboxes(server).remove(0);
+    thread::scope(|scope| {
+        let (quiet, is_quiet) = mpsc::channel::<()>();
+        let (mut connection, channel) = (server.connection(), inbox.clone());
+        scope.spawn(move || {
+            while is_quiet.recv_timeout(ms(50)) == Err(RecvTimeoutError::Timeout) {
+                let mut publish = redis::cmd("PUBLISH");
+                publish.arg(&channel).arg("for nobody").exec(&mut connection).unwrap();
+            }
+        });
+        work(&inbox);
+        drop(quiet);
+    });
+    // A stuck reader ends once it hears nothing any more.
+    eventually(SOON, || listeners(server, &inbox) == 1);
+}
+
+/// Breaks the stream once.
 fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
     let (server, proxy) = through_proxy();
     let holder = Client::open(&server.url()).unwrap();
@@ -43,21 +62,7 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
         entered
     });
     rule.wait_fired(SOON);
-    eventually(SOON, || inboxes(&server).len() == 1);
-    let inbox = inboxes(&server).remove(0);
-    thread::scope(|scope| {
-        let (quiet, is_quiet) = mpsc::channel::<()>();
-        let mut connection = server.connection();
-        let (inbox, channel) = (&inbox, inbox.clone());
-        scope.spawn(move || {
-            while is_quiet.recv_timeout(ms(50)) == Err(RecvTimeoutError::Timeout) {
-                redis::cmd("PUBLISH")
-                    .arg(&channel)
-                    .arg("for nobody")
-                    .exec(&mut connection)
-                    .unwrap();
-            }
-        });
+    while_messages_come(&server, |inbox| {
         eventually(SOON, || listeners(&server, inbox) == 2);
         // This layout has a channel for each lock, too.
         eventually(SOON, || {
@@ -67,18 +72,45 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
         holder.unlock().unwrap();
         let entered = waiter.result();
         assert!(entered - released < ms(500), "it took {:?}", entered - released);
-        drop(quiet);
     });
-    // The stuck one ends once it hears nothing any more.
-    eventually(SOON, || listeners(&server, &inbox) == 1);
-    drop(waiting);
-    eventually(SOON, || listeners(&server, &inbox) == 0);
+    waiting.close(SOON).unwrap();
+    assert!(inboxes(&server).is_empty());
+}
+
+/// A reply of half a gigabyte, of which nothing else comes.
+fn huge() -> Rule {
+    Rule::on("SUBSCRIBE", Fault::ReplaceReply(b"$536870913\r\n".to_vec())).next(1)
 }
 
 #[test]
 fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
-    let huge = Fault::ReplaceReply(b"$536870913\r\n".to_vec());
-    a_broken_stream_is_given_up(Rule::on("SUBSCRIBE", huge).next(1), Layout::Plain);
+    a_broken_stream_is_given_up(huge(), Layout::Plain);
+}
+
+#[test]
+fn a_reader_that_is_stuck_is_replaced_also_where_all_wait_in_conditions() {
+    let (server, proxy) = through_proxy();
+    let rule = proxy.add(huge());
+    let client = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock("job");
+    let waiter = Underway::start(move || {
+        lock.lock().unwrap();
+        lock.new_condition("ready").unwrap().wait().unwrap();
+        let woken = Instant::now();
+        lock.unlock().unwrap();
+        woken
+    });
+    rule.wait_fired(SOON);
+    while_messages_come(&server, |inbox| {
+        eventually(SOON, || listeners(&server, inbox) == 2);
+        let notifier = Client::open(&server.url()).unwrap().lock("job");
+        notifier.lock().unwrap();
+        notifier.new_condition("ready").unwrap().notify_one().unwrap();
+        let released = Instant::now();
+        notifier.unlock().unwrap();
+        let woken = waiter.result();
+        assert!(woken - released < ms(500), "it took {:?}", woken - released);
+    });
 }
 
 #[test]

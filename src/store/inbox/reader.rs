@@ -21,6 +21,10 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// After this long without a word the server is asked for one: a subscription that was cut off
 /// silently looks like a quiet one.
 const QUIET: Duration = Duration::from_secs(5);
+/// A reader that has been in one read for so long is given up. No time limit of a connection ends
+/// that while bytes come: after a reply that was lost or garbled it may take every message for a
+/// part of what it waits for.
+const STUCK: Duration = Duration::from_secs(3);
 /// Between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
 /// And where this user may not subscribe, which somebody has to change first.
@@ -46,6 +50,10 @@ impl Reader {
         *locked(&self.reads_since) = Some(Instant::now());
     }
 
+    pub(super) fn is_stuck(&self) -> bool {
+        locked(&self.reads_since).is_some_and(|since| since.elapsed() > STUCK)
+    }
+
     fn is_out_of_a_read(&self) {
         *locked(&self.reads_since) = None;
     }
@@ -65,6 +73,14 @@ impl Ears {
             ears.run(&its, &node);
         })?;
         Ok((reader, ended))
+    }
+
+    /// Has another thread speak for the subscription, or this one after all.
+    pub(super) fn replace(&self, reader: Option<&(Arc<Reader>, Receiver<()>)>, replaced: bool) {
+        let _channels = locked(&self.channels);
+        if let Some((reader, _)) = reader {
+            reader.replaced.store(replaced, Ordering::SeqCst);
+        }
     }
 
     /// The channels, for whoever reads; `None`: another does.
@@ -138,8 +154,8 @@ impl Ears {
             }
             _ => return Err((redis::ErrorKind::UnexpectedReturnType, "no answer to a ping").into()),
         }
-        *locked(&reader.stands_since) = Some(Instant::now());
         reader.elsewhere.store(false, Ordering::SeqCst);
+        *locked(&reader.stands_since) = Some(Instant::now());
         // What was published while nobody listened is lost: everybody asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
         let Some(()) = self.channels(reader).map(|mut channels| channels.begin()) else {

@@ -187,6 +187,9 @@ pub fn rows() -> Vec<Row> {
                 );
                 tune.faulted = tune.faulted.max(ms(7000));
             },
+            // What the one that is cut off has left there can be withdrawn when it is back, or ends
+            // with its lease.
+            known_within: Some(|load| load.lease),
             run: one_apart,
             ..USUAL
         },
