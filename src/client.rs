@@ -255,9 +255,9 @@ impl Client {
     ///
     /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders
     /// are told that their leases are lost ([`LostReason::Closed`](crate::LostReason::Closed)).
-    /// While the server does not answer it is asked again, until the end of `timeout`. Ends by then.
-    /// A second call says what the first came to; while that is under way, that it is not known yet
-    /// (`Unknown`).
+    /// While the server does not answer it is asked again, until the end of `timeout`. Ends by
+    /// then. A second call says what the first came to; while that is under way, that it is not
+    /// known yet (`Unknown`).
     ///
     /// # Errors
     /// `Unknown` if `timeout` ended first, with the number of locks whose release was not
