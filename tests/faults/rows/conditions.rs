@@ -282,7 +282,7 @@ fn cut_off(world: &mut World) {
     let counts = Cell::new((0, 0));
     // One that is frozen with the lock keeps it for a lease, and that must not be most of the time.
     let (least, most) = often(world);
-    world.repeat((least.max(ms(200)), most.max(ms(400))), |world| {
+    world.repeat((least.max(ms(400)), most.max(ms(600))), |world| {
         let Some(held) = catch(world, Fault::HoldReply, is_notify_to_a_consumer) else { return };
         // Nobody else is about to look by himself: all others wait.
         let others = world.command(&["ZCARD", "{fault:0}:condition:not-empty:queue"]);
