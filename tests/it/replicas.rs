@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distlock::testing::{
     Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within,
@@ -179,6 +179,7 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     let pair = Pair::start();
     let client = pair.client();
     let lock = client.lock("x");
+    let before = Instant::now();
     let waiting = Underway::start(move || {
         let guard = lock.guard().unwrap();
         lock.new_condition("c").unwrap().wait().unwrap();
@@ -193,8 +194,8 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     };
     eventually(SOON, line);
     pair.demote();
-    // It gives a sign of life every 4 to 6 s only.
-    within(..RECOVERED, || {
+    // It gives a sign of life 4 to 6 s after it began to wait, and would find out then at the latest.
+    within(..ms(3900).saturating_sub(before.elapsed()), || {
         let other = pair.client().lock("x");
         other.with(|_| other.new_condition("c").unwrap().notify_all().unwrap()).unwrap();
         waiting.result().unwrap();
@@ -329,8 +330,8 @@ fn key() -> Key {
     Key::new("x".to_owned())
 }
 
-fn deadline() -> std::time::Instant {
-    std::time::Instant::now() + SOON
+fn deadline() -> Instant {
+    Instant::now() + SOON
 }
 
 fn acquire(
@@ -486,7 +487,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
     let far =
         Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
     // A sixth of a lease of 1 s, and a third of it. Logging in takes two round trips.
-    let within = Within { reply: ms(166), connect_by: std::time::Instant::now() + ms(330) };
+    let within = Within { reply: ms(166), connect_by: Instant::now() + ms(330) };
     let lease = Extend { key: &key, token: &token, lease: SHORTER, settles: false };
     assert!(far.extend(&[lease], within).remove(0).unwrap());
 }
