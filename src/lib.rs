@@ -310,7 +310,7 @@ pub use lease::store::Holder;
 pub use lock::Lock;
 pub use rate_limiter::RateLimiter;
 pub use redis_lock::RedisLock;
-pub use store::limit::Decision;
+pub use store::layout::limits::Decision;
 
 /// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any
 /// release.

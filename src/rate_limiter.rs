@@ -11,7 +11,7 @@ use crate::lease::store::StoreError;
 use crate::lease::{Background, backoff};
 use crate::local::LONGEST_KEY;
 use crate::local::line::{Lines, Next};
-use crate::store::limit::{Decision, Form, LimitStore, Take};
+use crate::store::layout::limits::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 /// A hundred years: in µs still below 2^53, up to which Lua counts exactly (R18).

@@ -2,12 +2,12 @@
 //! and for tests of programs that use the crate.
 
 mod entry;
+mod limit;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use super::memory_limit::Limits;
 use crate::base::bell::Bell;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
@@ -20,6 +20,7 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 use entry::{Entry, Shared, Waiter};
+use limit::Limits;
 
 /// By name, and by process: what a fork inherits may be locked by a thread that it does not have.
 static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());

@@ -26,11 +26,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use super::inbox::Inbox;
-use super::limit::{Decision, LimitStore, Take};
+use super::layout::limits::{Decision, LimitStore, Take};
+use super::layout::plain::Plain;
 use super::memory::Memory;
-use super::node::Node;
-use super::plain::Plain;
+use super::server::inbox::Inbox;
+use super::server::node::Node;
 use super::{Settings, parse};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;

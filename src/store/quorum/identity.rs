@@ -9,8 +9,8 @@ use redis::{Connection, RedisResult, Value};
 use crate::base::error::ErrorKind;
 use crate::base::locked;
 use crate::lease::store::StoreError;
-use crate::store::connect::Greeting;
-use crate::store::reply;
+use crate::store::server::connect::Greeting;
+use crate::store::server::reply;
 
 /// The servers behind the nodes, as their last connections found them. A server's name is its own,
 /// drawn anew whenever it starts.

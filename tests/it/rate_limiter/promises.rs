@@ -206,7 +206,7 @@ fn a_hundred_years_are_without_limit() {
 /// come due than were there at first and came back meanwhile.
 #[test]
 fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
-    const SCRIPT: &str = include_str!("../../../src/store/lua/limit_smooth.lua");
+    const SCRIPT: &str = include_str!("../../../src/store/layout/limits/smooth.lua");
     const COUNT: u64 = 7;
     const WINDOW: u64 = 50_000;
     let server = Server::start();

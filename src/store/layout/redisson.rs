@@ -7,10 +7,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::inbox::Inbox;
-use super::node::{Node, again_if_stale};
-use super::reply;
-use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
@@ -20,9 +16,13 @@ use crate::lease::store::{
     Within,
 };
 use crate::lease::token::Token;
+use crate::store::server::inbox::Inbox;
+use crate::store::server::node::{Node, again_if_stale};
+use crate::store::server::reply;
+use crate::store::server::wire::{Part, Script, Shape};
 
 /// Leases in Redisson's layout on one server.
-pub(super) struct Redisson {
+pub(crate) struct Redisson {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
     acquire: Script,
@@ -33,23 +33,23 @@ pub(super) struct Redisson {
 }
 
 impl Redisson {
-    pub(super) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
         Self {
             node,
             inbox,
             acquire: Script::new(
                 Shape::Array,
-                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_acquire.lua")),
+                concat!(include_str!("redisson/common.lua"), include_str!("redisson/acquire.lua")),
             ),
-            release: Script::new(Shape::Number, include_str!("lua/redisson_release.lua")),
-            extend: Script::new(Shape::Number, include_str!("lua/redisson_extend.lua")),
+            release: Script::new(Shape::Number, include_str!("redisson/release.lua")),
+            extend: Script::new(Shape::Number, include_str!("redisson/extend.lua")),
             inspect: Script::new(
                 Shape::Array,
-                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_inspect.lua")),
+                concat!(include_str!("redisson/common.lua"), include_str!("redisson/inspect.lua")),
             ),
             force: Script::new(
                 Shape::Number,
-                concat!(include_str!("lua/redisson.lua"), include_str!("lua/redisson_force.lua")),
+                concat!(include_str!("redisson/common.lua"), include_str!("redisson/force.lua")),
             ),
         }
     }

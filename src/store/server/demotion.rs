@@ -11,46 +11,46 @@ use redis::{RedisError, ServerError, Value};
 
 /// How often a server has said that it is a replica.
 #[derive(Default)]
-pub(super) struct Demotions(Arc<AtomicU64>);
+pub(crate) struct Demotions(Arc<AtomicU64>);
 
 impl Demotions {
-    pub(super) fn add(&self) {
+    pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
     /// For a connection that the node does not know of. Taken before it is opened.
-    pub(super) fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         Watch { count: Arc::clone(&self.0), seen: self.0.load(Ordering::SeqCst) }
     }
 }
 
 /// Tells whoever reads from a connection that the server has become a replica since.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     count: Arc<AtomicU64>,
     seen: u64,
 }
 
 impl Watch {
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.count.load(Ordering::SeqCst) != self.seen
     }
 }
 
 /// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script,
 /// and has no code for it then.
-pub(super) fn is_a_replicas(code: &str, details: &str) -> bool {
+pub(crate) fn is_a_replicas(code: &str, details: &str) -> bool {
     matches!(code, "READONLY" | "MASTERDOWN")
         || details.contains("READONLY You can't write against a read only")
         || details.contains("MASTERDOWN Link with MASTER is down")
 }
 
 /// As [`is_a_replicas`], of an error that came instead of a reply.
-pub(super) fn says(error: &RedisError) -> bool {
+pub(crate) fn says(error: &RedisError) -> bool {
     error.code().is_some_and(|code| is_a_replicas(code, error.detail().unwrap_or_default()))
 }
 
 /// The error among these replies that only a replica gives.
-pub(super) fn said_in(replies: &[Value]) -> Option<RedisError> {
+pub(crate) fn said_in(replies: &[Value]) -> Option<RedisError> {
     replies.iter().find_map(|reply| match reply {
         Value::ServerError(error) if is_said(error) => Some(error.clone().into()),
         _ => None,
@@ -58,7 +58,7 @@ pub(super) fn said_in(replies: &[Value]) -> Option<RedisError> {
 }
 
 /// As [`said_in`], among the errors for which a pipeline or a transaction was given up.
-pub(super) fn said_by(error: &RedisError) -> Option<RedisError> {
+pub(crate) fn said_by(error: &RedisError) -> Option<RedisError> {
     let errors = error.clone().into_server_errors()?;
     errors.iter().find(|(_, error)| is_said(error)).map(|(_, error)| error.clone().into())
 }
@@ -69,14 +69,14 @@ fn is_said(error: &ServerError) -> bool {
 
 /// Whether the reply to ROLE is a replica's. Whoever may not ask, or asks a proxy that does not
 /// know the command, is told nothing.
-pub(super) fn is_replicas_role(reply: &Value) -> bool {
+pub(crate) fn is_replicas_role(reply: &Value) -> bool {
     let Value::Array(role) = reply else { return false };
     let Some(Value::BulkString(name)) = role.first() else { return false };
     name == b"slave" || name == b"replica"
 }
 
 /// What the reply to ROLE comes to, as an error.
-pub(super) fn is_replica() -> RedisError {
+pub(crate) fn is_replica() -> RedisError {
     (redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly), "the server is a replica").into()
 }
 

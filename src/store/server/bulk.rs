@@ -13,7 +13,7 @@ use crate::lease::store::StoreError;
 const BETWEEN_TAGS: usize = 64;
 
 /// One call of the script for each list of parts, and what was heard of them so far.
-pub(super) struct Bulk<'a> {
+pub(crate) struct Bulk<'a> {
     script: &'a Script,
     keys: usize,
     calls: Vec<Vec<Part<'a>>>,
@@ -21,7 +21,7 @@ pub(super) struct Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         script: &'a Script,
         keys: usize,
         calls: impl Iterator<Item = Vec<Part<'a>>>,
@@ -31,7 +31,7 @@ impl<'a> Bulk<'a> {
 
     /// At the first failure the rest is unknown; going on to read would wait for each reply in
     /// turn.
-    pub(super) fn talk(&mut self, mut wire: Wire<'_>, buffer: &mut Vec<u8>) -> RedisResult<()> {
+    pub(crate) fn talk(&mut self, mut wire: Wire<'_>, buffer: &mut Vec<u8>) -> RedisResult<()> {
         let Self { script, keys, calls, values } = self;
         values.clear();
         buffer.clear();
@@ -65,7 +65,7 @@ impl<'a> Bulk<'a> {
 
     /// Each answer at the place of its question. What was read before a failure stands; a script
     /// that the server did not know has had none.
-    pub(super) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
+    pub(crate) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
         let unknown = || {
             StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")
                 .maybe_run()

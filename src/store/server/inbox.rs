@@ -54,7 +54,7 @@ struct Ears {
 }
 
 impl Inbox {
-    pub(super) fn new(id: &str, stray: Stray) -> Self {
+    pub(crate) fn new(id: &str, stray: Stray) -> Self {
         let ears = Ears {
             address: format!("distlock:inbox:{id}").into(),
             waiting: Mutex::default(),
@@ -67,7 +67,7 @@ impl Inbox {
 
     /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
     /// the subscription: until it stands, its waiters poll.
-    pub(super) fn listen(
+    pub(crate) fn listen(
         &self,
         node: &Arc<Node>,
         token: &Token,
@@ -85,7 +85,7 @@ impl Inbox {
 
     /// Has messages on `channel` ring `bell`, as hints, until the returned value is dropped. Does
     /// not wait for the subscription; `bell` is rung once it stands.
-    pub(super) fn listen_at(
+    pub(crate) fn listen_at(
         &self,
         node: &Arc<Node>,
         channel: Arc<str>,
@@ -103,7 +103,7 @@ impl Inbox {
     }
 
     /// Has the reader subscribe at once to what was just asked for, instead of within a second.
-    pub(super) fn hurry(&self, node: &Node, deadline: Instant) {
+    pub(crate) fn hurry(&self, node: &Node, deadline: Instant) {
         let poke = locked(&self.ears.channels).wants_a_poke();
         if poke {
             node.publish(&self.ears.address, "", deadline);
@@ -114,7 +114,7 @@ impl Inbox {
     /// stood by then, it stands at another server, such as one that was the master until a
     /// failover: Redis closes no subscription for that. It is opened again within a second, and its
     /// waiters poll meanwhile.
-    pub(super) fn is_not_heard(&self, asked_at: Instant) {
+    pub(crate) fn is_not_heard(&self, asked_at: Instant) {
         let readers = locked(&self.readers);
         let Some((reader, _)) = &readers.now else { return };
         if locked(&reader.stands_since).is_some_and(|since| since < asked_at) {
@@ -127,7 +127,7 @@ impl Inbox {
     ///
     /// Nothing can close the connection of a reader that is stuck. It ends with that, or once it
     /// has heard nothing for a second.
-    pub(super) fn start(&self, node: &Arc<Node>) -> Option<()> {
+    pub(crate) fn start(&self, node: &Arc<Node>) -> Option<()> {
         let mut readers = locked(&self.readers);
         let is_over = |ended: &Receiver<()>| ended.try_recv() != Err(TryRecvError::Empty);
         readers.stuck.retain(|ended| !is_over(ended));
@@ -157,7 +157,7 @@ impl Inbox {
     }
 
     /// Ends the threads. `false`: not by `deadline`.
-    pub(super) fn close(&self, node: &Node, deadline: Instant) -> bool {
+    pub(crate) fn close(&self, node: &Node, deadline: Instant) -> bool {
         self.ears.stopped.store(true, Ordering::SeqCst);
         let (now, mut threads) = {
             let readers = locked(&self.readers);
@@ -199,7 +199,7 @@ impl Drop for WaitingAt {
     }
 }
 
-pub(super) fn parse(message: &str) -> Option<(Grant, Token, Key)> {
+pub(crate) fn parse(message: &str) -> Option<(Grant, Token, Key)> {
     let mut words = message.splitn(5, ' ');
     let attempt = words.next()?.parse().ok()?;
     let last: u64 = words.next()?.parse().ok()?;

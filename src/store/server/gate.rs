@@ -19,7 +19,7 @@ const AT_ONCE: u32 = 4;
 const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a node that is down is left alone; `nodes`: how many there are in its quorum.
-pub(super) fn pause(nodes: Option<u32>) -> Duration {
+pub(crate) fn pause(nodes: Option<u32>) -> Duration {
     nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
 }
 
@@ -30,21 +30,21 @@ pub(super) fn pause(nodes: Option<u32>) -> Duration {
 /// would shut out those that are set up well. Wrong credentials and certificates are permanent
 /// errors, and count as an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) address: String,
-    pub(super) tls: bool,
+pub(crate) struct Target {
+    pub(crate) address: String,
+    pub(crate) tls: bool,
     /// How long it may take.
-    pub(super) within: Duration,
+    pub(crate) within: Duration,
     /// Whose: a fork inherits the gates of its parent's, at which a thread may be probing that it
     /// does not have.
-    pub(super) process: u32,
+    pub(crate) process: u32,
 }
 
 static GATES: Mutex<Vec<(Target, Weak<Gate>)>> = Mutex::new(Vec::new());
 
 /// One per target and process, however many clients there are.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     /// Between two attempts while it is shut.
     pause: Duration,
     state: Mutex<State>,
@@ -71,7 +71,7 @@ impl Default for State {
 
 /// Leave to open a connection; to be told whether the node answered.
 #[derive(Debug)]
-pub(super) struct Pass<'a> {
+pub(crate) struct Pass<'a> {
     gate: &'a Gate,
     /// Whether this is the one that finds out for all.
     probe: bool,
@@ -83,7 +83,7 @@ impl Gate {
     }
 
     /// The gate of this target. The pause is that of whoever came first.
-    pub(super) fn at(target: Target, pause: Duration) -> Arc<Self> {
+    pub(crate) fn at(target: Target, pause: Duration) -> Arc<Self> {
         let mut gates = locked(&GATES);
         gates.retain(|(_, gate)| gate.strong_count() > 0);
         if let Some(gate) =
@@ -98,7 +98,7 @@ impl Gate {
 
     /// Leave to connect. `None`: the node is down, and another thread is trying or has just tried;
     /// or nobody knew within `wait`.
-    pub(super) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
+    pub(crate) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
         let entered = Instant::now();
         let mut state = locked(&self.state);
         loop {
@@ -132,7 +132,7 @@ impl Gate {
     }
 
     /// A connection that was in use failed: perhaps only that one. The next to connect finds out.
-    pub(super) fn doubt(&self) {
+    pub(crate) fn doubt(&self) {
         let mut state = locked(&self.state);
         if matches!(*state, State::Open { .. }) {
             *state = State::Unknown { probing: false };
@@ -140,7 +140,7 @@ impl Gate {
     }
 
     /// A new connection failed at its first use.
-    pub(super) fn shut(&self) {
+    pub(crate) fn shut(&self) {
         let mut state = locked(&self.state);
         // Whoever is finding out at this moment knows better.
         if matches!(*state, State::Open { .. } | State::Unknown { probing: false }) {
@@ -152,7 +152,7 @@ impl Gate {
 
 impl Pass<'_> {
     /// The node answered.
-    pub(super) fn opened(mut self) {
+    pub(crate) fn opened(mut self) {
         if std::mem::take(&mut self.probe) {
             *locked(&self.gate.state) = State::Open { opening: 1 };
         }
@@ -160,7 +160,7 @@ impl Pass<'_> {
 
     /// No answer. Also one of many tells: the gate may have been open since before the node went
     /// down.
-    pub(super) fn failed(self) {
+    pub(crate) fn failed(self) {
         if !self.probe {
             self.gate.shut();
         }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::node::Node;
-use super::reply;
-use super::wire::{Part, Script, Shape};
 use crate::base::error::ErrorKind;
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
+use crate::store::server::node::Node;
+use crate::store::server::reply;
+use crate::store::server::wire::{Part, Script, Shape};
 
 /// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller
 /// back but this.
@@ -66,18 +66,18 @@ pub(crate) trait LimitStore: Send + Sync {
 
 /// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
 /// the time.
-pub(super) struct Limits {
+pub(crate) struct Limits {
     node: Arc<Node>,
     fixed: Script,
     smooth: Script,
 }
 
 impl Limits {
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            fixed: Script::new(Shape::Array, include_str!("lua/limit_fixed.lua")),
-            smooth: Script::new(Shape::Array, include_str!("lua/limit_smooth.lua")),
+            fixed: Script::new(Shape::Array, include_str!("limits/fixed.lua")),
+            smooth: Script::new(Shape::Array, include_str!("limits/smooth.lua")),
         }
     }
 }
@@ -119,7 +119,7 @@ impl LimitStore for Limits {
 }
 
 /// The key holds something that no limiter of this form has written.
-pub(super) fn foreign() -> StoreError {
+pub(crate) fn foreign() -> StoreError {
     StoreError::not_sent(ErrorKind::WrongType, "the key holds data that is not this limiter's")
         .permanent()
 }

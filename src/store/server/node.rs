@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
-use super::Settings;
 use super::bulk::Bulk;
 use super::connect::{Connector, Opened};
 use super::demotion::{self, Demotions, Watch};
@@ -23,7 +22,8 @@ use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-pub(super) use ask::{again_if_not_run, again_if_stale, by_body, run, understood};
+use crate::store::Settings;
+pub(crate) use ask::{again_if_not_run, again_if_stale, by_body, run, understood};
 use limit::Limit;
 
 /// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
@@ -46,15 +46,15 @@ pub(crate) struct Node {
     closed: AtomicBool,
     /// The connection of renewal, which waits for nobody (R9).
     renewing: Mutex<Slot>,
-    pub(super) clock: Clock,
-    pub(super) command_timeout: Duration,
+    pub(crate) clock: Clock,
+    pub(crate) command_timeout: Duration,
 }
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
-pub(super) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
+pub(crate) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Node {
-    pub(super) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
+    pub(crate) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(Theirs::new(pool)),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// Sends one command.
-    pub(super) fn command(
+    pub(crate) fn command(
         &self,
         parts: &[Part<'_>],
         shape: Shape,
@@ -111,7 +111,7 @@ impl Node {
     }
 
     /// Runs a script. The first `keys` of `parts` are its keys, the others its arguments.
-    pub(super) fn script(
+    pub(crate) fn script(
         &self,
         script: &Script,
         keys: usize,
@@ -123,7 +123,7 @@ impl Node {
 
     /// The same, unless it may not be sent any more: that is asked when there is a connection, and
     /// nothing has been sent over it.
-    pub(super) fn script_if(
+    pub(crate) fn script_if(
         &self,
         may_be_sent: &dyn Fn() -> bool,
         script: &Script,
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// Runs a script once for each list of parts, over renewal's own connection.
-    pub(super) fn script_in_bulk<'a>(
+    pub(crate) fn script_in_bulk<'a>(
         &self,
         script: &'a Script,
         keys: usize,
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// The same over a pooled connection.
-    pub(super) fn pooled_in_bulk<'a>(
+    pub(crate) fn pooled_in_bulk<'a>(
         &self,
         script: &'a Script,
         keys: usize,
@@ -176,13 +176,13 @@ impl Node {
     }
 
     /// What a connection that is nobody's but its reader's needs to look at.
-    pub(super) fn demotions(&self) -> Watch {
+    pub(crate) fn demotions(&self) -> Watch {
         self.demotions.watch()
     }
 
     /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout`
     /// each.
-    pub(super) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
+    pub(crate) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
         let connection = self.connect(self.clock.now() + self.command_timeout)?;
         let limited = connection
             .set_read_timeout(Some(timeout))
@@ -192,7 +192,7 @@ impl Node {
     }
 
     /// Publishes, if that goes quickly: nobody depends on it.
-    pub(super) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
+    pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
         let deadline = deadline.min(self.clock.now() + self.command_timeout);
         let _ = self.command(
             &[Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)],
@@ -220,7 +220,7 @@ impl Node {
         empty(&self.renewing);
     }
 
-    pub(super) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
         let wait = || deadline.saturating_duration_since(self.clock.now());
         let exhausted = || {
             StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
@@ -339,13 +339,13 @@ impl Node {
         }
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
     }
 
     /// Trusts no connection that was opened up to this generation any more; and if the server is a
     /// replica, no subscription either.
-    pub(super) fn distrust(&self, generation: u64, demoted: bool) {
+    pub(crate) fn distrust(&self, generation: u64, demoted: bool) {
         let _ = self.generation.compare_exchange(
             generation,
             generation + 1,
@@ -357,7 +357,7 @@ impl Node {
         }
     }
 
-    pub(super) fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
+    pub(crate) fn failed(&self, error: &RedisError, was_idle: bool) -> StoreError {
         let mut failure = reply::unanswered(error);
         failure.stale = was_idle && failure.dropped;
         failure

@@ -13,7 +13,7 @@ use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 
 /// The program's own pool.
-pub(super) struct Theirs {
+pub(crate) struct Theirs {
     pool: r2d2::Pool<redis::Client>,
     /// How many connections have failed since one was in good order. As many as the pool has may
     /// have been closed while they lay idle; if there are more, new ones fail as well, and trying
@@ -22,14 +22,14 @@ pub(super) struct Theirs {
 }
 
 impl Theirs {
-    pub(super) fn new(pool: r2d2::Pool<redis::Client>) -> Self {
+    pub(crate) fn new(pool: r2d2::Pool<redis::Client>) -> Self {
         Self { pool, failures: AtomicU32::new(0) }
     }
 }
 
 impl Node {
     /// Talks over a connection of the program's own pool, as soon as one is free.
-    pub(super) fn talk_over_theirs<T>(
+    pub(crate) fn talk_over_theirs<T>(
         &self,
         theirs: &Theirs,
         deadline: Instant,
@@ -52,7 +52,7 @@ impl Node {
     }
 
     /// As [`talk_over_theirs`](Self::talk_over_theirs), if one is free at this moment.
-    pub(super) fn talk_if_idle(
+    pub(crate) fn talk_if_idle(
         &self,
         theirs: &Theirs,
         deadline: Instant,

@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::limit::{Decision, Form, LimitStore, Take, foreign};
-use super::memory::Memory;
+use super::Memory;
 use crate::base::locked;
 use crate::lease::key::Key;
 use crate::lease::store::StoreError;
+use crate::store::layout::limits::{Decision, Form, LimitStore, Take, foreign};
 
 /// Below so many limits it is not worth looking for those that have ended.
 const FEW: usize = 64;
 
 /// The rate limits of one store.
 #[derive(Default)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     by_key: HashMap<Key, Limit>,
     /// How many there may be before those that have ended are removed. There may be one for each
     /// address on the net, and nobody says which is done.
@@ -49,7 +49,7 @@ struct Level {
 }
 
 impl Limits {
-    pub(super) fn take(&mut self, take: &Take<'_>, now: Instant) -> Result<Decision, StoreError> {
+    pub(crate) fn take(&mut self, take: &Take<'_>, now: Instant) -> Result<Decision, StoreError> {
         let used = self.by_key.get_mut(take.key).filter(|limit| limit.until > now);
         let (decision, after) = match (take.form, used) {
             (Form::Fixed, None) => fixed(take, 0, now + take.window, now),

@@ -6,10 +6,6 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::inbox::Inbox;
-use super::node::{Node, again_if_stale};
-use super::reply;
-use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::options::LockOptions;
@@ -19,12 +15,16 @@ use crate::lease::store::{
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
+use crate::store::server::inbox::Inbox;
+use crate::store::server::node::{Node, again_if_stale};
+use crate::store::server::reply;
+use crate::store::server::wire::{Part, Script, Shape};
 
 /// No waiter counts as alive for longer without asking again, however long its pause.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Leases in the plain layout on one server.
-pub(super) struct Plain {
+pub(crate) struct Plain {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
     /// Whether it has been said that the server does not say who listens.
@@ -40,7 +40,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
+    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>) -> Self {
         Self {
             node,
             inbox,
@@ -48,41 +48,41 @@ impl Plain {
             acquire: Script::new(
                 Shape::Array,
                 concat!(
-                    include_str!("lua/acquire_uncontended.lua"),
-                    include_str!("lua/queue.lua"),
-                    include_str!("lua/acquire.lua")
+                    include_str!("plain/acquire_uncontended.lua"),
+                    include_str!("plain/queue.lua"),
+                    include_str!("plain/acquire.lua")
                 ),
             ),
             release: Script::new(
                 Shape::Number,
                 concat!(
-                    include_str!("lua/release_uncontended.lua"),
-                    include_str!("lua/queue.lua"),
-                    include_str!("lua/release.lua")
+                    include_str!("plain/release_uncontended.lua"),
+                    include_str!("plain/queue.lua"),
+                    include_str!("plain/release.lua")
                 ),
             ),
             withdraw: Script::new(
                 Shape::Number,
-                concat!(include_str!("lua/queue.lua"), include_str!("lua/withdraw.lua")),
+                concat!(include_str!("plain/queue.lua"), include_str!("plain/withdraw.lua")),
             ),
-            extend: Script::new(Shape::Number, include_str!("lua/extend.lua")),
-            inspect: Script::new(Shape::Array, include_str!("lua/inspect.lua")),
+            extend: Script::new(Shape::Number, include_str!("plain/extend.lua")),
+            inspect: Script::new(Shape::Array, include_str!("plain/inspect.lua")),
             force: Script::new(
                 Shape::Number,
-                concat!(include_str!("lua/queue.lua"), include_str!("lua/force.lua")),
+                concat!(include_str!("plain/queue.lua"), include_str!("plain/force.lua")),
             ),
             wait: Script::new(
                 Shape::Array,
-                concat!(include_str!("lua/queue.lua"), include_str!("lua/wait.lua")),
+                concat!(include_str!("plain/queue.lua"), include_str!("plain/wait.lua")),
             ),
             notify: Script::new(
                 Shape::Number,
-                concat!(include_str!("lua/queue.lua"), include_str!("lua/notify.lua")),
+                concat!(include_str!("plain/queue.lua"), include_str!("plain/notify.lua")),
             ),
         }
     }
 
-    pub(super) fn inbox(&self) -> Arc<Inbox> {
+    pub(crate) fn inbox(&self) -> Arc<Inbox> {
         Arc::clone(&self.inbox)
     }
 

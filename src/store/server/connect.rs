@@ -21,15 +21,15 @@ const MOST_STUCK: usize = 32;
 
 /// What else is asked over each new connection by this instant, once somebody has answered over it.
 /// An error: the connection is of no use.
-pub(super) type Greeting =
+pub(crate) type Greeting =
     Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
 /// Opens connections to one server.
-pub(super) struct Connector {
+pub(crate) struct Connector {
     /// Without user, password and database: see [`log_in`].
     client: redis::Client,
     login: Arc<RedisConnectionInfo>,
-    pub(super) greeting: Option<Greeting>,
+    pub(crate) greeting: Option<Greeting>,
     most_under_way: usize,
     clock: Clock,
     timeout: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(
+    pub(crate) fn new(
         info: ConnectionInfo,
         clock: Clock,
         timeout: Duration,
@@ -95,7 +95,7 @@ impl Connector {
     /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the
     /// full timeout, each read too, and name resolution and unix sockets have none. A thread that
     /// comes too late closes what it opened.
-    pub(super) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
+    pub(crate) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
@@ -134,7 +134,7 @@ impl Connector {
 }
 
 /// What came of opening a connection.
-pub(super) enum Opened {
+pub(crate) enum Opened {
     /// One that can be used. `tells_role`: whether this user is told whether the server is a
     /// master.
     Ready { connection: Connection, tells_role: bool },

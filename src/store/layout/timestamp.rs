@@ -9,9 +9,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::node::{Node, again_if_stale};
-use super::reply;
-use super::wire::{Part, Script, Shape};
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::options::LockOptions;
@@ -21,9 +18,12 @@ use crate::lease::store::{
     Within,
 };
 use crate::lease::token::Token;
+use crate::store::server::node::{Node, again_if_stale};
+use crate::store::server::reply;
+use crate::store::server::wire::{Part, Script, Shape};
 
 /// Leases in the timestamp layout on one server.
-pub(super) struct Timestamp {
+pub(crate) struct Timestamp {
     node: Arc<Node>,
     acquire: Script,
     release: Script,
@@ -34,19 +34,19 @@ pub(super) struct Timestamp {
 
 macro_rules! script {
     ($shape:expr, $file:literal) => {
-        Script::new($shape, concat!(include_str!("lua/timestamp.lua"), include_str!($file)))
+        Script::new($shape, concat!(include_str!("timestamp/common.lua"), include_str!($file)))
     };
 }
 
 impl Timestamp {
-    pub(super) fn new(node: Arc<Node>) -> Self {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
-            acquire: script!(Shape::Array, "lua/timestamp_acquire.lua"),
-            release: script!(Shape::Number, "lua/timestamp_release.lua"),
-            extend: script!(Shape::Number, "lua/timestamp_extend.lua"),
-            inspect: script!(Shape::Array, "lua/timestamp_inspect.lua"),
-            force: script!(Shape::Number, "lua/timestamp_force.lua"),
+            acquire: script!(Shape::Array, "timestamp/acquire.lua"),
+            release: script!(Shape::Number, "timestamp/release.lua"),
+            extend: script!(Shape::Number, "timestamp/extend.lua"),
+            inspect: script!(Shape::Array, "timestamp/inspect.lua"),
+            force: script!(Shape::Number, "timestamp/force.lua"),
         }
     }
 

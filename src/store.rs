@@ -1,28 +1,9 @@
 //! Where leases live. The only place that names redis and r2d2.
 
-mod bulk;
-mod channels;
-mod connect;
-mod demotion;
-#[cfg(test)]
-#[allow(clippy::expect_used, clippy::unwrap_used)]
-mod fuzz;
-mod gate;
-mod inbox;
-pub(crate) mod limit;
+pub(crate) mod layout;
 mod memory;
-mod memory_limit;
-mod node;
-mod once;
-mod plain;
-mod pool;
 mod quorum;
-mod redisson;
-mod reply;
-mod theirs;
-mod timestamp;
-mod watched;
-mod wire;
+mod server;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -37,14 +18,16 @@ use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::key::Key;
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::token::Tokens;
-use inbox::Inbox;
-use limit::{LimitStore, Limits};
+use layout::limits::{LimitStore, Limits};
+use layout::plain::Plain;
+use layout::redisson::Redisson;
+use layout::timestamp::Timestamp;
 use memory::Memory;
-use node::Node;
-use plain::Plain;
 use quorum::{NoLimits, Quorum};
-use redisson::Redisson;
-use timestamp::Timestamp;
+use server::connect::Greeting;
+use server::inbox::Inbox;
+use server::node::Node;
+use server::watched::Work;
 
 /// How to reach the place that keeps leases.
 #[derive(Clone)]
@@ -55,7 +38,7 @@ pub(crate) struct Settings {
     /// For a node: how many there are in its quorum.
     member_of: Option<u32>,
     /// For a node: what is asked over each of its new connections.
-    greeting: Option<connect::Greeting>,
+    greeting: Option<Greeting>,
     pub(crate) pool_size: u32,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -207,11 +190,7 @@ impl Backend {
         }
     }
 
-    pub(crate) fn execute<T>(
-        &self,
-        deadline: Instant,
-        work: watched::Work<'_, T>,
-    ) -> Result<T, StoreError> {
+    pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         match self {
             Self::Server { node, .. } => node.execute(deadline, work),
             Self::Memory { .. } => Err(StoreError::not_sent(

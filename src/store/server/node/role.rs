@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::{Limit, Node, Talk};
-use crate::store::demotion;
-use crate::store::pool::Pool;
-use crate::store::wire::{self, Part, Shape};
+use crate::store::server::demotion;
+use crate::store::server::pool::Pool;
+use crate::store::server::wire::{self, Part, Shape};
 
 /// A server whose replies have come within the last two seconds need not be asked whether it is a
 /// master: it would have refused to write.

@@ -15,7 +15,7 @@ impl Node {
     /// 2. it is made whole again;
     /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the
     ///    server, and nobody here knows.
-    pub(super) fn script_once(
+    pub(crate) fn script_once(
         &self,
         script: &Script,
         keys: usize,

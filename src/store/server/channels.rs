@@ -13,7 +13,7 @@ use crate::lease::token::Token;
 
 /// The channels of one client.
 #[derive(Default)]
-pub(super) struct Channels {
+pub(crate) struct Channels {
     known: HashMap<Arc<str>, Channel>,
     /// Those that somebody began to wait at while they did not stand.
     joins: Vec<Arc<str>>,
@@ -31,7 +31,7 @@ struct Channel {
 
 impl Channels {
     /// Rings `bell` for messages on this channel, from when it stands until [`leave`](Self::leave).
-    pub(super) fn join(&mut self, name: &Arc<str>, token: &Token, bell: &Arc<Bell>) {
+    pub(crate) fn join(&mut self, name: &Arc<str>, token: &Token, bell: &Arc<Bell>) {
         let channel = self.known.entry(Arc::clone(name)).or_default();
         channel.waiting.push((token.clone(), Arc::downgrade(bell)));
         if channel.stands {
@@ -43,31 +43,31 @@ impl Channels {
     }
 
     /// The channel itself is kept for a moment: who waits at a contended lock comes back soon.
-    pub(super) fn leave(&mut self, name: &str, token: &Token) {
+    pub(crate) fn leave(&mut self, name: &str, token: &Token) {
         if let Some(channel) = self.known.get_mut(name) {
             channel.waiting.retain(|(waiting, _)| waiting != token);
         }
     }
 
     /// Whether the reader has to be told that there is something to subscribe to.
-    pub(super) fn wants_a_poke(&self) -> bool {
+    pub(crate) fn wants_a_poke(&self) -> bool {
         self.reading && !self.joins.is_empty()
     }
 
     /// The subscription stands anew: the server knows of no channel.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.reading = true;
         self.known.values_mut().for_each(|channel| channel.stands = false);
         self.joins = self.known.keys().cloned().collect();
     }
 
     /// The subscription is lost.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.reading = false;
     }
 
     /// A channel to subscribe to.
-    pub(super) fn next_join(&mut self) -> Option<Arc<str>> {
+    pub(crate) fn next_join(&mut self) -> Option<Arc<str>> {
         while let Some(name) = self.joins.pop() {
             if self
                 .known
@@ -81,7 +81,7 @@ impl Channels {
     }
 
     /// The server has confirmed it.
-    pub(super) fn joined(&mut self, name: &str) {
+    pub(crate) fn joined(&mut self, name: &str) {
         if let Some(channel) = self.known.get_mut(name) {
             channel.stands = true;
             channel
@@ -94,7 +94,7 @@ impl Channels {
 
     /// The channels to unsubscribe from, because nobody waits there. They are forgotten: whoever
     /// comes now has them subscribed to again.
-    pub(super) fn take_idle(&mut self) -> Vec<Arc<str>> {
+    pub(crate) fn take_idle(&mut self) -> Vec<Arc<str>> {
         let mut idle = Vec::new();
         self.known.retain(|name, channel| {
             if channel.waiting.is_empty() && channel.stands {
@@ -107,7 +107,7 @@ impl Channels {
 
     /// A release: one waiter asks again, as in Redisson, where a message lets one of a client's
     /// threads go on.
-    pub(super) fn heard(&self, name: &str) {
+    pub(crate) fn heard(&self, name: &str) {
         let mut waiting = self.known.get(name).into_iter().flat_map(|channel| &channel.waiting);
         if let Some(bell) = waiting.find_map(|(_, bell)| bell.upgrade()) {
             bell.ring();

@@ -19,7 +19,7 @@ use crate::base::clock::Clock;
 /// had the same shape, an ECHO of a number follows the command in the same packet, and must answer
 /// with that number (R6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// OK or nil.
     Set,
     /// An integer.
@@ -45,30 +45,30 @@ impl Shape {
 }
 
 /// A command's reply.
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// Read after check-out and connect, before the first byte was sent (R1).
-    pub(super) asked_at: Instant,
-    pub(super) value: Value,
+    pub(crate) asked_at: Instant,
+    pub(crate) value: Value,
 }
 
 /// A script, sent by its hash.
-pub(super) struct Script {
+pub(crate) struct Script {
     body: &'static str,
     hash: String,
-    pub(super) shape: Shape,
+    pub(crate) shape: Shape,
 }
 
 impl Script {
-    pub(super) fn new(shape: Shape, body: &'static str) -> Self {
+    pub(crate) fn new(shape: Shape, body: &'static str) -> Self {
         Self { body, hash: Hashed::new(body).get_hash().to_owned(), shape }
     }
 
-    pub(super) fn by_hash<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
+    pub(crate) fn by_hash<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
         self.pack("EVALSHA", &self.hash, keys, parts, buffer);
     }
 
     /// The whole body, for a server that does not know it (any more): it keeps it from then on.
-    pub(super) fn by_body<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
+    pub(crate) fn by_body<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
         self.pack("EVAL", self.body, keys, parts, buffer);
     }
 
@@ -90,7 +90,7 @@ impl Script {
 
 /// One argument of a command.
 #[derive(Clone, Copy)]
-pub(super) enum Part<'a> {
+pub(crate) enum Part<'a> {
     Text(&'a str),
     /// Two texts that make one argument, such as a companion key.
     Joined(&'a str, &'a str),
@@ -98,7 +98,7 @@ pub(super) enum Part<'a> {
 }
 
 impl Part<'_> {
-    pub(super) fn millis(duration: Duration) -> Self {
+    pub(crate) fn millis(duration: Duration) -> Self {
         Self::Number(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
@@ -125,7 +125,7 @@ impl Part<'_> {
 }
 
 /// Packs a command that is no script.
-pub(super) fn pack(parts: &[Part<'_>], buffer: &mut Vec<u8>) {
+pub(crate) fn pack(parts: &[Part<'_>], buffer: &mut Vec<u8>) {
     begin(buffer, parts.len());
     parts.iter().for_each(|part| part.pack(buffer));
 }
@@ -150,7 +150,7 @@ fn digits(buffer: &mut Vec<u8>, mut number: u64) {
 
 /// What is known of an open connection.
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     /// What its socket's timeouts are set to: setting them costs a system call each.
     timeout: Option<Duration>,
     /// What its last reply looked like. `None`: it may have been anything.
@@ -159,12 +159,12 @@ pub(super) struct State {
 
 impl State {
     /// Of one that was opened just now: the last that it answered was a PING.
-    pub(super) fn fresh() -> Self {
+    pub(crate) fn fresh() -> Self {
         Self { timeout: None, last: Some(Shape::Pong) }
     }
 
     /// Somebody else has used it.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.last = None;
     }
 }
@@ -174,23 +174,23 @@ impl State {
 const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for what has to be done by `deadline`.
-pub(super) struct Wire<'a> {
+pub(crate) struct Wire<'a> {
     /// Whether the connection was opened for this, and so has just answered.
-    pub(super) fresh: bool,
-    pub(super) connection: &'a mut Connection,
-    pub(super) state: &'a mut State,
-    pub(super) clock: &'a Clock,
-    pub(super) deadline: Instant,
+    pub(crate) fresh: bool,
+    pub(crate) connection: &'a mut Connection,
+    pub(crate) state: &'a mut State,
+    pub(crate) clock: &'a Clock,
+    pub(crate) deadline: Instant,
 }
 
 impl Wire<'_> {
     /// Bounds each read and write from now on, so that it ends by the deadline.
-    pub(super) fn bound(&mut self) -> RedisResult<()> {
+    pub(crate) fn bound(&mut self) -> RedisResult<()> {
         self.bound_from(self.clock.now())
     }
 
     /// As [`bound`](Self::bound), with the time that it is now.
-    pub(super) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
+    pub(crate) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
         let left = self.deadline.saturating_duration_since(now);
         if self.state.timeout.is_some_and(|set| left <= set && left + NOT_WORTH_A_CALL >= set) {
             return Ok(());
@@ -205,7 +205,7 @@ impl Wire<'_> {
 
     /// Asks an idle connection for a sign of life, in half of the time that is left: then another
     /// one may be opened.
-    pub(super) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
+    pub(crate) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
         if self.fresh {
             return Ok(());
         }
@@ -221,7 +221,7 @@ impl Wire<'_> {
     }
 
     /// Sends the command in `buffer` and gives its reply, certainly its own.
-    pub(super) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
+    pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
         let tag = self.state.last.is_none_or(|last| last == shape).then(|| push_tag(buffer));
         self.connection.send_packed_command(buffer)?;
         let reply = self.receive(shape, tag)?;
@@ -233,12 +233,12 @@ impl Wire<'_> {
     }
 
     /// Sends what is in `buffer`: commands with tags between them.
-    pub(super) fn send(&mut self, buffer: &[u8]) -> RedisResult<()> {
+    pub(crate) fn send(&mut self, buffer: &[u8]) -> RedisResult<()> {
         self.connection.send_packed_command(buffer)
     }
 
     /// The next reply. `tag`: what comes after it.
-    pub(super) fn receive(&mut self, shape: Shape, tag: Option<u64>) -> RedisResult<Value> {
+    pub(crate) fn receive(&mut self, shape: Shape, tag: Option<u64>) -> RedisResult<Value> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
@@ -260,7 +260,7 @@ impl Wire<'_> {
     /// The answer to a tag. A server that refuses everything refuses this, too: then all that was
     /// read `before` it are refusals, and it does not matter whose. One that began to refuse in
     /// between cannot be told from replies that are out of step.
-    pub(super) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
+    pub(crate) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
             self.state.last = Some(Shape::Tag);
@@ -277,7 +277,7 @@ impl Wire<'_> {
 }
 
 /// Appends an ECHO of a number that no other has.
-pub(super) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
+pub(crate) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let tag = LAST.fetch_add(1, Ordering::Relaxed);
     pack(&[Part::Text("ECHO"), Part::Number(tag)], buffer);

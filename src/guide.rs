@@ -1,14 +1,14 @@
 //! Longer pages: what is promised, how to port, how it works inside, and how to run it safely.
 //! Documentation only.
 
-#[doc = include_str!("guarantees.md")]
+#[doc = include_str!("guide/guarantees.md")]
 pub mod guarantees {}
 
-#[doc = include_str!("porting.md")]
+#[doc = include_str!("guide/porting.md")]
 pub mod porting {}
 
-#[doc = include_str!("internals.md")]
+#[doc = include_str!("guide/internals.md")]
 pub mod internals {}
 
-#[doc = include_str!("security.md")]
+#[doc = include_str!("guide/security.md")]
 pub mod security {}

@@ -49,9 +49,9 @@ impl Node {
 
 /// Remembers whether the connection failed, or the server said that it is a replica, also where the
 /// caller's code swallows the error.
-pub(super) struct Watched<'a> {
-    pub(super) connection: &'a mut Connection,
-    pub(super) failed: Option<RedisError>,
+pub(crate) struct Watched<'a> {
+    pub(crate) connection: &'a mut Connection,
+    pub(crate) failed: Option<RedisError>,
 }
 
 impl Watched<'_> {

@@ -21,18 +21,18 @@ const IDLE: Duration = Duration::from_secs(20);
 
 /// A place for one connection.
 #[derive(Default)]
-pub(super) struct Slot {
-    pub(super) connection: Option<Connection>,
-    pub(super) state: super::wire::State,
+pub(crate) struct Slot {
+    pub(crate) connection: Option<Connection>,
+    pub(crate) state: super::wire::State,
     /// How many failures the node had seen when the connection was opened (R6).
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
     /// Where its commands are packed.
-    pub(super) buffer: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
 }
 
 /// Makes slots for r2d2.
 #[derive(Debug)]
-pub(super) struct Slots;
+pub(crate) struct Slots;
 
 impl r2d2::ManageConnection for Slots {
     type Connection = Slot;
@@ -51,7 +51,7 @@ impl r2d2::ManageConnection for Slots {
     }
 }
 
-pub(super) enum Pool {
+pub(crate) enum Pool {
     Own(OwnPool),
     /// A single connection, for one thread alone.
     One(Mutex<Slot>),
@@ -60,7 +60,7 @@ pub(super) enum Pool {
 }
 
 /// The client's own pool. Its thread starts with the first check-out.
-pub(super) struct OwnPool {
+pub(crate) struct OwnPool {
     size: u32,
     timeout: Duration,
     state: RwLock<State>,
@@ -73,7 +73,7 @@ enum State {
 }
 
 /// A slot that was checked out.
-pub(super) enum CheckedOut {
+pub(crate) enum CheckedOut {
     Pooled(PooledConnection<Slots>),
     /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it
     /// back.
@@ -81,7 +81,7 @@ pub(super) enum CheckedOut {
 }
 
 impl CheckedOut {
-    pub(super) fn slot(&mut self) -> &mut Slot {
+    pub(crate) fn slot(&mut self) -> &mut Slot {
         match self {
             Self::Pooled(slot) => slot,
             Self::Alone(slot) => slot,
@@ -90,13 +90,13 @@ impl CheckedOut {
 }
 
 impl OwnPool {
-    pub(super) fn new(size: u32, timeout: Duration) -> Self {
+    pub(crate) fn new(size: u32, timeout: Duration) -> Self {
         Self { size, timeout, state: RwLock::new(State::New) }
     }
 
     /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
     /// started.
-    pub(super) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
+    pub(crate) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             State::New => None,
             State::Open(pool) => match pool.try_get() {
@@ -125,7 +125,7 @@ impl OwnPool {
     }
 
     /// A slot, if one is free at this moment.
-    pub(super) fn idle(&self) -> Option<CheckedOut> {
+    pub(crate) fn idle(&self) -> Option<CheckedOut> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             State::Open(pool) => pool.try_get().map(CheckedOut::Pooled),
             State::New | State::Closed => None,
@@ -158,7 +158,7 @@ impl OwnPool {
     }
 
     /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let was = std::mem::replace(
             &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
             State::Closed,
@@ -172,7 +172,7 @@ impl OwnPool {
 ///
 /// redis-rs closes a connection only when it reads the end of its stream, so this one has a peer on
 /// this host that hangs up.
-pub(super) fn closed_connection() -> Option<Connection> {
+pub(crate) fn closed_connection() -> Option<Connection> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).ok()?;
     let address = ConnectionAddr::Tcp("127.0.0.1".into(), listener.local_addr().ok()?.port());
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();

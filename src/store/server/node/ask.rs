@@ -3,12 +3,12 @@
 use redis::{RedisResult, Value};
 
 use crate::lease::store::StoreError;
-use crate::store::reply;
-use crate::store::wire::{Part, Reply, Script, Wire};
+use crate::store::server::reply;
+use crate::store::server::wire::{Part, Reply, Script, Wire};
 
 /// Asks once more, at once, where an idle connection was of no use and certainly nothing was
 /// carried out.
-pub(in crate::store) fn again_if_not_run<T>(
+pub(crate) fn again_if_not_run<T>(
     mut ask: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match ask() {
@@ -19,7 +19,7 @@ pub(in crate::store) fn again_if_not_run<T>(
 
 /// Asks once more, at once, where an idle connection turned out to be closed. For questions that
 /// may be carried out twice.
-pub(in crate::store) fn again_if_stale<T>(
+pub(crate) fn again_if_stale<T>(
     mut ask: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match ask() {
@@ -29,7 +29,7 @@ pub(in crate::store) fn again_if_stale<T>(
 }
 
 /// Runs a script by its hash, and where the server does not know it, by its body.
-pub(in crate::store) fn run(
+pub(crate) fn run(
     wire: &mut Wire<'_>,
     buffer: &mut Vec<u8>,
     script: &Script,
@@ -48,7 +48,7 @@ pub(in crate::store) fn run(
 }
 
 /// Sends the whole of a script to a server that does not know it.
-pub(in crate::store) fn by_body(
+pub(crate) fn by_body(
     wire: &mut Wire<'_>,
     buffer: &mut Vec<u8>,
     script: &Script,
@@ -61,6 +61,6 @@ pub(in crate::store) fn by_body(
     wire.ask(buffer, script.shape)
 }
 
-pub(in crate::store) fn understood(reply: Reply) -> Result<Reply, StoreError> {
+pub(crate) fn understood(reply: Reply) -> Result<Reply, StoreError> {
     Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
 }

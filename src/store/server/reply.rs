@@ -51,7 +51,7 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
 }
 
 /// An error reply. The server refused the command before it carried anything out.
-pub(super) fn refused(code: &str, details: &str) -> StoreError {
+pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let (kind, message, permanent) = match code {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server wants other credentials", true),
         "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
@@ -91,12 +91,12 @@ pub(super) fn refused(code: &str, details: &str) -> StoreError {
 const REPLICA: &str = "the server is a replica and cannot keep a lock";
 
 /// A server that says at log-in that it is a replica. Nothing of ours was sent.
-pub(super) fn replica() -> StoreError {
+pub(crate) fn replica() -> StoreError {
     StoreError::not_sent(ErrorKind::Unavailable, REPLICA)
 }
 
 /// A connection could not be opened. Nothing of ours was sent.
-pub(super) fn connecting(error: &RedisError) -> StoreError {
+pub(crate) fn connecting(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {
         return refused(code, error.detail().unwrap_or_default());
     }
@@ -133,7 +133,7 @@ fn certificate_problem(error: &RedisError) -> Option<&'static str> {
 
 /// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can
 /// serve nobody.
-pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
+pub(crate) fn logged_in(reply: Value) -> Result<(), StoreError> {
     let Err(error) = value(reply) else { return Ok(()) };
     if error.kind == ErrorKind::Unavailable {
         return Err(error);
@@ -148,7 +148,7 @@ pub(super) fn logged_in(reply: Value) -> Result<(), StoreError> {
 }
 
 /// A command that was sent had no reply that could be understood.
-pub(super) fn unanswered(error: &RedisError) -> StoreError {
+pub(crate) fn unanswered(error: &RedisError) -> StoreError {
     if error.is_connection_refusal() {
         let mut refused = connecting(error);
         refused.dropped = true;
@@ -207,34 +207,34 @@ fn stream(error: &RedisError) -> Option<&Stream> {
 }
 
 /// A reply that its command does not give.
-pub(super) fn misshapen() -> RedisError {
+pub(crate) fn misshapen() -> RedisError {
     io::Error::new(io::ErrorKind::InvalidData, Stream::Misshapen).into()
 }
 
 /// A reply that is certainly another command's.
-pub(super) fn out_of_step() -> RedisError {
+pub(crate) fn out_of_step() -> RedisError {
     io::Error::new(io::ErrorKind::InvalidData, Stream::OutOfStep).into()
 }
 
 /// A reply that no version of our scripts gives: somebody else's server, or a broken one.
-pub(super) fn nonsense() -> StoreError {
+pub(crate) fn nonsense() -> StoreError {
     StoreError::not_sent(ErrorKind::Server, "the server's reply makes no sense").maybe_run()
 }
 
 /// Whether the server turned the connection away before it read anything: it has as many clients as
 /// it may have.
-pub(super) fn turned_away(reply: &Value) -> bool {
+pub(crate) fn turned_away(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     error.details().is_some_and(|details| details.contains("max number of clients"))
 }
 
 /// Whether the server does not know a script, and so did not run it.
-pub(super) fn unknown_script(reply: &Value) -> bool {
+pub(crate) fn unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
 /// The reply as a value, or what an error reply means.
-pub(super) fn value(reply: Value) -> Result<Value, StoreError> {
+pub(crate) fn value(reply: Value) -> Result<Value, StoreError> {
     match reply {
         Value::ServerError(error) => {
             Err(refused(error.code(), error.details().unwrap_or_default()))
@@ -244,7 +244,7 @@ pub(super) fn value(reply: Value) -> Result<Value, StoreError> {
 }
 
 /// The reply as a number.
-pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
+pub(crate) fn number(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(number) => Ok(*number),
         Value::BulkString(bytes) => {
@@ -255,7 +255,7 @@ pub(super) fn number(value: &Value) -> Result<i64, StoreError> {
 }
 
 /// The reply as a list.
-pub(super) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
+pub(crate) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) => Ok(values),
         _ => Err(nonsense()),
@@ -263,7 +263,7 @@ pub(super) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
 }
 
 /// The reply as a text; what is not UTF-8 in it is replaced.
-pub(super) fn text(value: &Value) -> Result<String, StoreError> {
+pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
         Value::SimpleString(text) => Ok(text.clone()),
@@ -272,7 +272,7 @@ pub(super) fn text(value: &Value) -> Result<String, StoreError> {
 }
 
 /// The reply as yes or no; 2 says that the key holds foreign data.
-pub(super) fn yes(value: &Value) -> Result<bool, StoreError> {
+pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
     match value {
         Value::Int(1) => Ok(true),
         Value::Int(0) => Ok(false),
@@ -284,7 +284,7 @@ pub(super) fn yes(value: &Value) -> Result<bool, StoreError> {
 /// What a script that acquires says: `{1, last fence or 0, how many}`,
 /// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
 /// told anything, or everybody alike, whether one is heard is left out.
-pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
+pub(crate) fn answer(reply: Reply) -> Result<Answer, StoreError> {
     let asked_at = reply.asked_at;
     match list(reply.value)?.as_slice() {
         [Value::Int(1), last, count] => {
@@ -303,7 +303,7 @@ pub(super) fn answer(reply: Reply) -> Result<Answer, StoreError> {
 
 /// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
 /// foreign data.
-pub(super) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
+pub(crate) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
     match list(value)?.as_slice() {
         [] => Ok(None),
         [Value::Int(2)] => Err(foreign()),
@@ -315,7 +315,7 @@ pub(super) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
 }
 
 /// A key with foreign data is certainly not our lease.
-pub(super) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
+pub(crate) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
     match result {
         Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
         result => result,
@@ -323,18 +323,18 @@ pub(super) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Resu
 }
 
 /// What a script says of a lease that was to go.
-pub(super) fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
+pub(crate) fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
     let released = or_not_ours(answer.and_then(|value| yes(&value)), false)?;
     Ok(if released { Gone::Released } else { Gone::NotOurs })
 }
 
 /// The key, or a companion of it, is somebody else's data.
-pub(super) fn foreign() -> StoreError {
+pub(crate) fn foreign() -> StoreError {
     StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
 }
 
 /// The last fence of a block, and how many it has; a last one of 0 stands for none.
-pub(super) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
+pub(crate) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
     let last = u64::try_from(number(last)?).map_err(|_| nonsense())?;
     let count = u32::try_from(number(count)?).map_err(|_| nonsense())?;
     match (last, count) {
@@ -345,6 +345,6 @@ pub(super) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, Stor
 }
 
 /// The rest of a lease, as `PTTL` says it.
-pub(super) fn left(millis: i64) -> Option<Duration> {
+pub(crate) fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
