@@ -1,10 +1,13 @@
 //! What every layer may use: errors, options, time, and the things a thread sleeps on.
 
+pub(crate) mod backoff;
 pub(crate) mod bell;
 pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod interrupt;
+pub(crate) mod key;
 pub(crate) mod options;
+pub(crate) mod worker;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

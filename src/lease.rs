@@ -3,12 +3,10 @@
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
 mod background;
-pub(crate) mod backoff;
 pub(crate) mod cleaner;
 pub(crate) mod condition;
 pub(crate) mod count;
 mod granted;
-pub(crate) mod key;
 pub(crate) mod leaving;
 pub(crate) mod notify;
 pub(crate) mod patience;
@@ -16,7 +14,6 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod store;
 pub(crate) mod token;
-pub(crate) mod worker;
 
 use std::time::{Duration, Instant};
 

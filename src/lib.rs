@@ -289,28 +289,25 @@
 
 mod base;
 mod client;
-mod condition;
-mod guard;
 pub mod guide;
 mod lease;
+mod limiter;
 mod local;
 mod lock;
-mod rate_limiter;
-mod redis_lock;
 mod store;
 
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::interrupt::Interrupt;
 pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry};
 pub use client::{Client, ClientBuilder};
-pub use condition::Condition;
-pub use guard::LockGuard;
 pub use lease::notify::{Lost, LostReason};
 pub use lease::store::Holder;
+pub use limiter::RateLimiter;
+pub use limiter::port::Decision;
 pub use lock::Lock;
-pub use rate_limiter::RateLimiter;
-pub use redis_lock::RedisLock;
-pub use store::layout::limits::Decision;
+pub use lock::condition::Condition;
+pub use lock::guard::LockGuard;
+pub use lock::redis_lock::RedisLock;
 
 /// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any
 /// release.
@@ -319,7 +316,7 @@ pub use store::layout::limits::Decision;
 pub mod testing {
     pub use crate::base::bell::{Bell, Fences, Grant, Rung};
     pub use crate::base::clock::{Clock, FakeClock};
-    pub use crate::lease::key::Key;
+    pub use crate::base::key::Key;
     pub use crate::lease::store::{
         Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, Release,
         StoreError, Withdraw, Within,

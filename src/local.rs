@@ -8,15 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::base::error::{Error, Result};
+use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::locked;
-use crate::lease::key::Key;
 use crate::lease::notify::{Keeper, Lost, OnLost};
 use crate::lease::patience::Contention;
 use crate::lease::{Background, Lease};
 use turn::Turn;
-
-/// The longest name, with its prefix.
-pub(crate) const LONGEST_KEY: usize = 1024;
 
 /// What all handles of one lock name share in one client.
 pub(crate) struct SharedLock {

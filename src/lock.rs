@@ -1,10 +1,14 @@
-//! The `Lock` trait: the contract.
+//! What users hold: the `Lock` trait, which is the contract, and its implementation.
+
+pub(crate) mod condition;
+pub(crate) mod guard;
+pub(crate) mod redis_lock;
 
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 use crate::base::interrupt::Interrupt;
-use crate::condition::Condition;
+use condition::Condition;
 
 /// A lock with the six methods of Java's `java.util.concurrent.locks.Lock`, and one more for an
 /// interruptible timed wait.

@@ -13,12 +13,13 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
+use crate::base::key::Key;
 use crate::base::options::Layout;
 use crate::lease::cleaner::{Cleaner, Withdrawal};
-use crate::lease::key::Key;
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::token::Tokens;
-use layout::limits::{LimitStore, Limits};
+use crate::limiter::port::LimitStore;
+use layout::limits::Limits;
 use layout::plain::Plain;
 use layout::redisson::Redisson;
 use layout::timestamp::Timestamp;

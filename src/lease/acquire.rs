@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::acquisition::{Acquisition, Step};
 use super::patience::{Attempts, Contention, Patience, Report};
 use super::store::StoreError;
-use super::{Background, Lease, backoff};
+use super::{Background, Lease};
+use crate::base::backoff;
 use crate::base::bell::Rung;
 use crate::base::error::{Error, ErrorKind, Result};
 

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use super::acquire::Wait;
 use super::cleaner::{InUse, Withdrawal};
 use super::count::Counted;
-use super::key::Key;
 use super::notify::Keeper;
 use super::patience::{Contention, Patience};
 use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
 use super::token::Token;
-use super::{Background, Lease, Terms, backoff, valid_until};
+use super::{Background, Lease, Terms, valid_until};
+use crate::base::backoff;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
+use crate::base::key::Key;
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 pub(super) use place::Waiting;
 

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::Limits;
-use super::backoff;
-use super::key::Key;
 use super::store::StoreError;
 use super::token::Token;
-use super::worker::{Stopped, Worker};
+use crate::base::backoff;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
+use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::worker::{Stopped, Worker};
 use withdrawal::Job;
 pub(crate) use withdrawal::Withdrawal;
 

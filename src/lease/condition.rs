@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Lease;
 use super::acquisition::{Acquisition, Waiting};
 use super::leaving::Leaving;
 use super::patience::Patience;
 use super::store::{InCondition, Place, StoreError};
-use super::{Lease, backoff};
+use crate::base::backoff;
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
 

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::cleaner::{Cleaner, InUse, Withdrawal};
-use super::key::Key;
 use super::notify::{Keeper, Lost, LostReason};
 use super::store::{LeaseStore, Listening};
 use super::token::Token;
 use super::{Ended, valid_until};
 use crate::base::bell::Fences;
 use crate::base::clock::Clock;
+use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Lease;
-use super::worker::Worker;
+use crate::base::worker::Worker;
 
 /// Told once for each lost lease.
 pub type OnLost = dyn Fn(&Lost) + Send + Sync;
@@ -116,7 +116,7 @@ impl Notifier {
         let _ = self.worker.send((callback, lost));
     }
 
-    pub(crate) fn stop(&self) -> super::worker::Stopped {
+    pub(crate) fn stop(&self) -> crate::base::worker::Stopped {
         self.worker.stop()
     }
 }

@@ -6,7 +6,8 @@ use std::thread;
 use super::leaving::Leaving;
 use super::notify::LostReason;
 use super::store::{Gone, StoreError};
-use super::{Background, Ended, Lease, backoff};
+use super::{Background, Ended, Lease};
+use crate::base::backoff;
 use crate::base::error::ErrorKind;
 
 /// What a release came to.

@@ -14,10 +14,10 @@ use super::cleaner::Cleaner;
 use super::count::Count;
 use super::notify::LostReason;
 use super::store::{Extend, Within};
-use super::worker::{Stopped, Worker};
 use super::{Ended, Lease, Limits, valid_until};
 use crate::base::clock::Clock;
 use crate::base::locked;
+use crate::base::worker::{Stopped, Worker};
 use book::{Book, Sleep};
 
 /// At most this many leases in one call: so few that the call ends well before the next short lease

@@ -8,10 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::key::Key;
 use super::token::Token;
 use crate::base::bell::{Bell, Fences};
 use crate::base::error::{Cause, Error, ErrorKind};
+use crate::base::key::Key;
 use crate::base::options::LockOptions;
 pub use request::{Ask, End, Extend, Notify, Place, Release, Withdraw, Within};
 

@@ -6,10 +6,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::base::backoff;
 use crate::base::bell::Bell;
+use crate::base::key::Key;
 use crate::base::locked;
-use crate::lease::backoff;
-use crate::lease::key::Key;
 
 /// The lines of one client, by the key of what is waited for. One that nobody stands in leaves
 /// nothing behind.

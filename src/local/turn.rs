@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use crate::base::backoff;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::patience::{Attempts, Patience, Report};
-use crate::lease::{Background, Lease, backoff};
+use crate::lease::{Background, Lease};
 pub(crate) use ticket::Ticket;
 
 /// What comes with the turn.

@@ -11,9 +11,9 @@ use std::time::Instant;
 use crate::base::bell::Bell;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
-use crate::lease::key::Key;
 use crate::lease::store::{
     Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Release,
     StoreError, Withdraw, Within,

@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use super::layout::limits::{Decision, LimitStore, Take};
 use super::layout::plain::Plain;
 use super::memory::Memory;
 use super::server::inbox::Inbox;
@@ -35,8 +34,9 @@ use super::{Settings, parse};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::locked;
+use crate::base::worker::Stopped;
 use crate::lease::store::StoreError;
-use crate::lease::worker::Stopped;
+use crate::limiter::port::{Decision, LimitStore, Take};
 use ledger::{Ledger, Name};
 use tally::Tally;
 use voter::{Job, Member, Order, Undo, Undone, Voter, again_if_stale};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Acquisition;
-use crate::lease::backoff;
+use crate::base::backoff;
 use crate::lease::store::Place;
 
 /// A waiter's place, which begins to listen only when the store says that it has to wait.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::SETTLE;
-use crate::lease::key::Key;
+use crate::base::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::StoreError;
-use crate::lease::key::Key;
+use crate::base::key::Key;
 use crate::lease::token::Token;
 
 /// One attempt to acquire.

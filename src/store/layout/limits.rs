@@ -1,68 +1,15 @@
-//! Rate limits: what a place that keeps them must do, and how one server does it.
+//! Rate limits on one server.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redis::Value;
 
-use crate::base::error::ErrorKind;
-use crate::lease::key::Key;
 use crate::lease::store::StoreError;
+use crate::limiter::port::{Decision, Form, LimitStore, Take, foreign};
 use crate::store::server::node::Node;
 use crate::store::server::reply;
 use crate::store::server::wire::{Part, Script, Shape};
-
-/// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller
-/// back but this.
-#[must_use = "a refusal is only an answer: the caller has to hold back by itself"]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision {
-    /// Whether the permits were taken. All of them or none.
-    pub allowed: bool,
-    /// How many permits could be taken now, after this decision.
-    pub remaining: u64,
-    /// How long until the same call would be allowed if nobody else took permits meanwhile. Zero if
-    /// it was allowed, never zero if it was refused.
-    pub retry_after: Duration,
-}
-
-/// How permits come back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// All at once, when the window ends.
-    Fixed,
-    /// One by one, at a steady rate.
-    Smooth,
-}
-
-/// A call for permits. Counts and windows have been checked (R18).
-pub(crate) struct Take<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) form: Form,
-    /// How many permits there are.
-    pub(crate) capacity: u64,
-    /// In what time so many come back: whole milliseconds.
-    pub(crate) window: Duration,
-    /// How many are wanted; 0: only to know how many are left.
-    pub(crate) wanted: u64,
-    /// How long the caller would wait for permits that are promised to it now. A fixed window
-    /// promises none: others count in it, too.
-    pub(crate) patience: Duration,
-    /// When the answer must be there.
-    pub(crate) deadline: Instant,
-}
-
-/// A place that keeps rate limits.
-pub(crate) trait LimitStore: Send + Sync {
-    /// Takes permits if they fit: those that are there, or those that will be within the caller's
-    /// patience. The `retry_after` of a decision that allows is how long to wait, from when it was
-    /// heard, until they may be used.
-    ///
-    /// # Errors
-    /// When there was no answer, or foreign data under the key. The permits may have been taken if
-    /// the error says that the call may have run.
-    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError>;
-}
 
 /// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
 /// the time.
@@ -116,10 +63,4 @@ impl LimitStore for Limits {
         }
         Ok(decision)
     }
-}
-
-/// The key holds something that no limiter of this form has written.
-pub(crate) fn foreign() -> StoreError {
-    StoreError::not_sent(ErrorKind::WrongType, "the key holds data that is not this limiter's")
-        .permanent()
 }

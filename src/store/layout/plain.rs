@@ -8,8 +8,8 @@ use redis::Value;
 
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::key::Key;
 use crate::base::options::LockOptions;
-use crate::lease::key::Key;
 use crate::lease::store::{
     Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place,
     Release, StoreError, Withdraw, Within,

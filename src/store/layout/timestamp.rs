@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use crate::base::bell::Bell;
 use crate::base::error::Error;
+use crate::base::key::Key;
 use crate::base::options::LockOptions;
-use crate::lease::key::Key;
 use crate::lease::store::{
     Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
     Within,

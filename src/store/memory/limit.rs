@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Memory;
+use crate::base::key::Key;
 use crate::base::locked;
-use crate::lease::key::Key;
 use crate::lease::store::StoreError;
-use crate::store::layout::limits::{Decision, Form, LimitStore, Take, foreign};
+use crate::limiter::port::{Decision, Form, LimitStore, Take, foreign};
 
 /// Below so many limits it is not worth looking for those that have ended.
 const FEW: usize = 64;

@@ -12,9 +12,9 @@ use super::voter::{Order, Undone, again_if_stale};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
+use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
-use crate::lease::key::Key;
 use crate::lease::store::{
     Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
     Within,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
-use crate::lease::key::Key;
+use crate::base::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 

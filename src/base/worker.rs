@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use crate::base::locked;
+use super::locked;
 
 /// A thread that starts when it is first needed and ends when its channel is closed.
 ///

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::redis_lock::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::lease::patience::Patience;
-use crate::redis_lock::RedisLock;
 
 /// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by
 /// [`Lock::new_condition`](crate::Lock::new_condition).

@@ -1,18 +1,19 @@
 //! `RedisLock`: a `Lock` over one lease.
 
 mod acquiring;
-mod asking;
+mod inspect;
 mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Lock;
+use super::condition::{Condition, check_name};
+use super::guard::{LockGuard, finish};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
-use crate::condition::{Condition, check_name};
-use crate::guard::{LockGuard, finish};
 use crate::lease::notify::{Lost, LostReason};
 use crate::lease::patience::Patience;
 use crate::lease::release::Released;
@@ -20,7 +21,6 @@ use crate::lease::store::{End, Extend, LeaseStore, StoreError};
 use crate::lease::{Background, Ended};
 use crate::local::SharedLock;
 use crate::local::holds::{self, Dropped, Hold};
-use crate::lock::Lock;
 
 /// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
 /// clone; same name, same lock.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use super::Lock;
+use super::redis_lock::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::lock::Lock;
-use crate::redis_lock::RedisLock;
 
 /// One hold of a lock; dropping it unlocks.
 ///

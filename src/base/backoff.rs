@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::base::options::Retry;
+use super::options::Retry;
 
 /// A waiter that the store wakes asks by itself only as a safety net (R15).
 const WOKEN: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1500));

@@ -1,17 +1,19 @@
 //! `RateLimiter`: at most so many calls in a window, counted for all processes together.
 
+pub(crate) mod port;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::base::backoff;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, Result};
-use crate::lease::key::Key;
+use crate::base::key::{Key, LONGEST_KEY};
+use crate::lease::Background;
 use crate::lease::store::StoreError;
-use crate::lease::{Background, backoff};
-use crate::local::LONGEST_KEY;
 use crate::local::line::{Lines, Next};
-use crate::store::layout::limits::{Decision, Form, LimitStore, Take};
+use port::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 /// A hundred years: in µs still below 2^53, up to which Lua counts exactly (R18).

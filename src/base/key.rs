@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// The longest name, with its prefix.
+pub(crate) const LONGEST_KEY: usize = 1024;
+
 /// The key of a lock: `prefix + name`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(Arc<Parts>);
