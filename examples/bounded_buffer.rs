@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use clap::{Parser, ValueEnum};
-use distlock::{Client, Condition, Lock, LockOptions};
+use distlock::{Client, Condition, Lock, LockOptions, RedisLock};
 use support::{Failure, Process, Progress, Sandbox, end, signal};
 
 /// Producers and consumers in several processes share a bounded buffer: no item lost, none doubled,
@@ -67,6 +67,7 @@ fn main() -> ExitCode {
 struct Buffer<'a> {
     client: &'a Client,
     args: &'a Args,
+    lock: RedisLock,
     not_full: Condition,
     not_empty: Condition,
 }
@@ -90,7 +91,7 @@ impl Buffer<'_> {
     /// Puts the next item in, and waits while there is no room. `false`: all have been made.
     fn put(&self) -> Result<bool, Failure> {
         let (made, waiting) = (self.key("made"), self.key("items"));
-        let _guard = self.not_full.lock().guard()?;
+        let _guard = self.lock.guard()?;
         loop {
             let (so_far, in_it, _) = self.state()?;
             if so_far >= self.args.items {
@@ -120,7 +121,7 @@ impl Buffer<'_> {
     /// Takes an item out, and waits while there is none. `None`: all have been taken.
     fn take(&self) -> Result<Option<u64>, Failure> {
         let (waiting, taken) = (self.key("items"), self.key("taken"));
-        let _guard = self.not_empty.lock().guard()?;
+        let _guard = self.lock.guard()?;
         loop {
             let (_, in_it, out_of_it) = self.state()?;
             if out_of_it >= self.args.items {
@@ -156,7 +157,7 @@ fn work(args: &Args, role: Role) -> Result<(), Failure> {
     let client = Client::builder(&env::var("REDIS_URL")?).lock_options(options).build()?;
     let lock = client.lock(&args.run);
     let (not_full, not_empty) = (lock.new_condition("not-full")?, lock.new_condition("not-empty")?);
-    let buffer = Buffer { client: &client, args, not_full, not_empty };
+    let buffer = Buffer { client: &client, args, lock, not_full, not_empty };
     let mut out = io::stdout().lock();
     match role {
         Role::Producer => while buffer.put()? {},

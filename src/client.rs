@@ -15,7 +15,7 @@ use crate::base::options::LockOptions;
 use crate::lease::store::LeaseStore;
 use crate::limiter::RateLimiter;
 use crate::lock::redis_lock::RedisLock;
-use crate::store::Settings;
+use crate::store::server::settings::Settings;
 pub use builder::ClientBuilder;
 use open::Open;
 
@@ -152,10 +152,10 @@ impl Client {
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
     pub fn ping(&self) -> Result<()> {
-        self.open.background.check_open()?;
+        self.open.context.check_open()?;
         self.open
             .backend
-            .ping(self.open.background.command_deadline())
+            .ping(self.open.context.command_deadline())
             .map_err(|error| error.into_error())
     }
 
@@ -192,7 +192,7 @@ impl Client {
         store: &Arc<dyn LeaseStore>,
     ) -> RedisLock {
         let open = &self.open;
-        let shared = open.names.get(name, &open.prefix, &open.background);
+        let shared = open.names.get(name, &open.prefix, &open.context);
         RedisLock::new(shared, options, Arc::clone(store), Arc::clone(open) as Arc<dyn Send + Sync>)
     }
 
@@ -203,8 +203,8 @@ impl Client {
     #[must_use]
     pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
         let open = &self.open;
-        let (store, background) = (Arc::clone(open.backend.limits()), Arc::clone(&open.background));
-        let shared = (store, background, Arc::clone(&open.lines));
+        let (store, context) = (Arc::clone(open.backend.limits()), Arc::clone(&open.context));
+        let shared = (store, context, Arc::clone(&open.lines));
         RateLimiter::new(
             (name, &open.prefix),
             count,
@@ -243,10 +243,10 @@ impl Client {
         &self,
         mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>,
     ) -> Result<T> {
-        self.open.background.check_open()?;
+        self.open.context.check_open()?;
         self.open
             .backend
-            .execute(self.open.background.command_deadline(), &mut work)
+            .execute(self.open.context.command_deadline(), &mut work)
             .map_err(|error| error.into_error())
     }
 

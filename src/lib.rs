@@ -300,12 +300,12 @@ pub use base::error::{Error, ErrorKind, Result};
 pub use base::interrupt::Interrupt;
 pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry};
 pub use client::{Client, ClientBuilder};
-pub use lease::notify::{Lost, LostReason};
+pub use lease::lost::{Lost, LostReason};
 pub use lease::store::Holder;
 pub use limiter::RateLimiter;
 pub use limiter::port::Decision;
 pub use lock::Lock;
-pub use lock::condition::Condition;
+pub use lock::condition::{Condition, ConditionLock};
 pub use lock::guard::LockGuard;
 pub use lock::redis_lock::RedisLock;
 

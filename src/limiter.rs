@@ -10,7 +10,7 @@ use crate::base::backoff;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
-use crate::lease::Background;
+use crate::lease::context::Context;
 use crate::lease::store::StoreError;
 use crate::local::line::{Lines, Next};
 use port::{Decision, Form, LimitStore, Take};
@@ -67,7 +67,7 @@ pub struct RateLimiter {
     count: u64,
     window: Duration,
     store: Arc<dyn LimitStore>,
-    background: Arc<Background>,
+    context: Arc<Context>,
     lines: Arc<Lines>,
     /// Where its threads stand in line: with those that ask for the same.
     line: Key,
@@ -80,7 +80,7 @@ impl RateLimiter {
         (name, prefix): (&str, &str),
         count: u64,
         window: Duration,
-        (store, background, lines): (Arc<dyn LimitStore>, Arc<Background>, Arc<Lines>),
+        (store, context, lines): (Arc<dyn LimitStore>, Arc<Context>, Arc<Lines>),
         client: Arc<dyn Send + Sync>,
     ) -> Self {
         let key = Key::new(format!("{prefix}{name}"));
@@ -92,7 +92,7 @@ impl RateLimiter {
             count,
             window,
             store,
-            background,
+            context,
             lines,
             line,
             _client: client,
@@ -154,7 +154,7 @@ impl RateLimiter {
     /// nothing was taken.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
         self.check_input(n)
-            .and_then(|()| self.background.check_open())
+            .and_then(|()| self.context.check_open())
             .map_err(|error| self.named(error))?;
         self.take(n, Duration::ZERO).map_err(|error| self.named(error.into_error()))
     }
@@ -195,9 +195,9 @@ impl RateLimiter {
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
         // Before anything is locked: in a forked child nobody may ever unlock it.
         self.check_input(1)
-            .and_then(|()| self.background.check_open())
+            .and_then(|()| self.context.check_open())
             .map_err(|error| self.named(error))?;
-        let Background { clock, limits, closing, .. } = &*self.background;
+        let Context { clock, timeouts, closing, .. } = &*self.context;
         let deadline = clock.after(timeout);
         let bell = Bell::new();
         let _closing = closing.rings(&bell);
@@ -205,7 +205,7 @@ impl RateLimiter {
             .then(|| self.lines.enter(&self.line, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
-            self.background.check_open().map_err(|error| self.named(error))?;
+            self.context.check_open().map_err(|error| self.named(error))?;
             let asked_at = clock.now();
             if let Some(Next::Sleep(until)) = place.as_ref().map(|place| place.next(asked_at)) {
                 bell.wait(clock, until.into_iter().chain(deadline).min());
@@ -240,7 +240,7 @@ impl RateLimiter {
                     let outage =
                         now.saturating_duration_since(*silent_since.get_or_insert(asked_at));
                     let is_over =
-                        deadline.map_or(outage >= limits.max_outage, |deadline| now >= deadline);
+                        deadline.map_or(outage >= timeouts.max_outage, |deadline| now >= deadline);
                     if error.permanent || is_over {
                         return Err(self.named(error.into_error()));
                     }
@@ -256,9 +256,9 @@ impl RateLimiter {
 
     /// Sleeps until a promised permit may be used.
     fn sleep(&self, bell: &Bell, until: Option<Instant>) -> Result<()> {
-        let clock = &self.background.clock;
+        let clock = &self.context.clock;
         while until.is_none_or(|until| clock.now() < until) {
-            self.background.check_open().map_err(|error| self.named(error))?;
+            self.context.check_open().map_err(|error| self.named(error))?;
             bell.wait(clock, until);
         }
         Ok(())
@@ -266,7 +266,7 @@ impl RateLimiter {
 
     /// Asks the store; once more over a fresh connection if an idle one had been closed, which a
     /// server does at every restart.
-    fn take(&self, wanted: u64, patience: Duration) -> Result<Decision, StoreError> {
+    fn take(&self, wanted: u64, longest_wait: Duration) -> Result<Decision, StoreError> {
         let ask = || {
             self.store.take(&Take {
                 key: &self.key,
@@ -274,8 +274,8 @@ impl RateLimiter {
                 capacity: self.count,
                 window: self.window(),
                 wanted,
-                patience: patience.min(LONGEST_WINDOW),
-                deadline: self.background.command_deadline(),
+                longest_wait: longest_wait.min(LONGEST_WINDOW),
+                deadline: self.context.command_deadline(),
             })
         };
         match ask() {

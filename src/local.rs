@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::locked;
-use crate::lease::notify::{Keeper, Lost, OnLost};
-use crate::lease::patience::Contention;
-use crate::lease::{Background, Lease};
+use crate::lease::context::Context;
+use crate::lease::granted::Keeper;
+use crate::lease::granted::Lease;
+use crate::lease::lost::{Lost, OnLost};
+use crate::lease::wait_limits::Contention;
 use turn::Turn;
 
 /// What all handles of one lock name share in one client.
@@ -21,7 +23,7 @@ pub(crate) struct SharedLock {
     pub(crate) key: Key,
     pub(crate) turn: Turn,
     pub(crate) contention: Contention,
-    pub(crate) background: Arc<Background>,
+    pub(crate) context: Arc<Context>,
     on_lost: Mutex<Vec<Arc<OnLost>>>,
     /// Where it is found by its name.
     names: Weak<Names>,
@@ -42,7 +44,7 @@ impl SharedLock {
     }
 
     pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
-        if self.background.is_forked() {
+        if self.context.is_forked() {
             // Nothing is ever lost there, and the mutex may stay locked for ever.
             return;
         }
@@ -63,14 +65,14 @@ impl Keeper for SharedLock {
 
     fn lost(&self, lost: &Lost) {
         for callback in locked(&self.on_lost).iter() {
-            self.background.notifier.notify(Arc::clone(callback), lost.clone());
+            self.context.notifier.notify(Arc::clone(callback), lost.clone());
         }
     }
 }
 
 impl Drop for SharedLock {
     fn drop(&mut self) {
-        if self.background.is_forked() {
+        if self.context.is_forked() {
             return;
         }
         if let Some(names) = self.names.upgrade() {
@@ -91,18 +93,18 @@ impl Names {
         self: &Arc<Self>,
         name: &str,
         prefix: &str,
-        background: &Arc<Background>,
+        context: &Arc<Context>,
     ) -> Arc<SharedLock> {
         let name: Arc<str> = name.into();
-        if background.is_forked() {
+        if context.is_forked() {
             // Every call of it will be refused. The mutex may stay locked for ever here.
-            return self.make(name, prefix, background);
+            return self.make(name, prefix, context);
         }
         let mut by_name = locked(&self.by_name);
         if let Some(lock) = by_name.get(&*name).and_then(Weak::upgrade) {
             return lock;
         }
-        let lock = self.make(Arc::clone(&name), prefix, background);
+        let lock = self.make(Arc::clone(&name), prefix, context);
         by_name.insert(name, Arc::downgrade(&lock));
         lock
     }
@@ -111,13 +113,13 @@ impl Names {
         self: &Arc<Self>,
         name: Arc<str>,
         prefix: &str,
-        background: &Arc<Background>,
+        context: &Arc<Context>,
     ) -> Arc<SharedLock> {
         Arc::new(SharedLock {
             key: Key::new(format!("{prefix}{name}")),
             turn: Turn::default(),
             contention: Contention::default(),
-            background: Arc::clone(background),
+            context: Arc::clone(context),
             on_lost: Mutex::default(),
             names: Arc::downgrade(self),
             name,

@@ -1,15 +1,16 @@
 //! Where leases live. The only place that names redis and r2d2.
 
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::unwrap_used)]
+mod fuzz;
 pub(crate) mod layout;
-mod memory;
-mod quorum;
-mod server;
+pub(crate) mod memory;
+pub(crate) mod quorum;
+pub(crate) mod server;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use std::time::Instant;
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
@@ -25,66 +26,10 @@ use layout::redisson::Redisson;
 use layout::timestamp::Timestamp;
 use memory::Memory;
 use quorum::{NoLimits, Quorum};
-use server::connect::Greeting;
+use server::callers::Work;
 use server::inbox::Inbox;
 use server::node::Node;
-use server::watched::Work;
-
-/// How to reach the place that keeps leases.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) url: String,
-    /// The nodes of a quorum; `None`: one place, at `url`.
-    pub(crate) nodes: Option<Vec<String>>,
-    /// For a node: how many there are in its quorum.
-    member_of: Option<u32>,
-    /// For a node: what is asked over each of its new connections.
-    greeting: Option<Greeting>,
-    pub(crate) pool_size: u32,
-    pub(crate) command_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
-    #[cfg(feature = "tls")]
-    pub(crate) root_certificates: Option<Vec<u8>>,
-    #[cfg(feature = "testing")]
-    pub(crate) wrap_nodes: Option<WrapNodes>,
-}
-
-/// Puts a store of a test's own around a node's.
-#[cfg(feature = "testing")]
-pub(crate) type WrapNodes = Arc<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
-
-impl Settings {
-    pub(crate) fn new(url: &str) -> Self {
-        Self {
-            url: url.to_owned(),
-            nodes: None,
-            member_of: None,
-            greeting: None,
-            pool_size: 8,
-            command_timeout: Duration::from_secs(2),
-            connect_timeout: Duration::from_secs(2),
-            pool: None,
-            #[cfg(feature = "tls")]
-            root_certificates: None,
-            #[cfg(feature = "testing")]
-            wrap_nodes: None,
-        }
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        let possible = Duration::from_millis(1)..=Duration::from_secs(3600);
-        if !possible.contains(&self.command_timeout) || !possible.contains(&self.connect_timeout) {
-            return Err(Error::invalid(
-                "command and connect timeouts must be between 1 ms and 1 h",
-            ));
-        }
-        if !(1..=1024).contains(&self.pool_size) {
-            return Err(Error::invalid("the pool must have 1 to 1024 connections"));
-        }
-        Ok(())
-    }
-}
+use server::settings::{Settings, parse};
 
 /// Where one client's leases live.
 pub(crate) enum Backend {
@@ -101,19 +46,6 @@ pub(crate) enum Backend {
     Memory { leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
     /// On a majority of several servers.
     Quorum { quorum: Arc<Quorum>, leases: Arc<dyn LeaseStore>, limits: Arc<dyn LimitStore> },
-}
-
-fn parse(url: &str) -> Result<ConnectionInfo> {
-    // The cause is left out: it may quote the URL, and that may hold a password.
-    let unknown = "the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// \
-                   are known";
-    let info = url.into_connection_info().map_err(|_| Error::invalid(unknown))?;
-    if !info.addr().is_supported() {
-        return Err(Error::unsupported(
-            "this build cannot use such a URL: rediss:// needs the feature `tls`",
-        ));
-    }
-    Ok(info)
 }
 
 impl Backend {

@@ -8,10 +8,12 @@ use super::{Client, Open};
 use crate::base::clock::Clock;
 use crate::base::error::Result;
 use crate::base::options::LockOptions;
+use crate::lease::context::Context;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
-use crate::lease::{Background, Limits};
-use crate::store::{Backend, Settings};
+use crate::lease::timeouts::Timeouts;
+use crate::store::Backend;
+use crate::store::server::settings::Settings;
 
 /// The settings of a [`Client`]. Start from [`Client::builder`], which has every default.
 pub struct ClientBuilder {
@@ -112,13 +114,15 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client> {
         self.settings.check()?;
         self.options.check()?;
-        let limits =
-            Limits { command_timeout: self.settings.command_timeout, max_outage: self.max_outage };
-        let background = Background::new(self.clock.clone(), limits);
+        let timeouts = Timeouts {
+            command_timeout: self.settings.command_timeout,
+            max_outage: self.max_outage,
+        };
+        let context = Context::new(self.clock.clone(), timeouts);
         let command_timeout = self.settings.command_timeout;
         #[allow(unused_mut, reason = "wrapped only for tests")]
         let mut backend =
-            Backend::new(self.settings, self.clock, &background.tokens, &background.cleaner)?;
+            Backend::new(self.settings, self.clock, &context.tokens, &context.cleaner)?;
         #[cfg(feature = "testing")]
         if let Some(wrap) = self.wrap {
             backend.wrap(&wrap);
@@ -129,7 +133,7 @@ impl ClientBuilder {
             open: Arc::new(Open {
                 backend,
                 store,
-                background: Arc::new(background),
+                context: Arc::new(context),
                 names: Arc::default(),
                 lines: Arc::default(),
                 prefix: self.prefix,

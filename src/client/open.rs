@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::LockOptions;
-use crate::lease::notify::LostReason;
+use crate::lease::context::Context;
+use crate::lease::ended::Ended;
+use crate::lease::lost::LostReason;
 use crate::lease::store::LeaseStore;
-use crate::lease::{Background, Ended};
 use crate::local::Names;
 use crate::local::line::Lines;
 use crate::store::Backend;
@@ -15,7 +16,7 @@ use crate::store::Backend;
 /// Closes the client when the last handle goes.
 pub(super) struct Open {
     pub(super) backend: Backend,
-    pub(super) background: Arc<Background>,
+    pub(super) context: Arc<Context>,
     pub(super) names: Arc<Names>,
     pub(super) lines: Arc<Lines>,
     pub(super) prefix: String,
@@ -37,9 +38,9 @@ pub(super) enum Closed {
 
 impl Open {
     pub(super) fn close(&self, timeout: Duration) -> Result<()> {
-        let background = &self.background;
+        let context = &self.context;
         // The threads and the sockets of a fork belong to its parent (R11).
-        if background.is_forked() {
+        if context.is_forked() {
             return Ok(());
         }
         // Held until it is closed: a second call at the same time does not wait for the first,
@@ -58,19 +59,19 @@ impl Open {
             deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
         // From here on nobody waits and nobody begins to; whoever is granted a lock at this very
         // moment finds the book closed and gives it up.
-        background.closing.interrupt();
-        for lease in background.renewal.close() {
-            background.finish(&lease, Ended::Lost(LostReason::Closed));
+        context.closing.interrupt();
+        for lease in context.renewal.close() {
+            context.finish(&lease, Ended::Lost(LostReason::Closed));
         }
         // Whoever was waiting for a lock, or in a condition, hands what is left of that to the
         // cleaner.
-        let waiting = background.acquiring.wait(&background.clock, deadline);
-        let cleaner = background.cleaner.close(deadline);
-        let threads = [background.renewal.stop(), background.notifier.stop()];
+        let waiting = context.acquiring.wait(&context.clock, deadline);
+        let cleaner = context.cleaner.close(deadline);
+        let threads = [context.renewal.stop(), context.notifier.stop()];
         let cleaned = cleaner.wait(deadline);
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
         let in_time = self.backend.close(deadline) && in_time && cleaned;
-        let left = background.cleaner.unanswered() + waiting;
+        let left = context.cleaner.unanswered() + waiting;
         *closed = Closed::Left(left, !in_time);
         unconfirmed(left, !in_time)
     }
@@ -90,12 +91,12 @@ fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if self.background.is_forked() {
+        if self.context.is_forked() {
             // Left as they are, for a destructor might wait for a mutex that another thread held
             // when this process was copied.
-            return std::mem::forget((Arc::clone(&self.background), Arc::clone(&self.store)));
+            return std::mem::forget((Arc::clone(&self.context), Arc::clone(&self.store)));
         }
-        if self.background.closing.is_interrupted() {
+        if self.context.closing.is_interrupted() {
             // Closed before, and what came of that was said.
             return;
         }

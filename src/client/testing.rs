@@ -53,13 +53,13 @@ impl Client {
     #[doc(hidden)]
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
-        (self.open.names.len(), self.open.background.renewal.len())
+        (self.open.names.len(), self.open.context.renewal.len())
     }
 
     /// How many threads of this process wait for their turn at a lock.
     #[doc(hidden)]
     #[must_use]
     pub fn waiting(&self, name: &str) -> usize {
-        self.open.names.get(name, &self.open.prefix, &self.open.background).turn.waiting()
+        self.open.names.get(name, &self.open.prefix, &self.open.context).turn.waiting()
     }
 }

@@ -7,14 +7,16 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::acquire::Wait;
 use super::cleaner::{InUse, Withdrawal};
+use super::context::Context;
 use super::count::Counted;
-use super::notify::Keeper;
-use super::patience::{Contention, Patience};
+use super::granted::Keeper;
+use super::granted::{Lease, Terms};
 use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
 use super::token::Token;
-use super::{Background, Lease, Terms, valid_until};
+use super::validity::valid_until;
+use super::wait::Wait;
+use super::wait_limits::{Contention, WaitLimits};
 use crate::base::backoff;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
@@ -31,7 +33,7 @@ const FIRST_LEASE: Duration = Duration::from_secs(3);
 /// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to
 /// another thread, place and all.
 pub(crate) struct Acquisition {
-    pub(super) background: Arc<Background>,
+    pub(super) context: Arc<Context>,
     pub(super) store: Arc<dyn LeaseStore>,
     keeper: Arc<dyn Keeper>,
     key: Key,
@@ -76,7 +78,7 @@ pub(super) enum Step {
 
 impl Acquisition {
     pub(crate) fn new(
-        background: &Arc<Background>,
+        context: &Arc<Context>,
         store: &Arc<dyn LeaseStore>,
         keeper: Arc<dyn Keeper>,
         key: &Key,
@@ -84,10 +86,10 @@ impl Acquisition {
     ) -> Result<Self> {
         let token = match &options.owner {
             Some(owner) => Token::new(Arc::clone(owner)),
-            None => background.tokens.fresh_for(options.layout)?,
+            None => context.tokens.fresh_for(options.layout)?,
         };
         Ok(Self {
-            background: Arc::clone(background),
+            context: Arc::clone(context),
             store: Arc::clone(store),
             keeper,
             key: key.clone(),
@@ -102,7 +104,7 @@ impl Acquisition {
             in_use: None,
             bell: Bell::new(),
             listening: OnceCell::new(),
-            _counted: background.acquiring.add(),
+            _counted: context.acquiring.add(),
         })
     }
 
@@ -110,14 +112,14 @@ impl Acquisition {
         &self.options
     }
 
-    pub(super) fn attempt(&mut self, patience: &Patience<'_>, contention: &Contention) -> Step {
-        if let Err(error) = self.begin_use(patience) {
+    pub(super) fn attempt(&mut self, limits: &WaitLimits<'_>, contention: &Contention) -> Step {
+        if let Err(error) = self.begin_use(limits) {
             return Step::Failed(error);
         }
         self.attempts += 1;
-        let place = self.place(patience);
+        let place = self.place(limits);
         let contended = self.attempts > 1 || contention.is_known();
-        let deadline = patience.attempt_deadline(&self.background);
+        let deadline = limits.attempt_deadline(&self.context);
         let answer = self.store.try_acquire(&Ask {
             deadline,
             ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended)
@@ -146,10 +148,10 @@ impl Acquisition {
 
     /// Before the first attempt under a caller's own value: what an earlier hold has left under it
     /// must not be undone beside this one.
-    fn begin_use(&mut self, patience: &Patience<'_>) -> std::result::Result<(), StoreError> {
+    fn begin_use(&mut self, limits: &WaitLimits<'_>) -> std::result::Result<(), StoreError> {
         if self.options.owner.is_some() && self.in_use.is_none() {
-            let deadline = patience.attempt_deadline(&self.background);
-            let in_use = self.background.cleaner.reuse(&self.key, &self.token, deadline)?;
+            let deadline = limits.attempt_deadline(&self.context);
+            let in_use = self.context.cleaner.reuse(&self.key, &self.token, deadline)?;
             self.unanswered |= in_use.left_behind;
             self.left_behind |= in_use.left_behind;
             self.in_use = Some(in_use);
@@ -168,7 +170,7 @@ impl Acquisition {
             place,
             contended,
             may_be_mine: self.may_be_mine(),
-            deadline: self.background.command_deadline(),
+            deadline: self.context.command_deadline(),
         }
     }
 
@@ -180,7 +182,7 @@ impl Acquisition {
     }
 
     pub(super) fn refused_at(&mut self, asked_at: Instant, heard: bool) {
-        let took = self.background.clock.now().saturating_duration_since(asked_at);
+        let took = self.context.clock.now().saturating_duration_since(asked_at);
         self.refusal = Some(Refusal { attempt: self.attempts, asked_at, took, heard });
         self.left_behind |=
             self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
@@ -208,10 +210,10 @@ impl Acquisition {
         if self.attempts == 0 || !self.store.undoes_attempts() || self.options.owner.is_some() {
             return Ok(());
         }
-        let fresh = self.background.tokens.fresh()?;
+        let fresh = self.context.tokens.fresh()?;
         if self.left_behind && !self.unanswered {
             let what = self.withdrawal();
-            self.background.cleaner.withdraw(what);
+            self.context.cleaner.withdraw(what);
         }
         self.token = fresh;
         (self.left_behind, self.unanswered) = (false, false);
@@ -219,9 +221,9 @@ impl Acquisition {
     }
 
     /// What to leave in the store's queue, if this acquisition queues.
-    fn place(&self, patience: &Patience<'_>) -> Option<Waiting<'_>> {
+    fn place(&self, limits: &WaitLimits<'_>) -> Option<Waiting<'_>> {
         let queues =
-            !patience.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
+            !limits.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
         (queues && self.store.queues()).then(|| self.waiting())
     }
 
@@ -268,7 +270,7 @@ impl Acquisition {
         // Without the fence that was asked for, the resource would not be protected: as if it had
         // not been granted.
         let is_whole = fences.is_some() || !self.options.fenced;
-        if !is_whole || self.background.clock.now() >= valid_until(asked_at, length) {
+        if !is_whole || self.context.clock.now() >= valid_until(asked_at, length) {
             return None;
         }
         let terms = Terms {
@@ -291,7 +293,7 @@ impl Acquisition {
             token,
             store,
             Arc::clone(&self.keeper),
-            self.background.clock.clone(),
+            self.context.clock.clone(),
             terms,
         )))
     }
@@ -315,7 +317,7 @@ impl Acquisition {
         }
         let first = self.first_lease();
         let left = valid_until(refusal.asked_at, first)
-            .saturating_duration_since(self.background.clock.now());
+            .saturating_duration_since(self.context.clock.now());
         if left.is_zero() {
             return Ok(None);
         }
@@ -331,15 +333,14 @@ impl Acquisition {
     /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more;
     /// the next attempt asks, with the same token.
     fn make_whole(&mut self, fences: Option<Fences>) -> Result<Option<Arc<Lease>>, StoreError> {
-        let asked_at = self.background.clock.now();
+        let asked_at = self.context.clock.now();
         let whole = Extend {
             key: &self.key,
             token: &self.token,
             lease: self.options.lease,
             settles: false,
         };
-        let is_ours =
-            self.store.end_in(&whole, End::NotBefore, self.background.command_deadline())?;
+        let is_ours = self.store.end_in(&whole, End::NotBefore, self.context.command_deadline())?;
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 
@@ -367,13 +368,13 @@ impl Acquisition {
     /// 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s:
     ///    2.4 s, instead of at most 2.05.
     pub(crate) fn give_up(mut self, wait: &Wait<'_>) {
-        let latest = wait.patience.attempt_deadline(&self.background);
+        let latest = wait.limits.attempt_deadline(&self.context);
         let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
-        let too_slow = self.background.clock.now() + round_trip > latest;
+        let too_slow = self.context.clock.now() + round_trip > latest;
         if self.left_behind && !self.unanswered && wait.silent_since.is_none() && !too_slow {
             self.left_behind = false;
             let what = self.withdrawal();
-            self.background.cleaner.withdraw_now(what, latest);
+            self.context.cleaner.withdraw_now(what, latest);
         }
     }
 }
@@ -382,7 +383,7 @@ impl Drop for Acquisition {
     fn drop(&mut self) {
         if self.left_behind {
             let what = self.withdrawal();
-            self.background.cleaner.withdraw(what);
+            self.context.cleaner.withdraw(what);
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::Limits;
 use super::store::StoreError;
+use super::timeouts::Timeouts;
 use super::token::Token;
 use crate::base::backoff;
 use crate::base::clock::Clock;
@@ -52,7 +52,7 @@ struct Wake;
 struct Thread {
     shared: Arc<Shared>,
     clock: Clock,
-    limits: Limits,
+    timeouts: Timeouts,
 }
 
 #[derive(Default)]
@@ -95,8 +95,8 @@ impl Drop for InUse {
 }
 
 impl Cleaner {
-    pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
-        let thread = Thread { shared: Arc::default(), clock, limits };
+    pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
+        let thread = Thread { shared: Arc::default(), clock, timeouts };
         Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
@@ -232,7 +232,7 @@ impl Cleaner {
 
 impl Thread {
     fn command_deadline(&self) -> Instant {
-        self.clock.now() + self.limits.command_timeout
+        self.clock.now() + self.timeouts.command_timeout
     }
 
     fn run(&self, wake: &Receiver<Wake>) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Lease;
 use super::acquisition::{Acquisition, Waiting};
+use super::granted::Lease;
 use super::leaving::Leaving;
-use super::patience::Patience;
 use super::store::{InCondition, Place, StoreError};
+use super::wait_limits::WaitLimits;
 use crate::base::backoff;
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
@@ -80,20 +80,20 @@ impl Acquisition {
         &mut self,
         condition: &Arc<str>,
         leaving: &Leaving<'_>,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         released: &dyn Fn(),
     ) -> Result<Woken, Failed> {
-        let background = Arc::clone(&self.background);
+        let context = Arc::clone(&self.context);
         let bell = Arc::clone(&self.bell);
-        let _closing = background.closing.rings(&bell);
-        let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(&bell));
+        let _closing = context.closing.rings(&bell);
+        let _interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
         self.condition = Some(Arc::clone(condition));
         self.was_in_condition = true;
         let take = || leaving.take();
         let mut so_far = SoFar::default();
         loop {
-            let timed_out = patience.is_over(background.clock.now());
-            let end = self.ended(patience, timed_out, &mut so_far)?;
+            let timed_out = limits.is_over(context.clock.now());
+            let end = self.ended(limits, timed_out, &mut so_far)?;
             self.attempts += 1;
             let place = InIt(self.waiting());
             let release = leaving.release(&take);
@@ -132,10 +132,10 @@ impl Acquisition {
                     return Ok(woken);
                 }
             };
-            let until = background.clock.now() + pause;
-            let deadline = patience.deadline.filter(|_| !timed_out);
+            let until = context.clock.now() + pause;
+            let deadline = limits.deadline.filter(|_| !timed_out);
             let until = deadline.map_or(until, |deadline| deadline.min(until));
-            if let Rung::Grant(grant) = bell.wait(&background.clock, Some(until))
+            if let Rung::Grant(grant) = bell.wait(&context.clock, Some(until))
                 && so_far.entered
                 && let Ok(Some(lease)) = self.enter(grant)
             {
@@ -149,11 +149,11 @@ impl Acquisition {
     /// not asked again after the end.
     fn ended(
         &mut self,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         timed_out: bool,
         so_far: &mut SoFar,
     ) -> Result<Option<End>, Failed> {
-        let end = match patience.check(&self.background) {
+        let end = match limits.check(&self.context) {
             Err(error) if error.is_interrupted() => Some(End::Interrupted),
             Err(error) => return Err(self.failed(so_far.entered, error)),
             Ok(()) => timed_out.then_some(End::TimedOut),
@@ -190,10 +190,10 @@ impl Acquisition {
         leaving: &Leaving<'_>,
     ) -> Result<Duration, Failed> {
         let error = self.no_answer(error);
-        let now = self.background.clock.now();
+        let now = self.context.clock.now();
         let since = *so_far.silent_since.get_or_insert(now);
         let outage = now.saturating_duration_since(since);
-        if error.permanent || outage >= self.background.limits.max_outage {
+        if error.permanent || outage >= self.context.timeouts.max_outage {
             return Err(self.failed(so_far.entered, error.into_error()));
         }
         let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };

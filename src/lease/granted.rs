@@ -5,15 +5,27 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::cleaner::{Cleaner, InUse, Withdrawal};
-use super::notify::{Keeper, Lost, LostReason};
+use super::ended::Ended;
+use super::lost::{Lost, LostReason};
 use super::store::{LeaseStore, Listening};
 use super::token::Token;
-use super::{Ended, valid_until};
+use super::validity::valid_until;
 use crate::base::bell::Fences;
 use crate::base::clock::Clock;
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
+
+/// Whoever a lease was granted for.
+pub(crate) trait Keeper: Send + Sync {
+    /// The lock's name.
+    fn name(&self) -> &Arc<str>;
+    /// The lease was lost or given up: whoever waits behind its holder need not wait for that one.
+    /// Does not block.
+    fn over(&self, lease: &Arc<Lease>);
+    /// A lease was lost. Called once, on whatever thread found out: does not block.
+    fn lost(&self, lost: &Lost);
+}
 
 /// A lease that was granted: who owns what, until when.
 pub(crate) struct Lease {

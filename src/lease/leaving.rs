@@ -4,10 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::context::Context;
 use super::count::Counted;
-use super::notify::LostReason;
+use super::ended::Ended;
+use super::granted::Lease;
+use super::lost::LostReason;
 use super::store::Release;
-use super::{Background, Ended, Lease};
 
 /// A lease whose release has been asked for.
 ///
@@ -18,7 +20,7 @@ use super::{Background, Ended, Lease};
 /// 2. renewal finds the lease lost, and ends it; a thread may now use its value again;
 /// 3. the first thread has its connection. It must not send: that would release the next hold.
 pub(crate) struct Leaving<'a> {
-    background: &'a Background,
+    context: &'a Context,
     lease: &'a Arc<Lease>,
     /// Whether closing waits for this thread anyway.
     is_counted: bool,
@@ -36,9 +38,9 @@ struct Ours {
 
 impl<'a> Leaving<'a> {
     /// Of a lease that is released.
-    pub(crate) fn new(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
+    pub(crate) fn new(context: &'a Context, lease: &'a Arc<Lease>) -> Self {
         Self {
-            background,
+            context,
             lease,
             is_counted: false,
             ours: RefCell::default(),
@@ -47,9 +49,9 @@ impl<'a> Leaving<'a> {
     }
 
     /// Of a lease that is released for a wait in a condition: its acquisition is counted already.
-    pub(crate) fn of_a_wait(background: &'a Background, lease: &'a Arc<Lease>) -> Self {
+    pub(crate) fn of_a_wait(context: &'a Context, lease: &'a Arc<Lease>) -> Self {
         Self {
-            background,
+            context,
             lease,
             is_counted: true,
             ours: RefCell::default(),
@@ -63,8 +65,8 @@ impl<'a> Leaving<'a> {
         let mut ours = self.ours.borrow_mut();
         if ours.is_none() {
             // Counted first: closing always finds the lease either in renewal or here.
-            let counted = (!self.is_counted).then(|| self.background.acquiring.add());
-            *ours = self.background.renewal.remove(self.lease).map(|due| Ours { due, counted });
+            let counted = (!self.is_counted).then(|| self.context.acquiring.add());
+            *ours = self.context.renewal.remove(self.lease).map(|due| Ours { due, counted });
         }
         ours.is_some()
     }
@@ -72,8 +74,8 @@ impl<'a> Leaving<'a> {
     /// What was sent was certainly not carried out: the lease is held, and renewed, as before.
     pub(crate) fn put_back(&self) {
         let Some(Ours { due, counted }) = self.ours.take() else { return };
-        if !self.background.renewal.put_back(self.lease, due) {
-            self.background.finish(self.lease, Ended::Lost(LostReason::Closed));
+        if !self.context.renewal.put_back(self.lease, due) {
+            self.context.finish(self.lease, Ended::Lost(LostReason::Closed));
         }
         drop(counted);
     }
@@ -81,7 +83,7 @@ impl<'a> Leaving<'a> {
     /// Ends the lease, which is ours.
     pub(crate) fn end(&self, how: Ended) {
         self.is_over.set(true);
-        self.background.finish(self.lease, how);
+        self.context.finish(self.lease, how);
     }
 
     /// Leaves the lease as it is: held, or ended by somebody else.
@@ -114,7 +116,7 @@ impl Drop for Leaving<'_> {
         }
         let release_sent = self.ours.borrow().is_some();
         if release_sent || self.take() {
-            self.background.finish(self.lease, Ended::GivenUp { release_sent });
+            self.context.finish(self.lease, Ended::GivenUp { release_sent });
         }
     }
 }

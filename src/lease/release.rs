@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::thread;
 
+use super::context::Context;
+use super::ended::Ended;
+use super::granted::Lease;
 use super::leaving::Leaving;
-use super::notify::LostReason;
+use super::lost::LostReason;
 use super::store::{Gone, StoreError};
-use super::{Background, Ended, Lease};
 use crate::base::backoff;
 use crate::base::error::ErrorKind;
 
@@ -19,7 +21,7 @@ pub(crate) enum Released {
     Unknown(StoreError),
 }
 
-impl Background {
+impl Context {
     /// Releases a lease that nobody holds any more.
     pub(crate) fn release(&self, lease: &Arc<Lease>) -> Released {
         if lease.has_ended() {

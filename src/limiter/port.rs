@@ -41,15 +41,15 @@ pub(crate) struct Take<'a> {
     pub(crate) wanted: u64,
     /// How long the caller would wait for permits that are promised to it now. A fixed window
     /// promises none: others count in it, too.
-    pub(crate) patience: Duration,
+    pub(crate) longest_wait: Duration,
     /// When the answer must be there.
     pub(crate) deadline: Instant,
 }
 
 /// A place that keeps rate limits.
 pub(crate) trait LimitStore: Send + Sync {
-    /// Takes permits if they fit: those that are there, or those that will be within the caller's
-    /// patience. The `retry_after` of a decision that allows is how long to wait, from when it was
+    /// Takes permits if they fit: those that are there, or those that will be within the longest
+    /// wait. The `retry_after` of a decision that allows is how long to wait, from when it was
     /// heard, until they may be used.
     ///
     /// # Errors

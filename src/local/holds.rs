@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::SharedLock;
 use crate::base::options::LockOptions;
-use crate::lease::{Ended, Lease};
+use crate::lease::ended::Ended;
+use crate::lease::granted::Lease;
 
 /// A lock that this thread holds.
 pub(crate) struct Hold {
@@ -119,14 +120,14 @@ impl Drop for Holds {
     /// started before the lease was asked for.
     fn drop(&mut self) {
         for (_, hold) in self.0.get_mut().drain() {
-            let background = &hold.lock.background;
-            if background.is_forked() {
+            let context = &hold.lock.context;
+            if context.is_forked() {
                 // The parent's. Not even dropped: that could wait for a mutex that another thread
                 // held when this process was copied.
                 std::mem::forget(hold);
                 continue;
             }
-            background.finish(&hold.lease, Ended::Abandoned);
+            context.finish(&hold.lease, Ended::Abandoned);
             hold.lock.turn.leave(hold.ticket);
         }
     }

@@ -14,8 +14,9 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::acquisition::Acquisition;
-use crate::lease::patience::{Attempts, Patience, Report};
-use crate::lease::{Background, Lease};
+use crate::lease::context::Context;
+use crate::lease::granted::Lease;
+use crate::lease::wait_limits::{Attempts, Report, WaitLimits};
 pub(crate) use ticket::Ticket;
 
 /// What comes with the turn.
@@ -131,13 +132,13 @@ impl Standing {
 }
 
 impl Turn {
-    /// Waits for the turn. `Ok(None)`: patience or attempts ended, that is an answer, and another
-    /// has the lock.
+    /// Waits for the turn. `Ok(None)`: the time or the attempts are used up, that is an answer, and
+    /// another has the lock.
     pub(crate) fn take(
         &self,
-        background: &Background,
+        context: &Context,
         options: &Arc<LockOptions>,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
     ) -> Result<Option<(Ticket<'_>, Baton)>> {
         let mut state = locked(&self.state);
@@ -155,7 +156,7 @@ impl Turn {
             options: Arc::clone(options),
         });
         drop(state);
-        let result = self.wait(background, &bell, ticket, options, patience, attempts);
+        let result = self.wait(context, &bell, ticket, options, limits, attempts);
         if let Ok(Some(_)) = result {
             return result;
         }
@@ -177,17 +178,17 @@ impl Turn {
 
     fn wait(
         &self,
-        background: &Background,
+        context: &Context,
         bell: &Arc<Bell>,
         ticket: u64,
         options: &LockOptions,
-        patience: &Patience<'_>,
+        limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
     ) -> Result<Option<(Ticket<'_>, Baton)>> {
-        let clock = &background.clock;
-        let limits = background.limits;
-        let _closing = background.closing.rings(bell);
-        let _interrupt = patience.interrupt.map(|interrupt| interrupt.rings(bell));
+        let clock = &context.clock;
+        let timeouts = context.timeouts;
+        let _closing = context.closing.rings(bell);
+        let _interrupt = limits.interrupt.map(|interrupt| interrupt.rings(bell));
         let started = clock.now();
         // `None`: so far away that it never comes (R18).
         let mut next_attempt = Some(started);
@@ -197,7 +198,7 @@ impl Turn {
             if let Some(baton) = self.pick_up(ticket) {
                 return Ok(Some((Ticket::new(self, ticket), baton.for_one_who_waits(started))));
             }
-            patience.check(background)?;
+            limits.check(context)?;
             let now = clock.now();
             let standing = self.standing();
             while let Some(due) =
@@ -206,9 +207,9 @@ impl Turn {
                 exhausted = !attempts.use_one();
                 next_attempt = due.checked_add(backoff::pause(options.retry, false, options.lease));
             }
-            if exhausted || patience.is_over(now) {
+            if exhausted || limits.is_over(now) {
                 match standing {
-                    Standing::Held | Standing::Refused if exhausted && !patience.trying => {
+                    Standing::Held | Standing::Refused if exhausted && !limits.trying => {
                         return Err(Error::new(
                             ErrorKind::Exhausted,
                             "the lock was held by another during every attempt",
@@ -221,26 +222,26 @@ impl Turn {
                     Standing::Asking => {
                         let asked_for =
                             now.saturating_duration_since(*over_since.get_or_insert(now));
-                        if asked_for >= limits.command_timeout {
+                        if asked_for >= timeouts.command_timeout {
                             return Err(silent());
                         }
                         bell.wait(
                             clock,
-                            Some(now + LOOK_AGAIN.min(limits.command_timeout - asked_for)),
+                            Some(now + LOOK_AGAIN.min(timeouts.command_timeout - asked_for)),
                         );
                         continue;
                     }
                 }
             }
-            let (give_up, look) = match patience.deadline {
+            let (give_up, look) = match limits.deadline {
                 Some(_) => (None, None),
-                None => standing.look_again(started, now, limits.max_outage),
+                None => standing.look_again(started, now, timeouts.max_outage),
             };
             if give_up.is_some_and(|give_up| now >= give_up) {
                 return Err(silent());
             }
             let next_attempt = next_attempt.filter(|_| attempts.are_limited());
-            let until = [patience.deadline, next_attempt, give_up, look];
+            let until = [limits.deadline, next_attempt, give_up, look];
             bell.wait(clock, until.into_iter().flatten().min());
         }
     }

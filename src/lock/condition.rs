@@ -4,10 +4,34 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::redis_lock::RedisLock;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::interrupt::Interrupt;
-use crate::lease::patience::Patience;
+
+const LONGEST_NAME: usize = 256;
+
+/// What a lock does for its conditions. [`RedisLock`](crate::RedisLock) does it; a lock of your own
+/// may, and then makes its conditions with [`Condition::new`].
+///
+/// The holder of the lock calls it; the documentation of [`Condition`] says what each call owes.
+pub trait ConditionLock: fmt::Debug + Send + Sync {
+    /// Gives all holds of this thread back, waits in this condition, and has them again when it
+    /// returns. `Ok(false)`: `timeout` was over before a notification came. `None` is no limit.
+    ///
+    /// # Errors
+    /// As [`Condition::wait_interruptibly`].
+    fn wait_in(
+        &self,
+        condition: &str,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<bool>;
+
+    /// Wakes those that have waited longest in this condition, at most `most` of them.
+    ///
+    /// # Errors
+    /// As [`Condition::notify_one`].
+    fn notify(&self, condition: &str, most: u32) -> Result<()>;
+}
 
 /// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by
 /// [`Lock::new_condition`](crate::Lock::new_condition).
@@ -53,25 +77,27 @@ use crate::lease::patience::Patience;
 /// | `awaitUntil(date)` | not here: no wall clock decides anything in this crate |
 #[derive(Clone)]
 pub struct Condition {
-    lock: RedisLock,
+    lock: Arc<dyn ConditionLock>,
     name: Arc<str>,
 }
 
 impl Condition {
-    pub(crate) fn new(lock: RedisLock, name: &str) -> Self {
-        Self { lock, name: name.into() }
+    /// A condition of `lock`: what a lock of your own returns from
+    /// [`Lock::new_condition`](crate::Lock::new_condition). Talks to nobody.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that is empty or longer than 256 bytes.
+    pub fn new(lock: Arc<dyn ConditionLock>, name: &str) -> Result<Self> {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return Err(Error::invalid("the name of a condition must have 1 to 256 bytes"));
+        }
+        Ok(Self { lock, name: name.into() })
     }
 
     /// The condition's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The lock that it belongs to.
-    #[must_use]
-    pub fn lock(&self) -> &RedisLock {
-        &self.lock
     }
 
     /// Waits until notified. Java: `awaitUninterruptibly()`.
@@ -146,8 +172,7 @@ impl Condition {
     }
 
     fn wait_for(&self, timeout: Option<Duration>, interrupt: Option<&Interrupt>) -> Result<bool> {
-        let deadline = timeout.and_then(|timeout| self.lock.deadline(timeout));
-        self.lock.wait_in(&self.name, &Patience { once: false, deadline, trying: true, interrupt })
+        self.lock.wait_in(&self.name, timeout, interrupt)
     }
 }
 
@@ -155,17 +180,4 @@ impl fmt::Debug for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Condition").field("name", &self.name).field("lock", &self.lock).finish()
     }
-}
-
-const LONGEST_NAME: usize = 256;
-
-/// Refuses names that cannot work.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > LONGEST_NAME {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "the name of a condition must have 1 to 256 bytes",
-        ));
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Lock;
 use super::redis_lock::RedisLock;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{ErrorKind, Result};
 
 /// One hold of a lock; dropping it unlocks.
 ///
@@ -35,7 +35,7 @@ pub struct LockGuard {
 
 impl LockGuard {
     /// For a hold that the caller has just entered.
-    pub(crate) fn new(lock: RedisLock) -> Self {
+    fn new(lock: RedisLock) -> Self {
         Self { lock, released: false, not_send: PhantomData }
     }
 
@@ -122,12 +122,48 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// What [`RedisLock::with`] gives back: the closure's value, if the lease lasted until its end and
-/// was released.
-pub(crate) fn finish<T>(guard: LockGuard, value: T) -> Result<T> {
-    let valid = guard.ensure_valid();
-    let released: Result<(), Error> = guard.release();
-    valid
-        .and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) }))
-        .map(|()| value)
+impl RedisLock {
+    /// Locks, and unlocks when the guard is dropped. Otherwise as [`Lock::lock`].
+    ///
+    /// # Errors
+    /// As [`Lock::lock`].
+    pub fn guard(&self) -> Result<LockGuard> {
+        self.lock()?;
+        Ok(LockGuard::new(self.clone()))
+    }
+
+    /// Locks if it can within `timeout`, and unlocks when the guard is dropped. Otherwise as
+    /// [`Lock::try_lock`].
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock`].
+    pub fn try_guard(&self, timeout: Duration) -> Result<Option<LockGuard>> {
+        Ok(self.try_lock(timeout)?.then(|| LockGuard::new(self.clone())))
+    }
+
+    /// Runs `work` under the lock, and gives its value back if the lease lasted until its end.
+    ///
+    /// ```
+    /// # fn main() -> distlock::Result<()> {
+    /// let lock = distlock::Client::open("memory://")?.lock("ledger");
+    /// let sum: u64 = lock.with(|_guard| [1, 2, 3].iter().sum())?;
+    /// assert_eq!(sum, 6);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its
+    /// end, or is found lost by the release: the value is dropped, and another process may have
+    /// worked at the same time. A release without an answer is no error here: the work was done
+    /// under a valid lease, and the background removes the rest.
+    pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
+        let guard = self.guard()?;
+        let value = work(&guard);
+        let valid = guard.ensure_valid();
+        let released = guard.release();
+        valid
+            .and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) }))
+            .map(|()| value)
+    }
 }

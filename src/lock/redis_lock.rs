@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Lock;
-use super::condition::{Condition, check_name};
-use super::guard::{LockGuard, finish};
+use super::condition::Condition;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
-use crate::lease::notify::{Lost, LostReason};
-use crate::lease::patience::Patience;
+use crate::lease::context::Context;
+use crate::lease::ended::Ended;
+use crate::lease::lost::{Lost, LostReason};
 use crate::lease::release::Released;
 use crate::lease::store::{End, Extend, LeaseStore, StoreError};
-use crate::lease::{Background, Ended};
+use crate::lease::wait_limits::WaitLimits;
 use crate::local::SharedLock;
 use crate::local::holds::{self, Dropped, Hold};
 
@@ -61,46 +61,6 @@ impl RedisLock {
     #[must_use]
     pub fn key(&self) -> &str {
         self.shared.key.as_str()
-    }
-
-    /// Locks, and unlocks when the guard is dropped. Otherwise as [`Lock::lock`].
-    ///
-    /// # Errors
-    /// As [`Lock::lock`].
-    pub fn guard(&self) -> Result<LockGuard> {
-        self.lock()?;
-        Ok(LockGuard::new(self.clone()))
-    }
-
-    /// Locks if it can within `timeout`, and unlocks when the guard is dropped. Otherwise as
-    /// [`Lock::try_lock`].
-    ///
-    /// # Errors
-    /// As [`Lock::try_lock`].
-    pub fn try_guard(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        Ok(self.try_lock(timeout)?.then(|| LockGuard::new(self.clone())))
-    }
-
-    /// Runs `work` under the lock, and gives its value back if the lease lasted until its end.
-    ///
-    /// ```
-    /// # fn main() -> distlock::Result<()> {
-    /// let lock = distlock::Client::open("memory://")?.lock("ledger");
-    /// let sum: u64 = lock.with(|_guard| [1, 2, 3].iter().sum())?;
-    /// assert_eq!(sum, 6);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its
-    /// end, or is found lost by the release: the value is dropped, and another process may have
-    /// worked at the same time. A release without an answer is no error here: the work was done
-    /// under a valid lease, and the background removes the rest.
-    pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
-        let guard = self.guard()?;
-        let value = work(&guard);
-        finish(guard, value)
     }
 
     /// Whether this thread holds the lock: it has locked more often than it has unlocked, be the
@@ -152,14 +112,14 @@ impl RedisLock {
     pub fn extend(&self, lease: Duration) -> Result<()> {
         let length = whole_millis(lease);
         check_lease(length).map_err(|error| self.named(error))?;
-        let background = self.background();
-        background.check_process().map_err(|error| self.named(error))?;
+        let context = self.context();
+        context.check_process().map_err(|error| self.named(error))?;
         let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease))
             .ok_or_else(|| self.not_held())?;
         if !held.is_valid() {
             return Err(self.lost());
         }
-        let (mark, asked_at) = (held.mark(), background.clock.now());
+        let (mark, asked_at) = (held.mark(), context.clock.now());
         let shorter = held.remaining() > length;
         if shorter && !held.begin_shortening(asked_at, length) {
             return Err(self.named(Error::new(
@@ -172,7 +132,7 @@ impl RedisLock {
             Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
         // Our own end has moved already: if nothing can be sent, for want of a connection, that
         // must be known before it.
-        let deadline = background.command_deadline();
+        let deadline = context.command_deadline();
         let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
         let answer = held.store.end_in(&moved, end, deadline);
         match &answer {
@@ -188,7 +148,7 @@ impl RedisLock {
                 if is_valid { Ok(()) } else { Err(self.lost()) }
             }
             Ok(false) => {
-                background.finish(&held, Ended::Lost(LostReason::Taken));
+                context.finish(&held, Ended::Lost(LostReason::Taken));
                 Err(self.lost())
             }
             Err(error) if !error.may_have_run => Err(self.failed(error)),
@@ -196,7 +156,7 @@ impl RedisLock {
                 Err(self.unknown("nobody knows whether the end of the lease was moved", error))
             }
         };
-        background.renewal.reschedule(&held);
+        context.renewal.reschedule(&held);
         result
     }
 
@@ -221,16 +181,16 @@ impl RedisLock {
 
     fn check_usable(&self) -> Result<()> {
         self.shared.check_name()?;
-        self.background().check_open().map_err(|error| self.named(error))
+        self.context().check_open().map_err(|error| self.named(error))
     }
 
-    fn background(&self) -> &Arc<Background> {
-        &self.shared.background
+    fn context(&self) -> &Arc<Context> {
+        &self.shared.context
     }
 
     /// Releases what this thread held (R12).
     fn release(&self, hold: &Hold) -> Result<()> {
-        match self.background().release(&hold.lease) {
+        match self.context().release(&hold.lease) {
             Released::Yes => Ok(()),
             Released::Lost => Err(self.lost()),
             Released::Unknown(error) => {
@@ -239,8 +199,8 @@ impl RedisLock {
         }
     }
 
-    pub(crate) fn deadline(&self, timeout: Duration) -> Option<Instant> {
-        self.background().clock.after(timeout)
+    fn deadline(&self, timeout: Duration) -> Option<Instant> {
+        self.context().clock.after(timeout)
     }
 
     pub(crate) fn lost(&self) -> Error {
@@ -267,12 +227,12 @@ impl RedisLock {
 
 impl Lock for RedisLock {
     fn lock(&self) -> Result<()> {
-        self.acquire(&Patience { once: false, deadline: None, trying: false, interrupt: None })
+        self.acquire(&WaitLimits { once: false, deadline: None, trying: false, interrupt: None })
             .map(|_| ())
     }
 
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.acquire(&Patience {
+        self.acquire(&WaitLimits {
             once: false,
             deadline: None,
             trying: false,
@@ -282,11 +242,11 @@ impl Lock for RedisLock {
     }
 
     fn try_lock(&self, timeout: Duration) -> Result<bool> {
-        self.acquire(&self.patience(timeout, None))
+        self.acquire(&self.limits(timeout, None))
     }
 
     fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool> {
-        self.acquire(&self.patience(timeout, Some(interrupt)))
+        self.acquire(&self.limits(timeout, Some(interrupt)))
     }
 
     fn unlock(&self) -> Result<()> {
@@ -297,7 +257,7 @@ impl Lock for RedisLock {
             Dropped::Last(hold) => {
                 // Before anything is locked: in a forked child any mutex may stay locked for ever.
                 // Nor is the hold dropped there.
-                if let Err(error) = self.background().check_process() {
+                if let Err(error) = self.context().check_process() {
                     std::mem::forget(hold);
                     return Err(self.named(error));
                 }
@@ -318,14 +278,13 @@ impl Lock for RedisLock {
                 "conditions need the plain layout, Queue::Fifo and no owner of the caller's",
             )));
         }
-        check_name(name).map_err(|error| self.named(error))?;
-        Ok(Condition::new(self.clone(), name))
+        Condition::new(Arc::new(self.clone()), name).map_err(|error| self.named(error))
     }
 }
 
 impl RedisLock {
-    fn patience<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> Patience<'a> {
-        Patience {
+    fn limits<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> WaitLimits<'a> {
+        WaitLimits {
             once: timeout.is_zero(),
             deadline: self.deadline(timeout),
             trying: true,

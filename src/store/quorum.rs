@@ -26,11 +26,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use super::layout::plain::Plain;
-use super::memory::Memory;
-use super::server::inbox::Inbox;
 use super::server::node::Node;
-use super::{Settings, parse};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::locked;

@@ -1,18 +1,19 @@
 //! One Redis server: how it is reached, asked and heard.
 
+pub(crate) mod ask;
 pub(crate) mod bulk;
-pub(crate) mod channels;
+pub(crate) mod callers;
 pub(crate) mod connect;
 pub(crate) mod demotion;
-#[cfg(test)]
-#[allow(clippy::expect_used, clippy::unwrap_used)]
-mod fuzz;
+pub(crate) mod exchange;
 pub(crate) mod gate;
 pub(crate) mod inbox;
 pub(crate) mod node;
 pub(crate) mod once;
 pub(crate) mod pool;
 pub(crate) mod reply;
+pub(crate) mod script;
+pub(crate) mod settings;
+pub(crate) mod shape;
+pub(crate) mod subscriptions;
 pub(crate) mod theirs;
-pub(crate) mod watched;
-pub(crate) mod wire;

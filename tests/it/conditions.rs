@@ -76,8 +76,9 @@ fn a_notified_waiter_has_the_lock_again() {
 #[test]
 fn a_wait_restores_all_holds_under_a_new_lease_with_a_larger_fence() {
     everywhere(|open| {
-        let woken = waiting(open(), |condition| {
-            let lock = condition.lock();
+        let client = open();
+        let (lock, _) = lock_and_condition(&client);
+        let woken = waiting(client, move |condition| {
             lock.lock().unwrap();
             lock.lock().unwrap();
             let (before, holds) = (lock.fence().unwrap(), lock.hold_count());

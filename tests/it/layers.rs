@@ -194,7 +194,7 @@ fn names_redis(code: &str) -> bool {
 }
 
 /// Names, `::`, and every other sign by itself.
-fn words(code: &str) -> Vec<&str> {
+pub(crate) fn words(code: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut words = Vec::new();
     let mut rest = code.trim_start();
@@ -213,7 +213,7 @@ fn words(code: &str) -> Vec<&str> {
 }
 
 /// The text with every comment, string and character taken out; its lines stay.
-fn without_comments_and_strings(text: &str) -> String {
+pub(crate) fn without_comments_and_strings(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -263,7 +263,7 @@ fn end_of_literal(text: &str, quote: char) -> usize {
 }
 
 /// Those with this extension, in the folder and below it.
-fn files_in(dir: &Path, extension: &str) -> Vec<PathBuf> {
+pub(crate) fn files_in(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

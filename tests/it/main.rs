@@ -1,6 +1,7 @@
 //! The integration tests: one binary, one module per behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod circles;
 mod close;
 mod conditions;
 mod contract;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Phase, Turn};
 use crate::base::locked;
-use crate::lease::Lease;
 use crate::lease::acquisition::Acquisition;
+use crate::lease::granted::Lease;
 
 /// The turn, until dropped; then it passes on.
 pub(crate) struct Ticket<'a> {

@@ -5,24 +5,25 @@ use std::sync::Arc;
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
-use crate::lease::acquire::Wait;
 use crate::lease::acquisition::Acquisition;
-use crate::lease::notify::Keeper;
-use crate::lease::patience::{Attempts, Patience};
-use crate::lease::{Ended, Lease};
+use crate::lease::ended::Ended;
+use crate::lease::granted::Keeper;
+use crate::lease::granted::Lease;
+use crate::lease::wait::Wait;
+use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
 use crate::local::turn::{Baton, Ticket};
 
 impl RedisLock {
-    pub(super) fn acquire(&self, patience: &Patience<'_>) -> Result<bool> {
+    pub(super) fn acquire(&self, limits: &WaitLimits<'_>) -> Result<bool> {
         // As in Java, also where this thread holds the lock already and would not have to wait.
-        if patience.interrupt.is_some_and(Interrupt::is_interrupted) {
+        if limits.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
         }
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
             return again.map(|()| true);
         }
-        self.acquire_first(patience).map_err(|error| self.named(error))
+        self.acquire_first(limits).map_err(|error| self.named(error))
     }
 
     /// Another hold of a lock that this thread holds already.
@@ -48,16 +49,16 @@ impl RedisLock {
         self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options"))
     }
 
-    pub(super) fn acquire_first(&self, patience: &Patience<'_>) -> Result<bool> {
+    pub(super) fn acquire_first(&self, limits: &WaitLimits<'_>) -> Result<bool> {
         self.shared.check_name()?;
-        let background = self.background();
+        let context = self.context();
         // Before anything is locked: in a forked child any mutex may stay locked for ever.
-        patience.check(background)?;
-        background.start()?;
+        limits.check(context)?;
+        context.start()?;
         let mut attempts = Attempts::new(&self.options);
-        let turn = self.shared.turn.take(background, &self.options, patience, &mut attempts)?;
+        let turn = self.shared.turn.take(context, &self.options, limits, &mut attempts)?;
         let Some((ticket, baton)) = turn else { return Ok(false) };
-        let report = |report| self.shared.turn.report(report, background.clock.now());
+        let report = |report| self.shared.turn.report(report, context.clock.now());
         let (mut acquisition, silent_since) = match baton {
             Baton::Lease(lease) if lease.is_valid() => {
                 return self.hold(ticket, &lease).map(|()| true);
@@ -69,7 +70,7 @@ impl RedisLock {
         };
         let attempts = &mut attempts;
         let mut wait = Wait {
-            patience,
+            limits,
             attempts,
             contention: &self.shared.contention,
             report: &report,
@@ -79,8 +80,8 @@ impl RedisLock {
         match result {
             Ok(Some(lease)) => {
                 // Looked after from before `lock` returns (R8).
-                if !background.renewal.add(&lease) {
-                    background.finish(&lease, Ended::GivenUp { release_sent: false });
+                if !context.renewal.add(&lease) {
+                    context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
                 }
                 self.hold(ticket, &lease).map(|()| true)
@@ -96,7 +97,7 @@ impl RedisLock {
 
     pub(super) fn acquisition(&self) -> Result<Acquisition> {
         let keeper = Arc::clone(&self.shared) as Arc<dyn Keeper>;
-        Acquisition::new(self.background(), &self.store, keeper, &self.shared.key, &self.options)
+        Acquisition::new(self.context(), &self.store, keeper, &self.shared.key, &self.options)
     }
 
     pub(super) fn hold(&self, ticket: Ticket<'_>, lease: &Arc<Lease>) -> Result<()> {

@@ -21,7 +21,7 @@ impl RedisLock {
     pub fn inspect(&self) -> Result<Option<Holder>> {
         self.check_usable()?;
         self.store
-            .inspect(&self.shared.key, self.background().command_deadline())
+            .inspect(&self.shared.key, self.context().command_deadline())
             .map_err(|error| self.failed(error))
     }
 
@@ -37,7 +37,7 @@ impl RedisLock {
     /// `WrongType`, `Server`: nothing was changed.
     pub fn force_unlock(&self) -> Result<bool> {
         self.check_usable()?;
-        self.store.force_release(&self.shared.key, self.background().command_deadline()).map_err(
+        self.store.force_release(&self.shared.key, self.context().command_deadline()).map_err(
             |error| {
                 if error.may_have_run {
                     self.unknown("nobody knows whether the lock was released by force", error)

@@ -6,31 +6,71 @@ use std::time::Duration;
 
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::lease::acquire::Wait;
+use crate::base::interrupt::Interrupt;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken};
+use crate::lease::ended::Ended;
+use crate::lease::granted::Lease;
 use crate::lease::leaving::Leaving;
-use crate::lease::notify::LostReason;
-use crate::lease::patience::{Attempts, Patience};
+use crate::lease::lost::LostReason;
 use crate::lease::store::Notify;
-use crate::lease::{Ended, Lease};
+use crate::lease::wait::Wait;
+use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
+use crate::lock::condition::ConditionLock;
+
+impl ConditionLock for RedisLock {
+    fn wait_in(
+        &self,
+        condition: &str,
+        timeout: Option<Duration>,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<bool> {
+        let deadline = timeout.and_then(|timeout| self.deadline(timeout));
+        let limits = WaitLimits { once: false, deadline, trying: true, interrupt };
+        self.wait_under(&condition.into(), &limits)
+    }
+
+    fn notify(&self, condition: &str, most: u32) -> Result<()> {
+        let context = self.context();
+        context.check_open().map_err(|error| self.named(error))?;
+        let held = self.held()?;
+        let what = Notify {
+            key: &held.key,
+            token: &held.token,
+            condition,
+            most,
+            number: held.next_notification(),
+        };
+        match held.store.notify(&what, context.command_deadline()) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => {
+                context.finish(&held, Ended::Lost(LostReason::Taken));
+                Err(self.lost())
+            }
+            Err(error) if error.may_have_run => {
+                Err(self.unknown("nobody knows whether anybody was notified", error))
+            }
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+}
 
 impl RedisLock {
     /// Waits in a condition, and has as many holds again when it returns. `Ok(false)`: the time was
     /// over first.
-    pub(crate) fn wait_in(&self, condition: &Arc<str>, patience: &Patience<'_>) -> Result<bool> {
-        let background = self.background();
-        patience.check(background).map_err(|error| self.named(error))?;
+    fn wait_under(&self, condition: &Arc<str>, limits: &WaitLimits<'_>) -> Result<bool> {
+        let context = self.context();
+        limits.check(context).map_err(|error| self.named(error))?;
         self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        let leaving = Leaving::of_a_wait(background, &hold.lease);
+        let leaving = Leaving::of_a_wait(context, &hold.lease);
         let released = |how| {
             leaving.end(how);
             self.shared.turn.leave(hold.ticket);
         };
-        let woken = acquisition.wait_in(condition, &leaving, patience, &|| {
+        let woken = acquisition.wait_in(condition, &leaving, limits, &|| {
             released(Ended::Released { copy_in_flight: false })
         });
         let woken = match woken {
@@ -53,8 +93,8 @@ impl RedisLock {
         };
         let (outcome, lease) =
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
-        if !background.renewal.add(&lease) {
-            background.finish(&lease, Ended::GivenUp { release_sent: false });
+        if !context.renewal.add(&lease) {
+            context.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }
         let ticket = self.shared.turn.adopt(&lease);
@@ -96,10 +136,10 @@ impl RedisLock {
         acquisition: &mut Acquisition,
         refused: Option<Option<Duration>>,
     ) -> Result<Arc<Lease>> {
-        let patience = Patience { once: false, deadline: None, trying: false, interrupt: None };
+        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
         let attempts = &mut Attempts::unlimited();
         let mut wait = Wait {
-            patience: &patience,
+            limits: &limits,
             attempts,
             contention: &self.shared.contention,
             report: &|_| (),
@@ -128,30 +168,5 @@ impl RedisLock {
             return Err(self.conflict());
         }
         if lease.is_valid() { Ok(lease) } else { Err(self.lost()) }
-    }
-
-    /// Wakes at most `most` waiters of a condition.
-    pub(crate) fn notify(&self, condition: &str, most: u32) -> Result<()> {
-        let background = self.background();
-        background.check_open().map_err(|error| self.named(error))?;
-        let held = self.held()?;
-        let what = Notify {
-            key: &held.key,
-            token: &held.token,
-            condition,
-            most,
-            number: held.next_notification(),
-        };
-        match held.store.notify(&what, background.command_deadline()) {
-            Ok(Some(_)) => Ok(()),
-            Ok(None) => {
-                background.finish(&held, Ended::Lost(LostReason::Taken));
-                Err(self.lost())
-            }
-            Err(error) if error.may_have_run => {
-                Err(self.unknown("nobody knows whether anybody was notified", error))
-            }
-            Err(error) => Err(self.failed(error)),
-        }
     }
 }

@@ -9,7 +9,8 @@ use crate::lease::store::StoreError;
 use crate::limiter::port::{Decision, Form, LimitStore, Take, foreign};
 use crate::store::server::node::Node;
 use crate::store::server::reply;
-use crate::store::server::wire::{Part, Script, Shape};
+use crate::store::server::script::{Part, Script};
+use crate::store::server::shape::Shape;
 
 /// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
 /// the time.
@@ -41,7 +42,7 @@ impl LimitStore for Limits {
             Part::Number(take.capacity),
             number(window),
             Part::Number(take.wanted),
-            number(take.patience.as_micros()),
+            number(take.longest_wait.as_micros()),
         ];
         let reply = self.node.script(script, 1, &parts, take.deadline)?;
         let decision = match reply::list(reply.value)?.as_slice() {
@@ -58,7 +59,7 @@ impl LimitStore for Limits {
             _ => return Err(reply::nonsense()),
         };
         // Nobody would wait for it: the caller sleeps for as long as it is told.
-        if decision.allowed && decision.retry_after > take.patience {
+        if decision.allowed && decision.retry_after > take.longest_wait {
             return Err(reply::nonsense());
         }
         Ok(decision)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
+use super::answers;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
@@ -15,10 +16,12 @@ use crate::lease::store::{
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
+use crate::store::server::ask::again_if_stale;
 use crate::store::server::inbox::Inbox;
-use crate::store::server::node::{Node, again_if_stale};
+use crate::store::server::node::Node;
 use crate::store::server::reply;
-use crate::store::server::wire::{Part, Script, Shape};
+use crate::store::server::script::{Part, Script};
+use crate::store::server::shape::Shape;
 
 /// No waiter counts as alive for longer without asking again, however long its pause.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -115,7 +118,7 @@ impl Plain {
             (Part::Number(u64::from(ask.may_be_mine)), Part::Number(u64::from(ask.fences)));
         let simply = [lock, fence, queue, waiters, token, Part::millis(ask.lease), mine, fences];
         let Some((address, place)) = place else {
-            return reply::answer(self.node.script(&self.acquire, 4, &simply, ask.deadline)?);
+            return answers::answer(self.node.script(&self.acquire, 4, &simply, ask.deadline)?);
         };
         let alive_for = Part::millis(place.alive_for().min(LONGEST_PLACE));
         let place = [
@@ -133,7 +136,7 @@ impl Plain {
             ask.deadline,
         )?;
         self.is_heard(before, &reply.value);
-        reply::answer(reply)
+        answers::answer(reply)
     }
 
     /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`:
@@ -208,7 +211,9 @@ impl LeaseStore for Plain {
         let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
         answers
             .into_iter()
-            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .map(|answer| {
+                answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)
+            })
             .collect()
     }
 
@@ -220,7 +225,7 @@ impl LeaseStore for Plain {
                 again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline))
             }
         };
-        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
+        answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
@@ -228,7 +233,7 @@ impl LeaseStore for Plain {
         let parts = [lock, fence, queue, waiters, Part::Text(what.token.as_str()), Part::Number(1)];
         let parts = if what.settles { &parts } else { &parts[..5] };
         let answer = self.node.script_if(what.may_be_sent, &self.release, 4, parts, deadline);
-        reply::gone(answer.map(|reply| reply.value))
+        answers::gone(answer.map(|reply| reply.value))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -238,7 +243,7 @@ impl LeaseStore for Plain {
             what.iter().map(Self::withdraw_parts),
             deadline,
         );
-        answers.into_iter().map(reply::gone).collect()
+        answers.into_iter().map(answers::gone).collect()
     }
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -300,15 +305,15 @@ impl LeaseStore for Plain {
         match reply::list(reply.value)?.as_slice() {
             [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
             [Value::Int(1), last, count] => {
-                Ok(InCondition::Granted { asked_at, fences: reply::fences(last, count)? })
+                Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
             }
-            [Value::Int(2)] => Err(reply::foreign()),
+            [Value::Int(2)] => Err(answers::foreign()),
             [Value::Int(3)] => Ok(InCondition::Gone),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
             [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
                 Ok(InCondition::Notified {
                     asked_at,
-                    remaining: reply::left(*remaining),
+                    remaining: answers::left(*remaining),
                     heard: *heard == 1,
                 })
             }
@@ -327,7 +332,7 @@ impl LeaseStore for Plain {
             [lock, fence, queue, waiters, token, condition, most, Part::Number(what.number)];
         // Under the same number it may be sent again.
         let answer = again_if_stale(|| self.node.script(&self.notify, 4, &parts, deadline));
-        let moved = reply::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
+        let moved = answers::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
         // -1: not ours.
         Ok(u64::try_from(moved).ok())
     }
@@ -336,14 +341,14 @@ impl LeaseStore for Plain {
         let reply = again_if_stale(|| {
             self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline)
         })?;
-        reply::holder(reply.value)
+        answers::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let [lock, fence, queue, waiters] = keys(key);
         let reply =
             self.node.script_once(&self.force, 4, &[lock, fence, queue, waiters], deadline)?;
-        reply::yes(&reply.value)
+        answers::yes(&reply.value)
     }
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {

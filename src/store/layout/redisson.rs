@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::answers;
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::key::Key;
@@ -16,10 +17,11 @@ use crate::lease::store::{
     Within,
 };
 use crate::lease::token::Token;
+use crate::store::server::ask::again_if_stale;
 use crate::store::server::inbox::Inbox;
-use crate::store::server::node::{Node, again_if_stale};
-use crate::store::server::reply;
-use crate::store::server::wire::{Part, Script, Shape};
+use crate::store::server::node::Node;
+use crate::store::server::script::{Part, Script};
+use crate::store::server::shape::Shape;
 
 /// Leases in Redisson's layout on one server.
 pub(crate) struct Redisson {
@@ -92,8 +94,10 @@ impl LeaseStore for Redisson {
             Part::Number(u64::from(ask.may_be_mine)),
             Part::Number(u64::from(ask.fences)),
         ]);
-        let answer =
-            self.node.script(&self.acquire, keys, &parts, ask.deadline).and_then(reply::answer)?;
+        let answer = self
+            .node
+            .script(&self.acquire, keys, &parts, ask.deadline)
+            .and_then(answers::answer)?;
         if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
             && place.address().is_some()
         {
@@ -109,7 +113,9 @@ impl LeaseStore for Redisson {
         let answers = self.node.script_in_bulk(&self.extend, 1, calls, within);
         answers
             .into_iter()
-            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .map(|answer| {
+                answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)
+            })
             .collect()
     }
 
@@ -121,14 +127,14 @@ impl LeaseStore for Redisson {
                 again_if_stale(|| self.node.script(&self.extend, 1, &parts, deadline))
             }
         };
-        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
+        answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let channel = channel(what.key);
         let parts = Self::release_parts(what.key, what.token, &channel);
         let answer = self.node.script_if(what.may_be_sent, &self.release, 1, &parts, deadline);
-        reply::gone(answer.map(|reply| reply.value))
+        answers::gone(answer.map(|reply| reply.value))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -139,7 +145,7 @@ impl LeaseStore for Redisson {
             .zip(&channels)
             .map(|(what, channel)| Self::release_parts(what.key, what.token, channel));
         let answers = self.node.pooled_in_bulk(&self.release, 1, parts, deadline);
-        answers.into_iter().map(reply::gone).collect()
+        answers.into_iter().map(answers::gone).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -154,7 +160,7 @@ impl LeaseStore for Redisson {
         let reply = again_if_stale(|| {
             self.node.script(&self.inspect, 1, &[Part::Text(key.as_str())], deadline)
         })?;
-        reply::holder(reply.value)
+        answers::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
@@ -164,7 +170,7 @@ impl LeaseStore for Redisson {
             &[Part::Text(key.as_str()), Part::Text(&channel(key))],
             deadline,
         )?;
-        reply::yes(&reply.value)
+        answers::yes(&reply.value)
     }
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::answers;
 use crate::base::bell::Bell;
 use crate::base::error::Error;
 use crate::base::key::Key;
@@ -18,9 +19,10 @@ use crate::lease::store::{
     Within,
 };
 use crate::lease::token::Token;
-use crate::store::server::node::{Node, again_if_stale};
-use crate::store::server::reply;
-use crate::store::server::wire::{Part, Script, Shape};
+use crate::store::server::ask::again_if_stale;
+use crate::store::server::node::Node;
+use crate::store::server::script::{Part, Script};
+use crate::store::server::shape::Shape;
 
 /// Leases in the timestamp layout on one server.
 pub(crate) struct Timestamp {
@@ -72,7 +74,7 @@ impl LeaseStore for Timestamp {
         let [lock, mark] = keys(ask.key);
         let mine = Part::Number(u64::from(ask.may_be_mine));
         let parts = [lock, mark, Part::Text(ask.token.as_str()), Part::millis(ask.lease), mine];
-        self.node.script(&self.acquire, 2, &parts, ask.deadline).and_then(reply::answer)
+        self.node.script(&self.acquire, 2, &parts, ask.deadline).and_then(answers::answer)
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
@@ -80,7 +82,9 @@ impl LeaseStore for Timestamp {
         let answers = self.node.script_in_bulk(&self.extend, 2, calls, within);
         answers
             .into_iter()
-            .map(|answer| reply::or_not_ours(answer.and_then(|value| reply::yes(&value)), false))
+            .map(|answer| {
+                answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)
+            })
             .collect()
     }
 
@@ -92,7 +96,7 @@ impl LeaseStore for Timestamp {
                 again_if_stale(|| self.node.script(&self.extend, 2, &parts, deadline))
             }
         };
-        reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)
+        answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
@@ -100,7 +104,7 @@ impl LeaseStore for Timestamp {
         let parts = [lock, mark, Part::Text(what.token.as_str())];
         let answer = self.node.script_if(what.may_be_sent, &self.release, 2, &parts, deadline);
         let released =
-            reply::or_not_ours(answer.and_then(|reply| reply::yes(&reply.value)), false)?;
+            answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)?;
         Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
@@ -120,12 +124,12 @@ impl LeaseStore for Timestamp {
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
         let reply = again_if_stale(|| self.node.script(&self.inspect, 2, &keys(key), deadline))?;
-        reply::holder(reply.value)
+        answers::holder(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let reply = self.node.script_once(&self.force, 2, &keys(key), deadline)?;
-        reply::yes(&reply.value)
+        answers::yes(&reply.value)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

@@ -115,7 +115,7 @@ fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Lim
     // Below zero is zero, as a cast has it.
     let left = |level: f64| (capacity - level) as u64;
     let wait = if take.wanted == 0 { Duration::ZERO } else { time(level + wanted - capacity) };
-    if wait > take.patience {
+    if wait > take.longest_wait {
         return (
             Decision { allowed: false, remaining: left(level), retry_after: wait },
             limit(level),
@@ -143,7 +143,7 @@ mod tests {
                 capacity: 1,
                 window: Duration::from_millis(100),
                 wanted: 1,
-                patience: Duration::ZERO,
+                longest_wait: Duration::ZERO,
                 deadline: now,
             };
             assert!(limits.take(&take, now).unwrap().allowed);
@@ -162,7 +162,7 @@ mod tests {
         let mut due: Vec<(Duration, u64)> = Vec::new();
         let (mut now, mut promised) = (start, 0);
         for call in 0..1500_u64 {
-            let (wanted, patience) =
+            let (wanted, longest_wait) =
                 (1 + call * 7 % 3, Duration::from_millis([0, 1, 20, 300][(call * 5 % 4) as usize]));
             let take = Take {
                 key: &key,
@@ -170,14 +170,14 @@ mod tests {
                 capacity,
                 window,
                 wanted,
-                patience,
+                longest_wait,
                 deadline: now,
             };
             let decision = limits.take(&take, now).unwrap();
             assert_eq!(
                 decision.allowed,
-                decision.retry_after <= patience,
-                "{decision:?} within {patience:?}"
+                decision.retry_after <= longest_wait,
+                "{decision:?} within {longest_wait:?}"
             );
             if decision.allowed {
                 due.push((now + decision.retry_after - start, wanted));

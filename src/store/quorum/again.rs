@@ -36,7 +36,7 @@ use super::{Grant, Quorum, Round};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::lease::store::{Extend, StoreError, Within};
-use crate::lease::valid_until;
+use crate::lease::validity::valid_until;
 
 /// At most so many leases are given again in one go, so that extends come between.
 const TOGETHER: usize = 16;

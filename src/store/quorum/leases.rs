@@ -20,7 +20,7 @@ use crate::lease::store::{
     Within,
 };
 use crate::lease::token::Token;
-use crate::lease::valid_until;
+use crate::lease::validity::valid_until;
 
 /// At most so many leases are undone in one command to a node, so that extends come between.
 const TOGETHER: usize = 256;

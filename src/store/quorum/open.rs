@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use super::Quorum;
 use super::identity::Servers;
 use super::voter::Member;
-use super::{Inbox, Memory, Node, Plain, Quorum, Settings, parse};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
+use crate::store::layout::plain::Plain;
+use crate::store::memory::Memory;
+use crate::store::server::inbox::Inbox;
+use crate::store::server::node::Node;
+use crate::store::server::settings::{Settings, parse};
 
 /// Fewer nodes survive no failure, and then one server is simpler and as safe.
 const FEWEST: usize = 3;
@@ -14,11 +19,7 @@ const MOST: usize = 32;
 
 impl Quorum {
     /// A quorum of the nodes at these URLs. Connects to none of them.
-    pub(in crate::store) fn open(
-        urls: &[String],
-        settings: &Settings,
-        clock: &Clock,
-    ) -> Result<Self> {
+    pub(crate) fn open(urls: &[String], settings: &Settings, clock: &Clock) -> Result<Self> {
         if !(FEWEST..=MOST).contains(&urls.len()) {
             return Err(Error::invalid("a quorum has 3 to 32 nodes"));
         }

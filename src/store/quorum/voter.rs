@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::Node;
 use super::ledger::{Ledger, Name, withdraw};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::worker::{Stopped, Worker};
 use crate::lease::store::{Gone, LeaseStore, StoreError};
+use crate::store::server::node::Node;
 
 /// At most about so many questions wait for one node. Each is dropped at its deadline, so only a
 /// flood of them gets there.

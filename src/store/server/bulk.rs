@@ -2,9 +2,10 @@
 
 use redis::{RedisResult, Value};
 
-use super::node::by_body;
+use super::ask::by_body;
+use super::exchange::{self, Exchange};
 use super::reply;
-use super::wire::{self, Part, Script, Wire};
+use super::script::{Part, Script};
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 
@@ -31,7 +32,11 @@ impl<'a> Bulk<'a> {
 
     /// At the first failure the rest is unknown; going on to read would wait for each reply in
     /// turn.
-    pub(crate) fn talk(&mut self, mut wire: Wire<'_>, buffer: &mut Vec<u8>) -> RedisResult<()> {
+    pub(crate) fn talk(
+        &mut self,
+        mut exchange: Exchange<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> RedisResult<()> {
         let Self { script, keys, calls, values } = self;
         values.clear();
         buffer.clear();
@@ -41,24 +46,24 @@ impl<'a> Bulk<'a> {
         }
         let pack = |part: &[Vec<Part<'a>>]| {
             part.iter().for_each(|parts| script.by_hash(*keys, parts, buffer));
-            wire::push_tag(buffer)
+            exchange::push_tag(buffer)
         };
         let tags: Vec<u64> = calls.chunks(BETWEEN_TAGS).map(pack).collect();
-        wire.send(buffer)?;
+        exchange.send(buffer)?;
         for (part, tag) in calls.chunks(BETWEEN_TAGS).zip(tags) {
             let mut heard = Vec::with_capacity(part.len());
             for _ in part {
-                wire.bound()?;
-                heard.push(wire.receive(script.shape, Some(tag))?);
+                exchange.bound()?;
+                heard.push(exchange.receive(script.shape, Some(tag))?);
             }
-            wire.bound()?;
-            wire.receive_tag(tag, &heard)?;
+            exchange.bound()?;
+            exchange.receive_tag(tag, &heard)?;
             values.append(&mut heard);
         }
         for (value, parts) in
             values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value))
         {
-            *value = by_body(&mut wire, buffer, script, *keys, parts)?;
+            *value = by_body(&mut exchange, buffer, script, *keys, parts)?;
         }
         Ok(())
     }

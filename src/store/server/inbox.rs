@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
-use super::channels::Channels;
 use super::node::Node;
+use super::subscriptions::Channels;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::key::Key;
 use crate::base::locked;

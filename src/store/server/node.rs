@@ -1,8 +1,8 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
-mod ask;
 mod limit;
 mod role;
+mod theirs;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -10,20 +10,23 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
+use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
 use super::connect::{Connector, Opened};
 use super::demotion::{self, Demotions, Watch};
+use super::exchange::{Exchange, Reply, State};
 use super::gate::{self, Gate, Target};
 use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
+use super::script;
+use super::script::{Part, Script};
+use super::settings::Settings;
 use super::theirs::Theirs;
-use super::wire::{self, Part, Reply, Script, Shape, State, Wire};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-use crate::store::Settings;
-pub(crate) use ask::{again_if_not_run, again_if_stale, by_body, run, understood};
+use crate::store::server::shape::Shape;
 use limit::Limit;
 
 /// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
@@ -51,7 +54,8 @@ pub(crate) struct Node {
 }
 
 /// What is done over one connection. `asked_at` is when the first byte may be sent.
-pub(crate) type Talk<'a, T> = &'a mut dyn FnMut(Wire<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
+pub(crate) type Talk<'a, T> =
+    &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Node {
     pub(crate) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
@@ -101,10 +105,10 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+            self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
                 buffer.clear();
-                wire::pack(parts, buffer);
-                Ok(Reply { asked_at, value: wire.ask(buffer, shape)? })
+                script::pack(parts, buffer);
+                Ok(Reply { asked_at, value: exchange.ask(buffer, shape)? })
             })
         })
         .and_then(understood)
@@ -132,11 +136,11 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+            self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
                 if !may_be_sent() {
                     return Ok(None);
                 }
-                let value = run(&mut wire, buffer, script, keys, parts)?;
+                let value = run(&mut exchange, buffer, script, keys, parts)?;
                 Ok(Some(Reply { asked_at, value }))
             })
         })?
@@ -152,9 +156,10 @@ impl Node {
         within: Within,
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
-        let talked = self.talk_in(&self.renewing, Limit::Within(within), &mut |wire, buffer, _| {
-            bulk.talk(wire, buffer)
-        });
+        let talked =
+            self.talk_in(&self.renewing, Limit::Within(within), &mut |exchange, buffer, _| {
+                bulk.talk(exchange, buffer)
+            });
         bulk.answers(talked)
     }
 
@@ -167,7 +172,7 @@ impl Node {
         deadline: Instant,
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
-        let talked = self.pooled(deadline, &mut |wire, buffer, _| bulk.talk(wire, buffer));
+        let talked = self.pooled(deadline, &mut |exchange, buffer, _| bulk.talk(exchange, buffer));
         bulk.answers(talked)
     }
 
@@ -269,7 +274,7 @@ impl Node {
         };
         let asked_at = self.clock.now();
         let deadline = limit.reply_by(asked_at);
-        let mut wire = Wire {
+        let mut exchange = Exchange {
             fresh,
             connection: &mut connection,
             state: &mut slot.state,
@@ -277,7 +282,7 @@ impl Node {
             deadline,
         };
         let result =
-            wire.bound_from(asked_at).and_then(|()| talk(wire, &mut slot.buffer, asked_at));
+            exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut slot.buffer, asked_at));
         match result {
             Ok(value) => {
                 slot.connection = Some(connection);

@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use super::node::{Node, again_if_not_run, run, understood};
-use super::wire::{Part, Reply, Script};
+use super::ask::{again_if_not_run, run, understood};
+use super::exchange::Reply;
+use super::node::Node;
+use super::script::{Part, Script};
 use crate::lease::store::StoreError;
 
 impl Node {
@@ -26,11 +28,11 @@ impl Node {
         again_if_not_run(|| {
             checking.set(false);
             sent.set(false);
-            let answer = self.pooled(deadline, &mut |mut wire, buffer, asked_at| {
+            let answer = self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
                 checking.set(true);
-                wire.check(buffer)?;
+                exchange.check(buffer)?;
                 sent.set(true);
-                let value = run(&mut wire, buffer, script, keys, parts)?;
+                let value = run(&mut exchange, buffer, script, keys, parts)?;
                 Ok(Reply { asked_at, value })
             });
             answer.map_err(|mut error| {

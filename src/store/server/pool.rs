@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) connection: Option<Connection>,
-    pub(crate) state: super::wire::State,
+    pub(crate) state: super::exchange::State,
     /// How many failures the node had seen when the connection was opened (R6).
     pub(crate) generation: u64,
     /// Where its commands are packed.

@@ -1,142 +1,18 @@
-//! The program's own pool: its connections come from r2d2 and redis-rs, and go back there.
+//! The program's own pool.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
-
-use redis::{Connection, RedisError};
-
-use super::demotion;
-use super::node::{Node, Talk};
-use super::pool::closed_connection;
-use super::wire::{State, Wire};
-use crate::base::error::ErrorKind;
-use crate::lease::store::StoreError;
+use std::sync::atomic::AtomicU32;
 
 /// The program's own pool.
 pub(crate) struct Theirs {
-    pool: r2d2::Pool<redis::Client>,
+    pub(super) pool: r2d2::Pool<redis::Client>,
     /// How many connections have failed since one was in good order. As many as the pool has may
     /// have been closed while they lay idle; if there are more, new ones fail as well, and trying
     /// again at once would go on as fast as the pool connects (R14).
-    failures: AtomicU32,
+    pub(super) failures: AtomicU32,
 }
 
 impl Theirs {
     pub(crate) fn new(pool: r2d2::Pool<redis::Client>) -> Self {
         Self { pool, failures: AtomicU32::new(0) }
-    }
-}
-
-impl Node {
-    /// Talks over a connection of the program's own pool, as soon as one is free.
-    pub(crate) fn talk_over_theirs<T>(
-        &self,
-        theirs: &Theirs,
-        deadline: Instant,
-        talk: Talk<'_, T>,
-    ) -> Result<T, StoreError> {
-        let left = deadline.saturating_duration_since(self.clock.now());
-        let exhausted = |_| {
-            StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
-        };
-        let mut connection = theirs.pool.get_timeout(left).map_err(exhausted)?;
-        let result = self.talk_over(theirs, &mut connection, deadline, talk);
-        if let Err(error) = &result
-            && error.dropped
-        {
-            drop(connection);
-            let demoted = !error.may_have_run;
-            self.try_idle(&theirs.pool, demoted, deadline);
-        }
-        result
-    }
-
-    /// As [`talk_over_theirs`](Self::talk_over_theirs), if one is free at this moment.
-    pub(crate) fn talk_if_idle(
-        &self,
-        theirs: &Theirs,
-        deadline: Instant,
-        talk: Talk<'_, ()>,
-    ) -> Result<(), StoreError> {
-        if theirs.pool.state().idle_connections == 0 {
-            return Ok(());
-        }
-        theirs.pool.try_get().map_or(Ok(()), |mut connection| {
-            self.talk_over(theirs, &mut connection, deadline, talk)
-        })
-    }
-
-    fn talk_over<T>(
-        &self,
-        theirs: &Theirs,
-        connection: &mut Connection,
-        deadline: Instant,
-        talk: Talk<'_, T>,
-    ) -> Result<T, StoreError> {
-        // What the program did with it is not known.
-        let mut state = State::default();
-        let generation = self.generation();
-        let asked_at = self.clock.now();
-        let mut wire =
-            Wire { fresh: false, connection, state: &mut state, clock: &self.clock, deadline };
-        let result = wire.bound_from(asked_at).and_then(|()| talk(wire, &mut Vec::new(), asked_at));
-        if result.is_ok() {
-            theirs.failures.store(0, Ordering::Relaxed);
-            self.give_back(connection);
-        }
-        result.map_err(|error| {
-            discard(connection);
-            let was_idle = theirs.failures.fetch_add(1, Ordering::Relaxed) < theirs.pool.max_size();
-            if demotion::says(&error) {
-                // Renewal's and the inbox's are the client's own.
-                self.distrust(generation, true);
-            }
-            self.failed(&error, was_idle)
-        })
-    }
-
-    /// What is left of a command's time is not what the program's own next command shall have.
-    fn give_back(&self, connection: &Connection) {
-        let timeout = Some(self.command_timeout);
-        let _ = connection
-            .set_read_timeout(timeout)
-            .and_then(|()| connection.set_write_timeout(timeout));
-    }
-
-    /// Tries the connections that lie idle in the program's own pool, and discards those that the
-    /// server has closed, or that lead to a replica: like the one that has just failed they are
-    /// from before whatever happened, and each would cost somebody another failure (R6, R22).
-    fn try_idle(&self, pool: &r2d2::Pool<redis::Client>, demoted: bool, deadline: Instant) {
-        let mut tried = Vec::new();
-        // New ones may come in between: until none is left, and not until so many have been tried
-        // as there were.
-        for _ in 0..pool.max_size() {
-            let left = deadline.saturating_duration_since(self.clock.now());
-            let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
-            let role = connection
-                .set_read_timeout(Some(left))
-                .and_then(|()| redis::cmd("ROLE").query(&mut connection));
-            let silent = role.as_ref().is_err_and(RedisError::is_timeout);
-            self.give_back(&connection);
-            // Whoever is not told the role has no use for a connection from before.
-            if role.map_or_else(
-                |error| demoted || error.is_io_error(),
-                |role| demotion::is_replicas_role(&role),
-            ) {
-                discard(&mut connection);
-            }
-            if silent {
-                return;
-            }
-            // Kept until all have been tried, or the pool would give out the same one again.
-            tried.push(connection);
-        }
-    }
-}
-
-/// Has its pool discard a connection when it comes back.
-fn discard(connection: &mut Connection) {
-    if let Some(closed) = closed_connection() {
-        *connection = closed;
     }
 }

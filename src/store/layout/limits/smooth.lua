@@ -9,7 +9,7 @@
 -- Result  {1, permits left, µs until they may be used} taken
 --         {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
 local capacity, window = tonumber(ARGV[1]), tonumber(ARGV[2])
-local wanted, patience = tonumber(ARGV[3]), tonumber(ARGV[4])
+local wanted, longest_wait = tonumber(ARGV[3]), tonumber(ARGV[4])
 local pace = window / capacity
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -44,7 +44,7 @@ if wanted == 0 then
 end
 local excess = level + wanted - capacity
 local wait = math.max(math.ceil(excess * window / capacity), 0)
-if wait > patience then
+if wait > longest_wait then
   if since > now then
     -- The clock was set back. Counted from now on: else nothing would come back until the clock
     -- has caught up.

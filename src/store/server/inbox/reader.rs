@@ -11,9 +11,9 @@ use redis::{Msg, PubSub, RedisResult};
 
 use super::{Ears, parse};
 use crate::base::locked;
-use crate::store::server::channels::Channels;
 use crate::store::server::demotion::Watch;
 use crate::store::server::node::Node;
+use crate::store::server::subscriptions::Channels;
 
 /// How long the reader sleeps in a read before it looks around. It is poked when there is anything
 /// new, so this is for lost pokes, and for channels that nobody waits at any more.

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use super::{Limit, Node, Talk};
 use crate::store::server::demotion;
 use crate::store::server::pool::Pool;
-use crate::store::server::wire::{self, Part, Shape};
+use crate::store::server::script;
+use crate::store::server::script::Part;
+use crate::store::server::shape::Shape;
 
 /// A server whose replies have come within the last two seconds need not be asked whether it is a
 /// master: it would have refused to write.
@@ -14,7 +16,7 @@ const QUIET_NANOS: u64 = 2_000_000_000;
 impl Node {
     /// Asks the server for its role, if a connection lies idle: one that has become a replica loses
     /// all connections, also those of who only listens (R22).
-    pub(in crate::store) fn look_at_role(&self) {
+    pub(crate) fn look_at_role(&self) {
         let quiet_for =
             self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
         let is_quiet = quiet_for >= QUIET_NANOS;
@@ -22,10 +24,10 @@ impl Node {
             return;
         }
         let deadline = self.clock.now() + self.command_timeout;
-        let talk: Talk<'_, ()> = &mut |mut wire, buffer, _| {
+        let talk: Talk<'_, ()> = &mut |mut exchange, buffer, _| {
             buffer.clear();
-            wire::pack(&[Part::Text("ROLE")], buffer);
-            let role = wire.ask(buffer, Shape::Array)?;
+            script::pack(&[Part::Text("ROLE")], buffer);
+            let role = exchange.ask(buffer, Shape::Array)?;
             if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
         };
         // Whatever else comes of it, whoever needs a connection next will see.

@@ -17,9 +17,9 @@ impl Node {
     pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         let mut run = || {
             let mut value = None;
-            let talked = self.pooled(deadline, &mut |wire, _, _| {
-                wire.state.forget();
-                let mut watched = Watched { connection: wire.connection, failed: None };
+            let talked = self.pooled(deadline, &mut |exchange, _, _| {
+                exchange.state.forget();
+                let mut watched = Watched { connection: exchange.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {
                     // The connection is done for, whatever the caller made of it.

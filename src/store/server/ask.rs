@@ -2,9 +2,10 @@
 
 use redis::{RedisResult, Value};
 
+use super::exchange::{Exchange, Reply};
+use super::reply;
+use super::script::{Part, Script};
 use crate::lease::store::StoreError;
-use crate::store::server::reply;
-use crate::store::server::wire::{Part, Reply, Script, Wire};
 
 /// Asks once more, at once, where an idle connection was of no use and certainly nothing was
 /// carried out.
@@ -30,7 +31,7 @@ pub(crate) fn again_if_stale<T>(
 
 /// Runs a script by its hash, and where the server does not know it, by its body.
 pub(crate) fn run(
-    wire: &mut Wire<'_>,
+    exchange: &mut Exchange<'_>,
     buffer: &mut Vec<u8>,
     script: &Script,
     keys: usize,
@@ -38,10 +39,10 @@ pub(crate) fn run(
 ) -> RedisResult<Value> {
     buffer.clear();
     script.by_hash(keys, parts, buffer);
-    let value = wire.ask(buffer, script.shape)?;
+    let value = exchange.ask(buffer, script.shape)?;
     // One that is not known did not run, so this is no second try.
     if reply::unknown_script(&value) {
-        by_body(wire, buffer, script, keys, parts)
+        by_body(exchange, buffer, script, keys, parts)
     } else {
         Ok(value)
     }
@@ -49,7 +50,7 @@ pub(crate) fn run(
 
 /// Sends the whole of a script to a server that does not know it.
 pub(crate) fn by_body(
-    wire: &mut Wire<'_>,
+    exchange: &mut Exchange<'_>,
     buffer: &mut Vec<u8>,
     script: &Script,
     keys: usize,
@@ -57,8 +58,8 @@ pub(crate) fn by_body(
 ) -> RedisResult<Value> {
     buffer.clear();
     script.by_body(keys, parts, buffer);
-    wire.bound()?;
-    wire.ask(buffer, script.shape)
+    exchange.bound()?;
+    exchange.ask(buffer, script.shape)
 }
 
 pub(crate) fn understood(reply: Reply) -> Result<Reply, StoreError> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use super::Background;
+use super::context::Context;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::LockOptions;
@@ -14,7 +14,7 @@ const REMEMBERED: u32 = 16;
 
 /// How long a caller is willing to wait.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience<'a> {
+pub(crate) struct WaitLimits<'a> {
     /// One attempt only: `try_lock(ZERO)`.
     pub(crate) once: bool,
     /// When the wait ends; `None`: never. Whether that is an answer or an error is for `trying` to
@@ -25,10 +25,10 @@ pub(crate) struct Patience<'a> {
     pub(crate) interrupt: Option<&'a Interrupt>,
 }
 
-impl Patience<'_> {
+impl WaitLimits<'_> {
     /// Ends the wait of an interrupted caller, or of a closed client.
-    pub(crate) fn check(&self, background: &Background) -> Result<()> {
-        background.check_open()?;
+    pub(crate) fn check(&self, context: &Context) -> Result<()> {
+        context.check_open()?;
         if self.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
         }
@@ -37,11 +37,11 @@ impl Patience<'_> {
 
     /// Until when an attempt may wait for its answer: one command timeout, and no longer than that
     /// after the caller's own deadline (R13). A thread whose local turn comes late has less.
-    pub(super) fn attempt_deadline(&self, background: &Background) -> Instant {
-        let whole = background.command_deadline();
+    pub(super) fn attempt_deadline(&self, context: &Context) -> Instant {
+        let whole = context.command_deadline();
         let latest = self
             .deadline
-            .and_then(|deadline| deadline.checked_add(background.limits.command_timeout));
+            .and_then(|deadline| deadline.checked_add(context.timeouts.command_timeout));
         latest.map_or(whole, |latest| whole.min(latest))
     }
 

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use redis::Value;
 
-use super::channels::Channels;
-use super::inbox;
-
-use super::reply;
-use super::wire::Reply;
+use super::layout::answers;
+use super::server::exchange::Reply;
+use super::server::inbox;
+use super::server::reply;
+use super::server::subscriptions::Channels;
 use crate::base::bell::{Bell, Fences, Rung};
 use crate::base::clock::Clock;
 use crate::lease::store::Answer;
@@ -181,7 +181,7 @@ fn check(value: &Value) {
         _ => &[],
     };
     let asked_at = Instant::now();
-    match reply::answer(Reply { asked_at, value: value.clone() }) {
+    match answers::answer(Reply { asked_at, value: value.clone() }) {
         Ok(Answer::Granted { asked_at: since, fences }) => {
             assert!(
                 since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1),
@@ -210,11 +210,11 @@ fn check(value: &Value) {
         }
     }
     assert_eq!(
-        reply::yes(value).ok(),
+        answers::yes(value).ok(),
         [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1)
     );
     assert_eq!(reply::number(value).ok(), whole(value));
-    match reply::holder(value.clone()) {
+    match answers::holder(value.clone()) {
         Ok(None) => assert_eq!(*value, Value::Array(Vec::new())),
         Ok(Some(holder)) => {
             assert!(
@@ -247,7 +247,7 @@ fn nothing_but_a_legal_grant_is_a_grant() {
         if let Ok(value) = redis::parse_redis_value(&bytes) {
             parsed += 1;
             granted += u64::from(matches!(
-                reply::answer(Reply { asked_at: Instant::now(), value: value.clone() }),
+                answers::answer(Reply { asked_at: Instant::now(), value: value.clone() }),
                 Ok(Answer::Granted { .. })
             ));
             check(&value);

@@ -2,24 +2,27 @@
 //! after them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::count::Count;
+use super::ended::Ended;
+use super::granted::Lease;
+use super::timeouts::Timeouts;
 use super::token::Tokens;
-use super::{Ended, Lease, cleaner, notify, renewal};
+use super::{cleaner, loss, renewer};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 
 /// What every lease of one client shares: the clock, the limits, and the threads that look after
 /// leases.
-pub(crate) struct Background {
+pub(crate) struct Context {
     pub(crate) clock: Clock,
-    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
     pub(crate) tokens: Tokens,
-    pub(crate) renewal: renewal::Renewal,
+    pub(crate) renewal: renewer::Renewer,
     pub(crate) cleaner: cleaner::Cleaner,
-    pub(crate) notifier: notify::Notifier,
+    pub(crate) notifier: loss::Notifier,
     /// The acquisitions and releases that are under way: closing waits for them to end.
     pub(crate) acquiring: Count,
     /// Set when the client is closed: ends every wait.
@@ -28,32 +31,25 @@ pub(crate) struct Background {
     process: u32,
 }
 
-/// How long a command, and an outage, may last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) command_timeout: Duration,
-    pub(crate) max_outage: Duration,
-}
-
-impl Background {
-    pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
-        let cleaner = cleaner::Cleaner::new(clock.clone(), limits);
+impl Context {
+    pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
+        let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts);
         let acquiring = Count::default();
         Self {
-            renewal: renewal::Renewal::new(
+            renewal: renewer::Renewer::new(
                 clock.clone(),
-                limits,
+                timeouts,
                 cleaner.clone(),
                 acquiring.clone(),
             ),
             cleaner,
-            notifier: notify::Notifier::new(),
+            notifier: loss::Notifier::new(),
             tokens: Tokens::default(),
             acquiring,
             closing: Interrupt::new(),
             process: std::process::id(),
             clock,
-            limits,
+            timeouts,
         }
     }
 
@@ -101,6 +97,6 @@ impl Background {
     }
 
     pub(crate) fn command_deadline(&self) -> Instant {
-        self.clock.now() + self.limits.command_timeout
+        self.clock.now() + self.timeouts.command_timeout
     }
 }

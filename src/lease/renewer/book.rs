@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::bulk;
 use super::pace::Pace;
-use crate::lease::Lease;
+use crate::lease::granted::Lease;
 
 /// The leases, and when each has to be looked at next.
 #[derive(Default)]

@@ -1,151 +1,22 @@
-//! One connection and what travels over it: commands packed straight into a buffer that is used
-//! again and again, and replies that are certainly those of their commands.
+//! One exchange over a connection: commands, and replies that are certainly theirs.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, RedisResult, Script as Hashed, Value};
+use redis::{Connection, RedisResult, Value};
 
 use super::demotion;
 use super::reply;
+use super::script::{Part, pack};
+use super::shape::Shape;
 use crate::base::clock::Clock;
-
-/// What a command answers when it is carried out. An error reply fits everywhere.
-///
-/// Replies have no names: whatever stands next in the stream is taken for the answer. Should one
-/// come twice, all that follow belong to the command before theirs, and a refusal may be read as a
-/// grant. A reply of another shape gives that away at once, and costs nothing; where the last reply
-/// had the same shape, an ECHO of a number follows the command in the same packet, and must answer
-/// with that number (R6).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shape {
-    /// OK or nil.
-    Set,
-    /// An integer.
-    Number,
-    Array,
-    Pong,
-    /// The number of an ECHO, as text: nothing else answers so.
-    Tag,
-}
-
-impl Shape {
-    fn fits(self, reply: &Value) -> bool {
-        match reply {
-            Value::ServerError(_) => true,
-            Value::Okay | Value::Nil => self == Self::Set,
-            Value::Int(_) => self == Self::Number,
-            Value::Array(_) => self == Self::Array,
-            Value::SimpleString(_) => self == Self::Pong,
-            Value::BulkString(_) => self == Self::Tag,
-            _ => false,
-        }
-    }
-}
 
 /// A command's reply.
 pub(crate) struct Reply {
     /// Read after check-out and connect, before the first byte was sent (R1).
     pub(crate) asked_at: Instant,
     pub(crate) value: Value,
-}
-
-/// A script, sent by its hash.
-pub(crate) struct Script {
-    body: &'static str,
-    hash: String,
-    pub(crate) shape: Shape,
-}
-
-impl Script {
-    pub(crate) fn new(shape: Shape, body: &'static str) -> Self {
-        Self { body, hash: Hashed::new(body).get_hash().to_owned(), shape }
-    }
-
-    pub(crate) fn by_hash<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
-        self.pack("EVALSHA", &self.hash, keys, parts, buffer);
-    }
-
-    /// The whole body, for a server that does not know it (any more): it keeps it from then on.
-    pub(crate) fn by_body<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
-        self.pack("EVAL", self.body, keys, parts, buffer);
-    }
-
-    fn pack(
-        &self,
-        command: &str,
-        script: &str,
-        keys: usize,
-        parts: &[Part<'_>],
-        buffer: &mut Vec<u8>,
-    ) {
-        begin(buffer, 3 + parts.len());
-        Part::Text(command).pack(buffer);
-        Part::Text(script).pack(buffer);
-        Part::Number(keys as u64).pack(buffer);
-        parts.iter().for_each(|part| part.pack(buffer));
-    }
-}
-
-/// One argument of a command.
-#[derive(Clone, Copy)]
-pub(crate) enum Part<'a> {
-    Text(&'a str),
-    /// Two texts that make one argument, such as a companion key.
-    Joined(&'a str, &'a str),
-    Number(u64),
-}
-
-impl Part<'_> {
-    pub(crate) fn millis(duration: Duration) -> Self {
-        Self::Number(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    fn pack(&self, buffer: &mut Vec<u8>) {
-        match self {
-            Self::Text(text) => Self::Joined(text, "").pack(buffer),
-            Self::Joined(first, second) => {
-                buffer.push(b'$');
-                digits(buffer, (first.len() + second.len()) as u64);
-                buffer.extend_from_slice(b"\r\n");
-                buffer.extend_from_slice(first.as_bytes());
-                buffer.extend_from_slice(second.as_bytes());
-                buffer.extend_from_slice(b"\r\n");
-            }
-            Self::Number(number) => {
-                buffer.push(b'$');
-                digits(buffer, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
-                buffer.extend_from_slice(b"\r\n");
-                digits(buffer, *number);
-                buffer.extend_from_slice(b"\r\n");
-            }
-        }
-    }
-}
-
-/// Packs a command that is no script.
-pub(crate) fn pack(parts: &[Part<'_>], buffer: &mut Vec<u8>) {
-    begin(buffer, parts.len());
-    parts.iter().for_each(|part| part.pack(buffer));
-}
-
-fn begin(buffer: &mut Vec<u8>, parts: usize) {
-    buffer.push(b'*');
-    digits(buffer, parts as u64);
-    buffer.extend_from_slice(b"\r\n");
-}
-
-fn digits(buffer: &mut Vec<u8>, mut number: u64) {
-    let at = buffer.len();
-    loop {
-        buffer.push(b'0' + (number % 10) as u8);
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    buffer[at..].reverse();
 }
 
 /// What is known of an open connection.
@@ -174,7 +45,7 @@ impl State {
 const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for what has to be done by `deadline`.
-pub(crate) struct Wire<'a> {
+pub(crate) struct Exchange<'a> {
     /// Whether the connection was opened for this, and so has just answered.
     pub(crate) fresh: bool,
     pub(crate) connection: &'a mut Connection,
@@ -183,7 +54,7 @@ pub(crate) struct Wire<'a> {
     pub(crate) deadline: Instant,
 }
 
-impl Wire<'_> {
+impl Exchange<'_> {
     /// Bounds each read and write from now on, so that it ends by the deadline.
     pub(crate) fn bound(&mut self) -> RedisResult<()> {
         self.bound_from(self.clock.now())
@@ -287,42 +158,4 @@ pub(crate) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
 fn is_tag(reply: &Value, tag: u64) -> bool {
     let Value::BulkString(text) = reply else { return false };
     std::str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(tag))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_packed_as_redis_reads_them() {
-        let mut buffer = Vec::new();
-        pack(
-            &[
-                Part::Text("SET"),
-                Part::Joined("{a}:", "fence"),
-                Part::Number(0),
-                Part::Number(1050),
-            ],
-            &mut buffer,
-        );
-        assert_eq!(
-            String::from_utf8(buffer).expect("text"),
-            "*4\r\n$3\r\nSET\r\n$9\r\n{a}:fence\r\n$1\r\n0\r\n$4\r\n1050\r\n"
-        );
-    }
-
-    #[test]
-    fn packed_like_the_redis_crate_packs() {
-        for number in [0, 9, 10, 99, 100, 1_000_000, u64::MAX] {
-            let mut ours = Vec::new();
-            pack(
-                &[Part::Text("PEXPIRE"), Part::Text("schlüssel"), Part::Number(number)],
-                &mut ours,
-            );
-            assert_eq!(
-                ours,
-                redis::cmd("PEXPIRE").arg("schlüssel").arg(number).get_packed_command()
-            );
-        }
-    }
 }

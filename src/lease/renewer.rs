@@ -12,9 +12,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::cleaner::Cleaner;
 use super::count::Count;
-use super::notify::LostReason;
+use super::ended::Ended;
+use super::granted::Lease;
+use super::lost::LostReason;
 use super::store::{Extend, Within};
-use super::{Ended, Lease, Limits, valid_until};
+use super::timeouts::Timeouts;
+use super::validity::valid_until;
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::worker::{Stopped, Worker};
@@ -42,7 +45,7 @@ fn bulk(lease: &Lease) -> usize {
 
 /// Looks after the leases that are held: one thread per client, started with the first lease,
 /// stopped over a channel.
-pub(crate) struct Renewal {
+pub(crate) struct Renewer {
     worker: Worker<Wake>,
     thread: Thread,
 }
@@ -54,7 +57,7 @@ struct Wake;
 struct Thread {
     book: Arc<Mutex<Book>>,
     clock: Clock,
-    limits: Limits,
+    timeouts: Timeouts,
     cleaner: Cleaner,
     /// What closing waits for.
     under_way: Count,
@@ -62,15 +65,20 @@ struct Thread {
     origin: Instant,
 }
 
-impl Renewal {
-    pub(crate) fn new(clock: Clock, limits: Limits, cleaner: Cleaner, under_way: Count) -> Self {
+impl Renewer {
+    pub(crate) fn new(
+        clock: Clock,
+        timeouts: Timeouts,
+        cleaner: Cleaner,
+        under_way: Count,
+    ) -> Self {
         Self {
             worker: Worker::new("distlock-renewal"),
             thread: Thread {
                 book: Arc::default(),
                 origin: clock.now(),
                 clock,
-                limits,
+                timeouts,
                 cleaner,
                 under_way,
             },
@@ -184,13 +192,13 @@ struct Due {
     extends_left: u32,
     /// How long to wait for the answer: so short that three tries fit into a validity, the first of
     /// them after a third of it.
-    patience: Duration,
+    limits: Duration,
 }
 
 impl Due {
     fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
-        let patience = (lease.length / 6).min(lease.remaining() / 3);
-        Self { lease, extends_left, patience }
+        let limits = (lease.length / 6).min(lease.remaining() / 3);
+        Self { lease, extends_left, limits }
     }
 }
 
@@ -238,7 +246,7 @@ impl Thread {
         let urgency = |due: &Due| {
             (
                 Arc::as_ptr(&due.lease.store).cast::<()>() as usize,
-                due.patience.as_millis().checked_ilog2(),
+                due.limits.as_millis().checked_ilog2(),
             )
         };
         due.sort_by_key(urgency);
@@ -270,7 +278,7 @@ impl Thread {
         let took = now.saturating_duration_since(asked_at);
         let silent = took >= within.reply
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
-        let most = self.limits.command_timeout;
+        let most = self.timeouts.command_timeout;
         // In vain by the pace's own time, not by that of a lease so short that it could not wait
         // for longer.
         let no_connection = took >= within.connect_by.saturating_duration_since(asked_at)
@@ -316,18 +324,18 @@ impl Thread {
     /// How long an extend of these leases may take; and whether its answer is waited for less long
     /// than they could afford.
     fn within(&self, bulk: &[Due], now: Instant) -> (Within, bool) {
-        let patience = bulk
+        let limits = bulk
             .iter()
-            .map(|due| due.patience)
+            .map(|due| due.limits)
             .min()
             .unwrap_or_default()
-            .min(self.limits.command_timeout);
+            .min(self.timeouts.command_timeout);
         let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
         // A log-in is several round trips, and all leases of the client wait for it: so it, too,
         // has little time at first, and more when it was in vain.
-        let connect_by = now + (left / 2).min(self.limits.command_timeout).min(wait * 2);
-        (Within { reply: patience.min(wait), connect_by }, wait < patience)
+        let connect_by = now + (left / 2).min(self.timeouts.command_timeout).min(wait * 2);
+        (Within { reply: limits.min(wait), connect_by }, wait < limits)
     }
 
     /// When to look at a lease next: after a third of its length, or of what is left of it if that

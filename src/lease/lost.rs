@@ -1,0 +1,71 @@
+//! A lease that was lost: why, and what the program is told.
+
+use std::sync::Arc;
+
+/// Told once for each lost lease.
+pub type OnLost = dyn Fn(&Lost) + Send + Sync;
+
+/// Why a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its validity ran out: it was not renewed any more, the server could not be reached in time,
+    /// or the process was paused.
+    Expired,
+    /// The server said that it is not ours: the key was deleted or overwritten, or the lease ran
+    /// out there.
+    Taken,
+    /// The client was closed.
+    Closed,
+}
+
+impl LostReason {
+    pub(super) fn code(self) -> usize {
+        match self {
+            Self::Expired => 1,
+            Self::Taken => 2,
+            Self::Closed => 3,
+        }
+    }
+
+    pub(super) fn from_code(code: usize) -> Self {
+        match code {
+            2 => Self::Taken,
+            3 => Self::Closed,
+            _ => Self::Expired,
+        }
+    }
+}
+
+/// A lease that was lost while it was held; what an [`on_lost`](crate::RedisLock::on_lost) callback
+/// is given.
+#[derive(Debug, Clone)]
+pub struct Lost {
+    name: Arc<str>,
+    fence: Option<u64>,
+    reason: LostReason,
+}
+
+impl Lost {
+    pub(super) fn new(name: &Arc<str>, fence: Option<u64>, reason: LostReason) -> Self {
+        Self { name: Arc::clone(name), fence, reason }
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The fence of the lost hold; `None` where the lock is not fenced.
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// Why it was lost.
+    #[must_use]
+    pub fn reason(&self) -> LostReason {
+        self.reason
+    }
+}

@@ -1,0 +1,63 @@
+//! What one thread brings to its wait for a lock.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::context::Context;
+use super::granted::Lease;
+use super::store::StoreError;
+use super::wait_limits::{Attempts, Contention, Report, WaitLimits};
+use crate::base::backoff;
+use crate::base::error::{Error, ErrorKind, Result};
+
+/// One thread's wait for a lock. None of it travels with a place that the thread passes on.
+pub(crate) struct Wait<'a> {
+    pub(crate) limits: &'a WaitLimits<'a>,
+    pub(crate) attempts: &'a mut Attempts,
+    pub(crate) contention: &'a Contention,
+    /// Told what each attempt came to.
+    pub(crate) report: &'a dyn Fn(Report),
+    /// Since when this thread has been waiting without an answer of the server.
+    pub(crate) silent_since: Option<Instant>,
+}
+
+impl Wait<'_> {
+    /// An attempt had no answer. The error, once that is for the caller.
+    pub(super) fn unanswered(
+        &mut self,
+        error: StoreError,
+        now: Instant,
+        context: &Context,
+        out_of_time: bool,
+    ) -> Result<Duration> {
+        let outage = now.saturating_duration_since(*self.silent_since.get_or_insert(now));
+        if out_of_time || (self.limits.deadline.is_none() && outage >= context.timeouts.max_outage)
+        {
+            return Err(error.into_error());
+        }
+        Ok(backoff::outage_pause())
+    }
+
+    /// What a wait that ended by its deadline or its attempts came to, after a refusal.
+    pub(super) fn refused(&self) -> Result<Option<Arc<Lease>>> {
+        if self.limits.trying {
+            return Ok(None);
+        }
+        Err(Error::new(
+            ErrorKind::Exhausted,
+            "every attempt was refused: the lock is held by another",
+        ))
+    }
+
+    /// What a wait that reached its deadline came to. The last answer decides, and it is known: no
+    /// further attempt.
+    pub(super) fn reached_its_deadline(&self) -> Result<Option<Arc<Lease>>> {
+        if self.silent_since.is_none() {
+            return Ok(None);
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the server did not answer until the end of the wait",
+        ))
+    }
+}

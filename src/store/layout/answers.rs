@@ -1,0 +1,89 @@
+//! What the scripts of the layouts answer.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::base::bell::Fences;
+use crate::base::error::ErrorKind;
+use crate::lease::store::{Answer, Gone, Holder, StoreError};
+use crate::store::server::exchange::Reply;
+use crate::store::server::reply::{list, nonsense, number, text};
+
+/// The reply as yes or no; 2 says that the key holds foreign data.
+pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
+    match value {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        Value::Int(2) => Err(foreign()),
+        _ => Err(nonsense()),
+    }
+}
+
+/// What a script that acquires says: `{1, last fence or 0, how many}`,
+/// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
+/// told anything, or everybody alike, whether one is heard is left out.
+pub(crate) fn answer(reply: Reply) -> Result<Answer, StoreError> {
+    let asked_at = reply.asked_at;
+    match list(reply.value)?.as_slice() {
+        [Value::Int(1), last, count] => {
+            Ok(Answer::Granted { asked_at, fences: fences(last, count)? })
+        }
+        [Value::Int(0), Value::Int(remaining)] => {
+            Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: true })
+        }
+        [Value::Int(0), Value::Int(remaining), Value::Int(heard @ 0..=2)] => {
+            Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
+        }
+        [Value::Int(2)] => Err(foreign()),
+        _ => Err(nonsense()),
+    }
+}
+
+/// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
+/// foreign data.
+pub(crate) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
+    match list(value)?.as_slice() {
+        [] => Ok(None),
+        [Value::Int(2)] => Err(foreign()),
+        [token, Value::Int(remaining)] => {
+            Ok(Some(Holder { token: text(token)?, remaining: left(*remaining) }))
+        }
+        _ => Err(nonsense()),
+    }
+}
+
+/// A key with foreign data is certainly not our lease.
+pub(crate) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
+    match result {
+        Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
+        result => result,
+    }
+}
+
+/// What a script says of a lease that was to go.
+pub(crate) fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
+    let released = or_not_ours(answer.and_then(|value| yes(&value)), false)?;
+    Ok(if released { Gone::Released } else { Gone::NotOurs })
+}
+
+/// The key, or a companion of it, is somebody else's data.
+pub(crate) fn foreign() -> StoreError {
+    StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
+}
+
+/// The last fence of a block, and how many it has; a last one of 0 stands for none.
+pub(crate) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
+    let last = u64::try_from(number(last)?).map_err(|_| nonsense())?;
+    let count = u32::try_from(number(count)?).map_err(|_| nonsense())?;
+    match (last, count) {
+        (0, _) => Ok(None),
+        (_, 0) => Err(nonsense()),
+        (last, count) => Ok(Some(Fences { last, count })),
+    }
+}
+
+/// The rest of a lease, as `PTTL` says it.
+pub(crate) fn left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
