@@ -11,6 +11,7 @@ pub(crate) mod granted;
 pub(crate) mod leaving;
 pub(crate) mod loss;
 pub(crate) mod lost;
+pub(crate) mod move_end;
 pub(crate) mod release;
 pub(crate) mod renewer;
 pub(crate) mod store;

@@ -318,8 +318,8 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::base::key::Key;
     pub use crate::lease::store::{
-        Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify, Place, Release,
-        StoreError, Withdraw, Within,
+        Abilities, Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify,
+        Place, Release, StoreError, Withdraw, Within,
     };
     pub use crate::lease::token::Token;
 }

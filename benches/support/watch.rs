@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token,
-    Withdraw, Within,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release,
+    StoreError, Token, Withdraw, Within,
 };
 use distlock::{Error, Holder, LockOptions};
 
@@ -73,8 +73,13 @@ impl LeaseStore for Watch {
         answers
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        self.inner.end_in(lease, end, deadline)
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.inner.move_end(lease, end, deadline)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
@@ -89,8 +94,8 @@ impl LeaseStore for Watch {
         self.inner.listen(key, token, bell)
     }
 
-    fn queues(&self) -> bool {
-        self.inner.queues()
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -207,7 +207,10 @@ impl Acquisition {
     /// The store is undoing the last attempt, which takes its token with it. What it does not know
     /// of is left to the cleaner: a grant that we did not take because it came too late.
     pub(super) fn change_token(&mut self) -> Result<()> {
-        if self.attempts == 0 || !self.store.undoes_attempts() || self.options.owner.is_some() {
+        if self.attempts == 0
+            || !self.store.abilities().undoes_attempts
+            || self.options.owner.is_some()
+        {
             return Ok(());
         }
         let fresh = self.context.tokens.fresh()?;
@@ -224,7 +227,7 @@ impl Acquisition {
     fn place(&self, limits: &WaitLimits<'_>) -> Option<Waiting<'_>> {
         let queues =
             !limits.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
-        (queues && self.store.queues()).then(|| self.waiting())
+        (queues && self.store.abilities().wakes).then(|| self.waiting())
     }
 
     pub(super) fn waiting(&self) -> Waiting<'_> {
@@ -340,7 +343,8 @@ impl Acquisition {
             lease: self.options.lease,
             settles: false,
         };
-        let is_ours = self.store.end_in(&whole, End::NotBefore, self.context.command_deadline())?;
+        let is_ours =
+            self.store.move_end(&whole, End::NotBefore, self.context.command_deadline())?;
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 

@@ -296,7 +296,7 @@ impl Thread {
         }
         let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
         let mut answers = first.store.withdraw(&what, deadline).into_iter();
-        let by_itself = first.store.undoes_attempts() && !all;
+        let by_itself = first.store.abilities().undoes_attempts && !all;
         let now = self.clock.now();
         let (mut answered, mut unanswered) = (true, Vec::new());
         let mut state = locked(&self.shared.state);

@@ -236,8 +236,8 @@ impl Acquisition {
 struct InIt<'a>(Waiting<'a>);
 
 impl Place for InIt<'_> {
-    fn address(&self) -> Option<&str> {
-        self.0.address()
+    fn listen(&self) -> Option<&str> {
+        self.0.listen()
     }
 
     fn alive_for(&self) -> Duration {

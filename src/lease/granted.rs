@@ -291,7 +291,7 @@ impl Lease {
             return false;
         }
         // A store that undoes by itself has begun to with the release.
-        let by_store = self.store.undoes_attempts()
+        let by_store = self.store.abilities().undoes_attempts
             && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
         // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the
         // next hold of a caller's own value (R38).

@@ -76,7 +76,7 @@ impl Context {
                 Ok(gone) => return Ok(gone),
                 // It goes on by itself. A second question would be answered "not ours" by the nodes
                 // that the first has reached.
-                Err(error) if lease.store.undoes_attempts() => {
+                Err(error) if lease.store.abilities().undoes_attempts => {
                     *unanswered |= error.may_have_run;
                     return Err(error);
                 }

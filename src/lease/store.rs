@@ -114,6 +114,20 @@ impl fmt::Debug for Listening {
     }
 }
 
+/// What a store can do that not every store can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// Waiters are woken, so that a refused attempt listens, and may leave a place behind.
+    pub wakes: bool,
+    /// Locks have conditions: [`wait_in`](LeaseStore::wait_in) and [`notify`](LeaseStore::notify).
+    pub conditions: bool,
+    /// The store undoes by itself, for as long as it takes, whatever an attempt left behind that it
+    /// answered without a grant, and what it was once asked to withdraw or release. The undoing may
+    /// arrive late, so the next attempt must not use the same token: what it is granted would be
+    /// deleted.
+    pub undoes_attempts: bool,
+}
+
 /// A place that keeps leases.
 ///
 /// Every call ends by its deadline. A call that fails says whether the store may have carried it
@@ -134,7 +148,8 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// Unknown: the end may have been moved or not.
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError>;
+    fn move_end(&self, lease: &Extend<'_>, end: End, deadline: Instant)
+    -> Result<bool, StoreError>;
 
     /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the
     /// store has a queue.
@@ -163,14 +178,8 @@ pub trait LeaseStore: Send + Sync {
     /// store cannot wake anybody, the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
 
-    /// Whether waiters are woken here, so that a refused attempt listens, and may leave a place
-    /// behind.
-    fn queues(&self) -> bool;
-
-    /// Whether locks here have conditions: the two calls below.
-    fn has_conditions(&self) -> bool {
-        false
-    }
+    /// What it can do that not every store can. Never changes.
+    fn abilities(&self) -> Abilities;
 
     /// Enters a condition and releases the lease of `release` in one step, or keeps the place in
     /// it. With `leave`, leaves it instead; a waiter that was notified before is told so. The
@@ -198,14 +207,6 @@ pub trait LeaseStore: Send + Sync {
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
         let _ = (what, deadline);
         Err(StoreError::without_conditions())
-    }
-
-    /// Whether the store undoes by itself, for as long as it takes, whatever an attempt left behind
-    /// that it answered without a grant, and what it was once asked to withdraw or release. The
-    /// undoing may arrive late, so the next attempt must not use the same token: what it is granted
-    /// would be deleted.
-    fn undoes_attempts(&self) -> bool {
-        false
     }
 
     /// Who holds the lock.

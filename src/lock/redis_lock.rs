@@ -14,10 +14,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
 use crate::lease::context::Context;
-use crate::lease::ended::Ended;
-use crate::lease::lost::{Lost, LostReason};
+use crate::lease::lost::Lost;
+use crate::lease::move_end::Moved;
 use crate::lease::release::Released;
-use crate::lease::store::{End, Extend, LeaseStore, StoreError};
+use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::wait_limits::WaitLimits;
 use crate::local::SharedLock;
 use crate::local::holds::{self, Dropped, Hold};
@@ -119,45 +119,18 @@ impl RedisLock {
         if !held.is_valid() {
             return Err(self.lost());
         }
-        let (mark, asked_at) = (held.mark(), context.clock.now());
-        let shorter = held.remaining() > length;
-        if shorter && !held.begin_shortening(asked_at, length) {
-            return Err(self.named(Error::new(
+        match context.move_end(&held, length) {
+            Moved::Yes => Ok(()),
+            Moved::Lost => Err(self.lost()),
+            Moved::Unanswered => Err(self.named(Error::new(
                 ErrorKind::Unknown,
                 "an earlier end of the lease has not been answered",
-            )));
-        }
-        let end = if shorter { End::Exactly } else { End::NotBefore };
-        let moved =
-            Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
-        // Our own end has moved already: if nothing can be sent, for want of a connection, that
-        // must be known before it.
-        let deadline = context.command_deadline();
-        let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
-        let answer = held.store.end_in(&moved, end, deadline);
-        match &answer {
-            Ok(_) if shorter => held.end_shortening(),
-            Err(error) if shorter && !error.may_have_run => held.cancel_shortening(),
-            _ => {}
-        }
-        let result = match answer {
-            Ok(true) => {
-                held.settled();
-                let is_valid =
-                    if shorter { held.is_valid() } else { held.extended(mark, asked_at, length) };
-                if is_valid { Ok(()) } else { Err(self.lost()) }
-            }
-            Ok(false) => {
-                context.finish(&held, Ended::Lost(LostReason::Taken));
-                Err(self.lost())
-            }
-            Err(error) if !error.may_have_run => Err(self.failed(error)),
-            Err(error) => {
+            ))),
+            Moved::No(error) => Err(self.failed(error)),
+            Moved::Unknown(error) => {
                 Err(self.unknown("nobody knows whether the end of the lease was moved", error))
             }
-        };
-        context.renewal.reschedule(&held);
-        result
+        }
     }
 
     /// Has `callback` called whenever a lease of this lock is lost in this client: once per lost
@@ -273,7 +246,10 @@ impl Lock for RedisLock {
 
     fn new_condition(&self, name: &str) -> Result<Condition> {
         let options = &self.options;
-        if !self.store.has_conditions() || options.queue != Queue::Fifo || options.owner.is_some() {
+        if !self.store.abilities().conditions
+            || options.queue != Queue::Fifo
+            || options.owner.is_some()
+        {
             return Err(self.named(Error::unsupported(
                 "conditions need the plain layout, Queue::Fifo and no owner of the caller's",
             )));

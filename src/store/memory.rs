@@ -15,8 +15,8 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Release,
-    StoreError, Withdraw, Within,
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify,
+    Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 use entry::{Entry, Shared, Waiter};
@@ -90,7 +90,7 @@ impl LeaseStore for Memory {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
         let asked_at = self.clock.now();
         // Before the shelf is locked: listening locks it, too.
-        let listens = ask.place.and_then(|place| place.address()).is_some();
+        let listens = ask.place.and_then(|place| place.listen()).is_some();
         self.at(ask.key, |entry, shared, now| {
             let mine = ask.may_be_mine && entry.is_held_by(ask.token);
             if entry.holder.is_none() && !entry.is_next(ask.token, shared) {
@@ -120,7 +120,12 @@ impl LeaseStore for Memory {
             .collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, _deadline: Instant) -> Result<bool, StoreError> {
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        _deadline: Instant,
+    ) -> Result<bool, StoreError> {
         Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
     }
 
@@ -155,12 +160,8 @@ impl LeaseStore for Memory {
         Some(Listening { address: "memory".into(), queues: true, until_dropped: Box::new(ear) })
     }
 
-    fn queues(&self) -> bool {
-        true
-    }
-
-    fn has_conditions(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { wakes: true, conditions: true, undoes_attempts: false }
     }
 
     fn wait_in(
@@ -171,7 +172,7 @@ impl LeaseStore for Memory {
         leave: bool,
     ) -> Result<InCondition, StoreError> {
         let asked_at = self.clock.now();
-        let Some(place) = ask.place.filter(|place| place.address().is_some()) else {
+        let Some(place) = ask.place.filter(|place| place.listen().is_some()) else {
             return Err(StoreError::not_sent(
                 ErrorKind::Unavailable,
                 "nothing can be heard here, and a wait must hear",

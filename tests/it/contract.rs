@@ -147,8 +147,8 @@ impl Place {
             .collect()
     }
 
-    fn end_in(&self, key: &Key, token: &Token, lease: Duration, end: End) -> bool {
-        self.store.end_in(&Extend { key, token, lease, settles: false }, end, deadline()).unwrap()
+    fn move_end(&self, key: &Key, token: &Token, lease: Duration, end: End) -> bool {
+        self.store.move_end(&Extend { key, token, lease, settles: false }, end, deadline()).unwrap()
     }
 
     fn release(&self, key: &Key, token: &Token) -> Gone {
@@ -219,7 +219,7 @@ fn locks_of_different_names_have_nothing_to_do_with_each_other(place: &Place) {
 fn asking_again_with_the_same_token_makes_the_lease_whole(place: &Place) {
     let (a, mine) = (key("a"), token());
     place.ask(&a, &mine, LEASE);
-    assert!(place.end_in(&a, &mine, ms(500), End::Exactly));
+    assert!(place.move_end(&a, &mine, ms(500), End::Exactly));
     assert!(place.is_granted(&a, &mine));
     assert!(place.remaining(&a).unwrap() > LEASE - SOON);
     // One hold, not two: a single release frees it.
@@ -294,25 +294,25 @@ fn extend_answers_for_each_lease_by_itself(place: &Place) {
 fn an_end_moves_both_ways_when_that_is_asked_for(place: &Place) {
     let (a, mine) = (key("a"), token());
     place.ask(&a, &mine, LEASE);
-    assert!(place.end_in(&a, &mine, LEASE * 3, End::NotBefore));
+    assert!(place.move_end(&a, &mine, LEASE * 3, End::NotBefore));
     place.lasts_longer_than(&a, LEASE * 2);
-    assert!(place.end_in(&a, &mine, LEASE, End::NotBefore));
+    assert!(place.move_end(&a, &mine, LEASE, End::NotBefore));
     place.lasts_longer_than(&a, LEASE * 2);
-    assert!(place.end_in(&a, &mine, LEASE, End::Exactly));
+    assert!(place.move_end(&a, &mine, LEASE, End::Exactly));
     assert!(place.remaining(&a).unwrap() <= LEASE);
-    assert!(place.end_in(&a, &mine, LEASE * 3, End::Exactly));
+    assert!(place.move_end(&a, &mine, LEASE * 3, End::Exactly));
     place.lasts_longer_than(&a, LEASE * 2);
 }
 
 fn an_end_moves_only_for_the_owner(place: &Place) {
     let (a, mine) = (key("a"), token());
     for end in [End::NotBefore, End::Exactly] {
-        assert!(!place.end_in(&a, &mine, LEASE, end));
+        assert!(!place.move_end(&a, &mine, LEASE, end));
         assert_eq!(place.holder(&a), None, "never creates");
     }
     place.ask(&a, &mine, LEASE);
     for end in [End::NotBefore, End::Exactly] {
-        assert!(!place.end_in(&a, &token(), LEASE * 3, end));
+        assert!(!place.move_end(&a, &token(), LEASE * 3, end));
     }
     assert!(place.remaining(&a).unwrap() <= LEASE);
 }
@@ -424,7 +424,7 @@ impl Waiter {
 }
 
 impl InQueue for Waiter {
-    fn address(&self) -> Option<&str> {
+    fn listen(&self) -> Option<&str> {
         Some(&self.listening.address)
     }
 
@@ -441,7 +441,7 @@ impl InQueue for Waiter {
 /// listen a little later. One that has none says so in both ways.
 fn queues(place: &Place) -> bool {
     let listening = place.store.listen(&key("a"), &token(), &Bell::new());
-    assert_eq!(place.store.queues(), listening.is_some());
+    assert_eq!(place.store.abilities().wakes, listening.is_some());
     // Some only say when to ask again.
     let listens = listening.is_some_and(|listening| listening.queues);
     if listens {

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening, Notify, Release,
-    StoreError, Token, Withdraw, Within,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening,
+    Notify, Release, StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
 
@@ -319,8 +319,13 @@ impl LeaseStore for Watched {
         self.notes.around(asked, || self.inner.extend(leases, within))
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        self.notes.around(Asked::EndIn, || self.inner.end_in(lease, end, deadline))
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.notes.around(Asked::EndIn, || self.inner.move_end(lease, end, deadline))
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
@@ -341,12 +346,8 @@ impl LeaseStore for Watched {
         self.inner.listen(key, token, bell)
     }
 
-    fn queues(&self) -> bool {
-        self.inner.queues()
-    }
-
-    fn has_conditions(&self) -> bool {
-        self.inner.has_conditions()
+    fn abilities(&self) -> Abilities {
+        self.inner.abilities()
     }
 
     fn wait_in(

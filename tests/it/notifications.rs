@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
     fn says_a_word(&self, token: &str) {
         let lease =
             Extend { key: &self.lock.key, token: &Token::new(token), lease: SOON, settles: true };
-        assert!(self.lock.store.end_in(&lease, End::NotBefore, Instant::now() + SOON).unwrap());
+        assert!(self.lock.store.move_end(&lease, End::NotBefore, Instant::now() + SOON).unwrap());
     }
 
     /// Changes the entries of those who wait: in the lock's queue, or in the condition.
@@ -174,7 +174,9 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
     type Word = fn(&Scene<'_>, &Extend<'_>);
     let words: [Word; 5] = [
         |scene, lease| {
-            assert!(scene.lock.store.end_in(lease, End::NotBefore, Instant::now() + SOON).unwrap())
+            assert!(
+                scene.lock.store.move_end(lease, End::NotBefore, Instant::now() + SOON).unwrap()
+            )
         },
         |scene, lease| {
             let within = distlock::testing::Within::until(Instant::now() + SOON);
@@ -228,7 +230,7 @@ fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
         !scene
             .lock
             .store
-            .end_in(
+            .move_end(
                 &Extend { key, token: &token, lease: SOON, settles: true },
                 End::NotBefore,
                 until

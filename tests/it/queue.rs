@@ -33,7 +33,7 @@ impl<'a> At<'a> {
 }
 
 impl Place for At<'_> {
-    fn address(&self) -> Option<&str> {
+    fn listen(&self) -> Option<&str> {
         Some(self.address)
     }
 

@@ -358,7 +358,7 @@ fn acquire(
 struct Nowhere;
 
 impl Place for Nowhere {
-    fn address(&self) -> Option<&str> {
+    fn listen(&self) -> Option<&str> {
         Some("distlock:inbox:nobody")
     }
 
@@ -385,8 +385,12 @@ fn extend(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Stor
     store.extend(&[lease], Within::until(deadline())).remove(0)
 }
 
-fn end_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
-    store.end_in(&Extend { key, token, lease: SHORTER, settles: false }, End::NotBefore, deadline())
+fn move_end(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    store.move_end(
+        &Extend { key, token, lease: SHORTER, settles: false },
+        End::NotBefore,
+        deadline(),
+    )
 }
 
 fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
@@ -435,7 +439,7 @@ fn a_master_and_its_replicas_are_no_quorum() {
 fn a_replica_confirms_nothing_over_a_connection_from_before() {
     for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
         let server = Server::start();
-        let mut questions: Vec<Question> = vec![acquire_again, extend, end_in];
+        let mut questions: Vec<Question> = vec![acquire_again, extend, move_end];
         if layout == Layout::Plain {
             questions.push(wait_in);
         }

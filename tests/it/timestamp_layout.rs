@@ -230,7 +230,7 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     let () = ask(&server, &["SET", "a", &value, "KEEPTTL"]);
     let () = ask(&server, &["SET", "{a}:owner", &format!("{value} new"), "KEEPTTL"]);
     let stale = Extend { key: &key, token: &old, lease: lease * 3, settles: false };
-    assert!(!store.end_in(&stale, End::Exactly, soon()).unwrap());
+    assert!(!store.move_end(&stale, End::Exactly, soon()).unwrap());
     assert!(!store.extend(&[stale], Within::until(soon())).remove(0).unwrap());
     assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::NotOurs);
     assert_eq!(store.inspect(&key, soon()).unwrap().unwrap().token, "new");

@@ -12,7 +12,7 @@ pub(in crate::lease) struct Waiting<'a> {
 }
 
 impl Place for Waiting<'_> {
-    fn address(&self) -> Option<&str> {
+    fn listen(&self) -> Option<&str> {
         let waiter = self.acquisition;
         let listening = waiter
             .listening

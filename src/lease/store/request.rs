@@ -35,9 +35,9 @@ pub struct Ask<'a> {
 
 /// What a waiter leaves in the queue.
 pub trait Place {
-    /// Where a hand-off reaches it; begins to listen when first asked. `None`: the store cannot
-    /// wake anybody.
-    fn address(&self) -> Option<&str>;
+    /// Begins to listen, unless it does already. Where a hand-off reaches it; `None`: the store
+    /// cannot wake anybody.
+    fn listen(&self) -> Option<&str>;
     /// How long it counts as alive without asking again.
     fn alive_for(&self) -> Duration;
     /// The lease that a hand-off grants at first (R20).

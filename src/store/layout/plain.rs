@@ -12,8 +12,8 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify, Place,
-    Release, StoreError, Withdraw, Within,
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify,
+    Place, Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
@@ -203,7 +203,7 @@ impl LeaseStore for Plain {
                 _ => {}
             }
         }
-        self.ask(ask, ask.place.and_then(|place| Some((place.address()?, place))))
+        self.ask(ask, ask.place.and_then(|place| Some((place.listen()?, place))))
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
@@ -217,7 +217,12 @@ impl LeaseStore for Plain {
             .collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
@@ -250,12 +255,8 @@ impl LeaseStore for Plain {
         self.inbox.listen(&self.node, token, bell)
     }
 
-    fn queues(&self) -> bool {
-        true
-    }
-
-    fn has_conditions(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { wakes: true, conditions: true, undoes_attempts: false }
     }
 
     fn wait_in(
@@ -265,7 +266,7 @@ impl LeaseStore for Plain {
         release: Option<&Release<'_>>,
         leave: bool,
     ) -> Result<InCondition, StoreError> {
-        let place = ask.place.and_then(|place| Some((place.address()?, place)));
+        let place = ask.place.and_then(|place| Some((place.listen()?, place)));
         let Some((address, place)) = place else {
             return Err(StoreError::not_sent(
                 ErrorKind::Unavailable,

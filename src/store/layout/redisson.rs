@@ -13,8 +13,8 @@ use crate::base::error::Error;
 use crate::base::key::Key;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
-    Within,
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError,
+    Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
@@ -99,7 +99,7 @@ impl LeaseStore for Redisson {
             .script(&self.acquire, keys, &parts, ask.deadline)
             .and_then(answers::answer)?;
         if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
-            && place.address().is_some()
+            && place.listen().is_some()
         {
             // It has begun to listen just now, or before.
             let _ = self.inbox.start(&self.node);
@@ -119,7 +119,12 @@ impl LeaseStore for Redisson {
             .collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 1, &parts, deadline),
@@ -152,8 +157,8 @@ impl LeaseStore for Redisson {
         self.inbox.listen_at(&self.node, channel(key).into(), token, bell)
     }
 
-    fn queues(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { wakes: true, conditions: false, undoes_attempts: false }
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

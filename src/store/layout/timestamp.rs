@@ -15,8 +15,8 @@ use crate::base::error::Error;
 use crate::base::key::Key;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
-    Within,
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError,
+    Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
@@ -88,7 +88,12 @@ impl LeaseStore for Timestamp {
             .collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let parts = Self::extend_parts(lease, end);
         let answer = match end {
             End::Exactly => self.node.script_once(&self.extend, 2, &parts, deadline),
@@ -118,8 +123,8 @@ impl LeaseStore for Timestamp {
         None
     }
 
-    fn queues(&self) -> bool {
-        false
+    fn abilities(&self) -> Abilities {
+        Abilities { wakes: false, conditions: false, undoes_attempts: false }
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {

@@ -16,8 +16,8 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError, Withdraw,
-    Within,
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError,
+    Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::lease::validity::valid_until;
@@ -230,23 +230,28 @@ impl LeaseStore for Quorum {
         decided.into_iter().map(|decided| decided.ok_or_else(|| unknown().maybe_run())).collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
         let grant = locked(&self.granted).get(&name).cloned();
         let (asked, clock) = (name.clone(), self.clock.clone());
         let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
             let name = &asked;
             let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
-            let end_in = || member.leases.end_in(&lease, end, deadline);
+            let move_end = || member.leases.move_end(&lease, end, deadline);
             let answer = match end {
-                End::NotBefore => again_if_stale(|_| end_in()),
+                End::NotBefore => again_if_stale(|_| move_end()),
                 // Sent once (R36): 1. the first copy is late; 2. the second is answered, and the
                 // lease made whole again; 3. the first ends it, unseen. So a connection that has
                 // died is found out before.
                 End::Exactly => {
                     let alive =
                         member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
-                    alive.map_err(unsent).and_then(|()| end_in())
+                    alive.map_err(unsent).and_then(|()| move_end())
                 }
             };
             match &answer {
@@ -316,12 +321,8 @@ impl LeaseStore for Quorum {
         None
     }
 
-    fn queues(&self) -> bool {
-        false
-    }
-
-    fn undoes_attempts(&self) -> bool {
-        true
+    fn abilities(&self) -> Abilities {
+        Abilities { wakes: false, conditions: false, undoes_attempts: true }
     }
 
     /// Whoever a majority names.

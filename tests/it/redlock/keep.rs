@@ -143,8 +143,8 @@ fn a_node_that_may_yet_shorten_the_lease_has_no_vote_for_a_longer_one() {
         settles: false,
     };
     nodes.set([4], Mood::Mute);
-    assert!(store.end_in(&to(5), End::Exactly, soon()).unwrap());
-    eventually(SOON, || !nodes.nodes[4].asked("end_in").is_empty());
+    assert!(store.move_end(&to(5), End::Exactly, soon()).unwrap());
+    eventually(SOON, || !nodes.nodes[4].asked("move_end").is_empty());
     nodes.set([0, 1], Mood::Down);
     nodes.set([4], Mood::Fine);
     // Two votes of nodes that are certain, and one of a node that a late command may still make
@@ -174,11 +174,11 @@ fn a_shortening_is_sent_once() {
     nodes.set([3, 4], Mood::Stale);
     // Nobody knows what becomes of it on the two; a repetition would be answered, while the first
     // copy may yet end a lease that was made whole meanwhile.
-    assert!(store.end_in(&to(5), End::Exactly, Instant::now() + SOON).unwrap());
-    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("end_in").len() == 1));
+    assert!(store.move_end(&to(5), End::Exactly, Instant::now() + SOON).unwrap());
+    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("move_end").len() == 1));
     // The lengthening after it may be repeated.
     nodes.set([2], Mood::Stale);
-    assert!(store.end_in(&to(30), End::NotBefore, Instant::now() + SOON).unwrap());
-    eventually(SOON, || nodes.nodes[2].asked("end_in").len() == 3);
-    eventually(SOON, || nodes.nodes[3..].iter().all(|node| node.asked("end_in").len() == 2));
+    assert!(store.move_end(&to(30), End::NotBefore, Instant::now() + SOON).unwrap());
+    eventually(SOON, || nodes.nodes[2].asked("move_end").len() == 3);
+    eventually(SOON, || nodes.nodes[3..].iter().all(|node| node.asked("move_end").len() == 2));
 }

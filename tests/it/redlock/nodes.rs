@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release, StoreError, Token,
-    Withdraw, Within,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release,
+    StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
 
@@ -148,9 +148,14 @@ impl LeaseStore for Asked {
         leases.iter().map(one).collect()
     }
 
-    fn end_in(&self, lease: &Extend<'_>, end: End, deadline: Instant) -> Result<bool, StoreError> {
-        self.0.answer("end_in", lease.token.as_str(), deadline, || {
-            self.0.inner.end_in(lease, end, deadline)
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.0.answer("move_end", lease.token.as_str(), deadline, || {
+            self.0.inner.move_end(lease, end, deadline)
         })
     }
 
@@ -173,8 +178,8 @@ impl LeaseStore for Asked {
         self.0.inner.listen(key, token, bell)
     }
 
-    fn queues(&self) -> bool {
-        self.0.inner.queues()
+    fn abilities(&self) -> Abilities {
+        self.0.inner.abilities()
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
