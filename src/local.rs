@@ -2,7 +2,7 @@
 
 pub(crate) mod holds;
 pub(crate) mod line;
-pub(crate) mod turn;
+pub(crate) mod queue;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -15,13 +15,13 @@ use crate::lease::granted::Keeper;
 use crate::lease::granted::Lease;
 use crate::lease::lost::{Lost, OnLost};
 use crate::lease::wait_limits::Contention;
-use turn::Turn;
+use queue::LocalQueue;
 
 /// What all handles of one lock name share in one client.
 pub(crate) struct SharedLock {
     pub(crate) name: Arc<str>,
     pub(crate) key: Key,
-    pub(crate) turn: Turn,
+    pub(crate) queue: LocalQueue,
     pub(crate) contention: Contention,
     pub(crate) context: Arc<Context>,
     on_lost: Mutex<Vec<Arc<OnLost>>>,
@@ -60,7 +60,7 @@ impl Keeper for SharedLock {
     fn over(&self, lease: &Arc<Lease>) {
         // The holder goes on until it notices; the other threads of this process need not wait for
         // that, as other processes do not.
-        self.turn.leave_after_loss(lease);
+        self.queue.leave_after_loss(lease);
     }
 
     fn lost(&self, lost: &Lost) {
@@ -117,7 +117,7 @@ impl Names {
     ) -> Arc<SharedLock> {
         Arc::new(SharedLock {
             key: Key::new(format!("{prefix}{name}")),
-            turn: Turn::default(),
+            queue: LocalQueue::default(),
             contention: Contention::default(),
             context: Arc::clone(context),
             on_lost: Mutex::default(),

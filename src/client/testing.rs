@@ -60,6 +60,6 @@ impl Client {
     #[doc(hidden)]
     #[must_use]
     pub fn waiting(&self, name: &str) -> usize {
-        self.open.names.get(name, &self.open.prefix, &self.open.context).turn.waiting()
+        self.open.names.get(name, &self.open.prefix, &self.open.context).queue.waiting()
     }
 }

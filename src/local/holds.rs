@@ -16,7 +16,7 @@ pub(crate) struct Hold {
     pub(crate) options: Arc<LockOptions>,
     pub(crate) lease: Arc<Lease>,
     /// The turn that comes with it.
-    pub(crate) ticket: u64,
+    pub(crate) turn: u64,
     /// How often it was locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
@@ -128,7 +128,7 @@ impl Drop for Holds {
                 continue;
             }
             context.finish(&hold.lease, Ended::Abandoned);
-            hold.lock.turn.leave(hold.ticket);
+            hold.lock.queue.leave(hold.turn);
         }
     }
 }

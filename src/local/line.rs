@@ -20,14 +20,14 @@ pub(crate) struct Lines {
 
 #[derive(Default)]
 struct Line {
-    last_ticket: u64,
+    last_turn: u64,
     /// Before then there is no room, as was last heard.
     room: Option<Instant>,
     waiting: VecDeque<Waiter>,
 }
 
 struct Waiter {
-    ticket: u64,
+    turn: u64,
     bell: Arc<Bell>,
     /// `None`: no limit.
     deadline: Option<Instant>,
@@ -40,7 +40,7 @@ struct Waiter {
 pub(crate) struct Place<'a> {
     lines: &'a Lines,
     key: &'a Key,
-    ticket: u64,
+    turn: u64,
 }
 
 /// What a thread in a line does next.
@@ -63,12 +63,12 @@ impl Lines {
     ) -> Place<'a> {
         let mut by_key = locked(&self.by_key);
         let line = by_key.entry(key.clone()).or_default();
-        line.last_ticket += 1;
-        let ticket = line.last_ticket;
+        line.last_turn += 1;
+        let turn = line.last_turn;
         let may_ask = line.waiting.is_empty()
             || line.has_room(now) && line.waiting.iter().all(|waiter| waiter.may_ask);
-        line.waiting.push_back(Waiter { ticket, bell: Arc::clone(bell), deadline, may_ask });
-        Place { lines: self, key, ticket }
+        line.waiting.push_back(Waiter { turn, bell: Arc::clone(bell), deadline, may_ask });
+        Place { lines: self, key, turn }
     }
 }
 
@@ -144,7 +144,7 @@ impl Place<'_> {
     fn with<R>(&self, look: impl FnOnce(&mut Line, usize) -> R) -> Option<R> {
         let mut by_key = locked(&self.lines.by_key);
         let line = by_key.get_mut(self.key)?;
-        let at = line.waiting.iter().position(|waiter| waiter.ticket == self.ticket)?;
+        let at = line.waiting.iter().position(|waiter| waiter.turn == self.turn)?;
         Some(look(line, at))
     }
 }
@@ -153,7 +153,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut by_key = locked(&self.lines.by_key);
         let Some(line) = by_key.get_mut(self.key) else { return };
-        line.waiting.retain(|waiter| waiter.ticket != self.ticket);
+        line.waiting.retain(|waiter| waiter.turn != self.turn);
         line.admit(1);
         if line.waiting.is_empty() {
             by_key.remove(self.key);

@@ -234,11 +234,11 @@ impl Lock for RedisLock {
                     std::mem::forget(hold);
                     return Err(self.named(error));
                 }
-                if self.shared.turn.hand_off(hold.ticket, &hold.lease, &hold.options) {
+                if self.shared.queue.hand_off(hold.turn, &hold.lease, &hold.options) {
                     return Ok(());
                 }
                 let released = self.release(&hold);
-                self.shared.turn.leave(hold.ticket);
+                self.shared.queue.leave(hold.turn);
                 released
             }
         }

@@ -14,10 +14,10 @@ mod again;
 mod attempt;
 mod identity;
 mod leases;
-mod ledger;
+mod node_thread;
 mod open;
 mod tally;
-mod voter;
+mod undo_log;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,9 +33,9 @@ use crate::base::locked;
 use crate::base::worker::Stopped;
 use crate::lease::store::StoreError;
 use crate::limiter::port::{Decision, LimitStore, Take};
-use ledger::{Ledger, Name};
+use node_thread::{Job, Member, NodeThread, Order, Undo, Undone, again_if_stale};
 use tally::Tally;
-use voter::{Job, Member, Order, Undo, Undone, Voter, again_if_stale};
+use undo_log::{Name, UndoLog};
 
 /// Once a majority has answered, but not alike, the others get as long again and as long once more,
 /// and at least this.
@@ -46,7 +46,7 @@ type Grant = Arc<AtomicBool>;
 
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
-    voters: Vec<Voter>,
+    node_threads: Vec<NodeThread>,
     /// The leases that were granted here, until they are undone.
     granted: Mutex<HashMap<Name, Grant>>,
     clock: Clock,
@@ -72,10 +72,11 @@ enum Verdict {
 
 impl Quorum {
     fn new(members: Vec<Member>, clock: Clock, command_timeout: Duration) -> Self {
-        let voter = |(number, member)| Voter::new(number, member, clock.clone(), command_timeout);
-        let voters = (1..).zip(members).map(voter).collect();
+        let node_thread =
+            |(number, member)| NodeThread::new(number, member, clock.clone(), command_timeout);
+        let node_threads = (1..).zip(members).map(node_thread).collect();
         Self {
-            voters,
+            node_threads,
             granted: Mutex::default(),
             clock,
             command_timeout,
@@ -102,7 +103,7 @@ impl Quorum {
 
     /// Ends the threads. `false`: not all of them by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
-        let stopped: Vec<Stopped> = self.voters.iter().map(Voter::stop).collect();
+        let stopped: Vec<Stopped> = self.node_threads.iter().map(NodeThread::stop).collect();
         stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
     }
 
@@ -115,21 +116,21 @@ impl Quorum {
     ) -> Result<Round<T>, StoreError>
     where
         T: Send + 'static,
-        F: Fn(usize, &Member, &mut Ledger) -> Result<T, StoreError> + Send + Sync + 'static,
+        F: Fn(usize, &Member, &mut UndoLog) -> Result<T, StoreError> + Send + Sync + 'static,
     {
         self.usable()?;
         let begun = self.clock.now();
         let question = Arc::new(question);
-        let (tell, answers) = bounded(self.voters.len());
-        for (index, voter) in self.voters.iter().enumerate() {
+        let (tell, answers) = bounded(self.node_threads.len());
+        for (index, node_thread) in self.node_threads.iter().enumerate() {
             let (question, told) = (Arc::clone(&question), tell.clone());
-            let run = Box::new(move |member: &Member, ledger: &mut Ledger| {
-                let answer = question(index, member, ledger);
+            let run = Box::new(move |member: &Member, undo_log: &mut UndoLog| {
+                let answer = question(index, member, undo_log);
                 let answered = answer.is_ok();
                 let _ = told.send((index, answer));
                 answered
             });
-            if let Err(error) = voter.ask(Job::Ask { deadline, order, run }) {
+            if let Err(error) = node_thread.ask(Job::Ask { deadline, order, run }) {
                 let _ = tell.send((index, Err(error)));
             }
         }
@@ -183,10 +184,10 @@ impl Quorum {
 
     fn send_undo(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Round<Vec<Undone>> {
         let begun = self.clock.now();
-        let (tell, answers) = bounded(self.voters.len());
+        let (tell, answers) = bounded(self.node_threads.len());
         let names: Arc<[Name]> = names.into();
-        for (index, voter) in self.voters.iter().enumerate() {
-            voter.undo(Undo {
+        for (index, node_thread) in self.node_threads.iter().enumerate() {
+            node_thread.undo(Undo {
                 names: Arc::clone(&names),
                 foreign,
                 deadline,
@@ -202,7 +203,7 @@ impl Quorum {
         round: &Round<T>,
         mut judge: impl FnMut(&Tally<T>) -> Verdict,
     ) -> Tally<T> {
-        let mut tally = Tally::new(self.voters.len());
+        let mut tally = Tally::new(self.node_threads.len());
         let mut until = round.deadline;
         let mut likely = false;
         while tally.pending() > 0 {

@@ -12,7 +12,7 @@ use crate::lease::granted::Lease;
 use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
-use crate::local::turn::{Baton, Ticket};
+use crate::local::queue::{Handover, Turn};
 
 impl RedisLock {
     pub(super) fn acquire(&self, limits: &WaitLimits<'_>) -> Result<bool> {
@@ -56,17 +56,17 @@ impl RedisLock {
         limits.check(context)?;
         context.start()?;
         let mut attempts = Attempts::new(&self.options);
-        let turn = self.shared.turn.take(context, &self.options, limits, &mut attempts)?;
-        let Some((ticket, baton)) = turn else { return Ok(false) };
-        let report = |report| self.shared.turn.report(report, context.clock.now());
-        let (mut acquisition, silent_since) = match baton {
-            Baton::Lease(lease) if lease.is_valid() => {
-                return self.hold(ticket, &lease).map(|()| true);
+        let turn = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
+        let Some((turn, handover)) = turn else { return Ok(false) };
+        let report = |report| self.shared.queue.report(report, context.clock.now());
+        let (mut acquisition, silent_since) = match handover {
+            Handover::Lease(lease) if lease.is_valid() => {
+                return self.hold(turn, &lease).map(|()| true);
             }
             // Lost on its way from the last thread.
-            Baton::Lease(_) => (self.acquisition()?, None),
-            Baton::Place { place, silent_since } => (*place, silent_since),
-            Baton::Turn { silent_since } => (self.acquisition()?, silent_since),
+            Handover::Lease(_) => (self.acquisition()?, None),
+            Handover::Place { place, silent_since } => (*place, silent_since),
+            Handover::Nothing { silent_since } => (self.acquisition()?, silent_since),
         };
         let attempts = &mut attempts;
         let mut wait = Wait {
@@ -84,10 +84,10 @@ impl RedisLock {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
                 }
-                self.hold(ticket, &lease).map(|()| true)
+                self.hold(turn, &lease).map(|()| true)
             }
             ended => {
-                if let Some(unused) = ticket.pass_place(acquisition) {
+                if let Some(unused) = turn.pass_place(acquisition) {
                     unused.give_up(&wait);
                 }
                 ended.map(|_| false)
@@ -100,18 +100,18 @@ impl RedisLock {
         Acquisition::new(self.context(), &self.store, keeper, &self.shared.key, &self.options)
     }
 
-    pub(super) fn hold(&self, ticket: Ticket<'_>, lease: &Arc<Lease>) -> Result<()> {
-        let ticket = ticket.hold(lease);
+    pub(super) fn hold(&self, turn: Turn<'_>, lease: &Arc<Lease>) -> Result<()> {
+        let turn = turn.hold(lease);
         if lease.has_ended() {
             // Lost between the grant and this moment: whoever waits behind is told now, because the
             // loss could not.
-            self.shared.turn.leave_after_loss(lease);
+            self.shared.queue.leave_after_loss(lease);
         }
         let hold = Hold {
             lock: Arc::clone(&self.shared),
             options: Arc::clone(&self.options),
             lease: Arc::clone(lease),
-            ticket,
+            turn,
             count: 1,
             fence: lease.held_fence(),
         };
@@ -119,7 +119,7 @@ impl RedisLock {
             // The thread is ending, and nobody would ever take this hold back, nor give up its
             // turn.
             let released = self.release(&hold);
-            self.shared.turn.leave(hold.ticket);
+            self.shared.queue.leave(hold.turn);
             released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))
         })
     }

@@ -68,7 +68,7 @@ impl RedisLock {
         let leaving = Leaving::of_a_wait(context, &hold.lease);
         let released = |how| {
             leaving.end(how);
-            self.shared.turn.leave(hold.ticket);
+            self.shared.queue.leave(hold.turn);
         };
         let woken = acquisition.wait_in(condition, &leaving, limits, &|| {
             released(Ended::Released { copy_in_flight: false })
@@ -97,13 +97,13 @@ impl RedisLock {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }
-        let ticket = self.shared.turn.adopt(&lease);
+        let turn = self.shared.queue.adopt(&lease);
         if lease.has_ended() {
             // Lost since it was granted, as in `hold`.
-            self.shared.turn.leave_after_loss(&lease);
+            self.shared.queue.leave_after_loss(&lease);
         }
         let fence = lease.held_fence();
-        let held = holds::enter(Hold { lease, ticket, fence, ..hold });
+        let held = holds::enter(Hold { lease, turn, fence, ..hold });
         debug_assert!(held.is_ok(), "its old hold was there a moment ago");
         outcome.map_err(|error| self.named(error))
     }

@@ -29,9 +29,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::attempt::{Wanted, attempt, still_shortened};
-use super::ledger::{Ledger, Name};
+use super::node_thread::{Job, Member, Order};
 use super::tally::Tally;
-use super::voter::{Job, Member, Order};
+use super::undo_log::{Name, UndoLog};
 use super::{Grant, Quorum, Round};
 use crate::base::clock::Clock;
 use crate::base::locked;
@@ -92,7 +92,7 @@ impl Again {
         node: usize,
         i: usize,
         member: &Member,
-        ledger: &mut Ledger,
+        undo_log: &mut UndoLog,
         clock: &Clock,
         timeout: Duration,
     ) -> bool {
@@ -103,7 +103,7 @@ impl Again {
         if now >= until
             || undone.load(Ordering::SeqCst)
             || !self.is_missing(node, i)
-            || !ledger.had_run_out(name, self.sent)
+            || !undo_log.had_run_out(name, self.sent)
         {
             return true;
         }
@@ -113,7 +113,7 @@ impl Again {
             may_be_mine: false,
             deadline: until.min(now + timeout),
         };
-        attempt(name, member, ledger, clock, &wanted).is_ok()
+        attempt(name, member, undo_log, clock, &wanted).is_ok()
     }
 
     fn is_missing(&self, node: usize, lease: usize) -> bool {
@@ -128,7 +128,7 @@ impl Quorum {
         within: Within,
     ) -> Result<Round<Vec<Result<bool, StoreError>>>, StoreError> {
         let (again, clock) = (Arc::clone(again), self.clock.clone());
-        self.ask(within.end(self.clock.now()), Order::First, move |node, member, ledger| {
+        self.ask(within.end(self.clock.now()), Order::First, move |node, member, undo_log| {
             let ask = || {
                 let leases = again.leases.iter();
                 let leases: Vec<_> = leases
@@ -152,16 +152,16 @@ impl Quorum {
             {
                 match answer {
                     Ok(true) => {
-                        ledger.holds(name, now, *length);
-                        if let Err(error) = still_shortened(name, ledger) {
+                        undo_log.holds(name, now, *length);
+                        if let Err(error) = still_shortened(name, undo_log) {
                             *answer = Err(error);
                         }
                     }
-                    Ok(false) if ledger.had_run_out(name, again.sent) => {
+                    Ok(false) if undo_log.had_run_out(name, again.sent) => {
                         locked(&again.missing).insert((node, i));
                     }
                     Err(error) if error.may_have_run => {
-                        ledger.extend_unanswered(name, now, *length)
+                        undo_log.extend_unanswered(name, now, *length)
                     }
                     _ => {}
                 }
@@ -178,7 +178,7 @@ impl Quorum {
         tally: &Tally<Vec<Result<bool, StoreError>>>,
         decided: &[Option<bool>],
     ) {
-        for (node, voter) in self.voters.iter().enumerate() {
+        for (node, node_thread) in self.node_threads.iter().enumerate() {
             let again = Arc::clone(again);
             let may_be_missing = |i: usize| match tally.of(node) {
                 Ok(Some(_)) => again.is_missing(node, i),
@@ -193,10 +193,14 @@ impl Quorum {
                 let (which, again, clock, timeout) =
                     (which.to_vec(), Arc::clone(&again), self.clock.clone(), self.command_timeout);
                 let deadline = again.over();
-                let run = move |member: &Member, ledger: &mut Ledger| {
-                    which.iter().all(|i| again.give(node, *i, member, ledger, &clock, timeout))
+                let run = move |member: &Member, undo_log: &mut UndoLog| {
+                    which.iter().all(|i| again.give(node, *i, member, undo_log, &clock, timeout))
                 };
-                let _ = voter.ask(Job::Ask { deadline, order: Order::InTurn, run: Box::new(run) });
+                let _ = node_thread.ask(Job::Ask {
+                    deadline,
+                    order: Order::InTurn,
+                    run: Box::new(run),
+                });
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::ledger::{Ledger, Name};
-use super::voter::{Member, again_if_stale};
+use super::node_thread::{Member, again_if_stale};
+use super::undo_log::{Name, UndoLog};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::lease::store::{Answer, Ask, StoreError};
@@ -25,12 +25,12 @@ pub(super) struct Wanted {
 pub(super) fn attempt(
     name: &Name,
     member: &Member,
-    ledger: &mut Ledger,
+    undo_log: &mut UndoLog,
     clock: &Clock,
     wanted: &Wanted,
 ) -> Result<Answer, StoreError> {
     let Wanted { lease, contended, may_be_mine, deadline } = *wanted;
-    if ledger.undoes(name) {
+    if undo_log.undoes(name) {
         // Only with a caller's own value. A late copy of the undoing would delete what the node
         // grants now, so it cannot vote.
         return Err(StoreError::not_sent(
@@ -38,17 +38,17 @@ pub(super) fn attempt(
             "an earlier hold with the same value is still being undone",
         ));
     }
-    if !ledger.has_room() {
+    if !undo_log.has_room() {
         return Err(StoreError::not_sent(
             ErrorKind::Unavailable,
             "too much is still to be undone there",
         ));
     }
     let (key, token) = (&name.0, &name.1);
-    let known = may_be_mine && ledger.may_hold(name);
+    let known = may_be_mine && undo_log.may_hold(name);
     let answer = again_if_stale(|again| {
         if again {
-            ledger.attempt_unanswered(name, clock.now(), lease);
+            undo_log.attempt_unanswered(name, clock.now(), lease);
         }
         let may_be_mine = known || again;
         member.leases.try_acquire(&Ask {
@@ -64,8 +64,8 @@ pub(super) fn attempt(
         })
     });
     match &answer {
-        Ok(Answer::Granted { .. }) => ledger.holds(name, clock.now(), lease),
-        Err(error) if error.may_have_run => ledger.attempt_unanswered(name, clock.now(), lease),
+        Ok(Answer::Granted { .. }) => undo_log.holds(name, clock.now(), lease),
+        Err(error) if error.may_have_run => undo_log.attempt_unanswered(name, clock.now(), lease),
         _ => {}
     }
     answer
@@ -73,8 +73,8 @@ pub(super) fn attempt(
 
 /// A lease that may yet be shortened there by a late command cannot be counted on for the whole
 /// length.
-pub(super) fn still_shortened(name: &Name, ledger: &Ledger) -> Result<(), StoreError> {
-    match ledger.may_be_shortened(name) {
+pub(super) fn still_shortened(name: &Name, undo_log: &UndoLog) -> Result<(), StoreError> {
+    match undo_log.may_be_shortened(name) {
         true => Err(StoreError::not_sent(
             ErrorKind::Unavailable,
             "an earlier end of the lease has not been answered there",

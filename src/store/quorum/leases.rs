@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::again::Again;
 use super::attempt::{Wanted, attempt, still_shortened};
-use super::ledger::Name;
+use super::node_thread::{Order, Undone, again_if_stale};
 use super::tally::{Tally, holder};
-use super::voter::{Order, Undone, again_if_stale};
+use super::undo_log::Name;
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
@@ -42,7 +42,7 @@ impl Quorum {
         let name = (ask.key.clone(), ask.token.clone());
         let (lease, contended, may_be_mine) = (ask.lease, ask.contended, ask.may_be_mine);
         let (given_up, clock) = (Arc::clone(given_up), self.clock.clone());
-        self.ask(deadline, Order::InTurn, move |_, member, ledger| {
+        self.ask(deadline, Order::InTurn, move |_, member, undo_log| {
             if given_up.load(Ordering::SeqCst) {
                 return Err(StoreError::not_sent(
                     ErrorKind::Unavailable,
@@ -52,7 +52,7 @@ impl Quorum {
             attempt(
                 &name,
                 member,
-                ledger,
+                undo_log,
                 &clock,
                 &Wanted { lease, contended, may_be_mine, deadline },
             )
@@ -188,7 +188,7 @@ impl LeaseStore for Quorum {
             return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
         }
         let answers = tally.count(|_| true);
-        if grants > 0 || tally.pending() > 0 || answers < self.voters.len() {
+        if grants > 0 || tally.pending() > 0 || answers < self.node_threads.len() {
             give_up();
         }
         if answers > grants && answers >= tally.majority() {
@@ -239,7 +239,7 @@ impl LeaseStore for Quorum {
         let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
         let grant = locked(&self.granted).get(&name).cloned();
         let (asked, clock) = (name.clone(), self.clock.clone());
-        let round = self.ask(deadline, Order::Barrier, move |_, member, ledger| {
+        let round = self.ask(deadline, Order::Barrier, move |_, member, undo_log| {
             let name = &asked;
             let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
             let move_end = || member.leases.move_end(&lease, end, deadline);
@@ -256,14 +256,14 @@ impl LeaseStore for Quorum {
             };
             match &answer {
                 Err(error) if error.may_have_run && end == End::Exactly => {
-                    ledger.shortening_unanswered(name, clock.now(), length)
+                    undo_log.shortening_unanswered(name, clock.now(), length)
                 }
                 Err(error) if error.may_have_run => {
-                    ledger.extend_unanswered(name, clock.now(), length)
+                    undo_log.extend_unanswered(name, clock.now(), length)
                 }
                 Ok(true) => {
-                    ledger.holds(name, clock.now(), length);
-                    still_shortened(name, ledger)?;
+                    undo_log.holds(name, clock.now(), length);
+                    still_shortened(name, undo_log)?;
                 }
                 _ => {}
             }
@@ -374,6 +374,6 @@ impl LeaseStore for Quorum {
                  quorum",
             ));
         }
-        self.voters.iter().try_for_each(|voter| voter.leases().supports(options))
+        self.node_threads.iter().try_for_each(|node_thread| node_thread.leases().supports(options))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Quorum;
 use super::identity::Servers;
-use super::voter::Member;
+use super::node_thread::Member;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::store::layout::plain::Plain;

@@ -21,12 +21,12 @@ use super::reply;
 use super::script;
 use super::script::{Part, Script};
 use super::settings::Settings;
+use super::shape::Shape;
 use super::theirs::Theirs;
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-use crate::store::server::shape::Shape;
 use limit::Limit;
 
 /// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call

@@ -2,7 +2,7 @@
 //! only the one whose turn it is talks to Redis. With the turn passes what the last one had: a
 //! lease that is still valid, or a place in the server's queue.
 
-mod ticket;
+mod turn;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -17,22 +17,22 @@ use crate::lease::acquisition::Acquisition;
 use crate::lease::context::Context;
 use crate::lease::granted::Lease;
 use crate::lease::wait_limits::{Attempts, Report, WaitLimits};
-pub(crate) use ticket::Ticket;
+pub(crate) use turn::Turn;
 
 /// What comes with the turn.
-pub(crate) enum Baton {
+pub(crate) enum Handover {
     /// Nothing: the thread asks the server, which has not answered since then, if at all.
-    Turn { silent_since: Option<Instant> },
+    Nothing { silent_since: Option<Instant> },
     /// A lease to hold at once: a local hand-off.
     Lease(Arc<Lease>),
     /// An acquisition that waits in the server's queue; the server's silence as with `Turn`.
     Place { place: Box<Acquisition>, silent_since: Option<Instant> },
 }
 
-impl Baton {
+impl Handover {
     /// An outage counts for each thread from when it began to wait.
     fn for_one_who_waits(mut self, started: Instant) -> Self {
-        if let Self::Turn { silent_since: Some(since) }
+        if let Self::Nothing { silent_since: Some(since) }
         | Self::Place { silent_since: Some(since), .. } = &mut self
         {
             *since = (*since).max(started);
@@ -43,13 +43,13 @@ impl Baton {
 
 /// The turn of one lock in one process.
 #[derive(Default)]
-pub(crate) struct Turn {
+pub(crate) struct LocalQueue {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    last_ticket: u64,
+    last_turn: u64,
     phase: Phase,
     /// What the server last said to whoever's turn it is, for those who wait behind.
     answer: LastAnswer,
@@ -62,7 +62,7 @@ enum Phase {
     #[default]
     Nobody,
     /// The thread with this ticket has not picked up yet what comes with its turn.
-    Given(u64, Baton),
+    Given(u64, Handover),
     /// It asks the server.
     Asking(u64),
     /// It holds this lease.
@@ -70,22 +70,20 @@ enum Phase {
 }
 
 impl Phase {
-    fn ticket(&self) -> Option<u64> {
+    fn turn(&self) -> Option<u64> {
         match self {
             Self::Nobody => None,
-            Self::Given(ticket, _) | Self::Asking(ticket) | Self::Holding(ticket, _) => {
-                Some(*ticket)
-            }
+            Self::Given(turn, _) | Self::Asking(turn) | Self::Holding(turn, _) => Some(*turn),
         }
     }
 
     /// What is given to the thread with this ticket. From then on it asks.
-    fn pick_up(&mut self, wanted: u64) -> Option<Baton> {
-        if !matches!(self, Self::Given(ticket, _) if *ticket == wanted) {
+    fn pick_up(&mut self, wanted: u64) -> Option<Handover> {
+        if !matches!(self, Self::Given(turn, _) if *turn == wanted) {
             return None;
         }
         match std::mem::replace(self, Self::Asking(wanted)) {
-            Self::Given(_, baton) => Some(baton),
+            Self::Given(_, handover) => Some(handover),
             _ => None,
         }
     }
@@ -100,7 +98,7 @@ enum LastAnswer {
 }
 
 struct Waiter {
-    ticket: u64,
+    turn: u64,
     bell: Arc<Bell>,
     options: Arc<LockOptions>,
 }
@@ -131,7 +129,7 @@ impl Standing {
     }
 }
 
-impl Turn {
+impl LocalQueue {
     /// Waits for the turn. `Ok(None)`: the time or the attempts are used up, that is an answer, and
     /// another has the lock.
     pub(crate) fn take(
@@ -140,37 +138,37 @@ impl Turn {
         options: &Arc<LockOptions>,
         limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
-    ) -> Result<Option<(Ticket<'_>, Baton)>> {
+    ) -> Result<Option<(Turn<'_>, Handover)>> {
         let mut state = locked(&self.state);
-        state.last_ticket += 1;
-        let ticket = state.last_ticket;
+        state.last_turn += 1;
+        let turn = state.last_turn;
         if matches!(state.phase, Phase::Nobody) {
-            state.phase = Phase::Asking(ticket);
+            state.phase = Phase::Asking(turn);
             state.answer = LastAnswer::NoneYet;
-            return Ok(Some((Ticket::new(self, ticket), Baton::Turn { silent_since: None })));
+            return Ok(Some((Turn::new(self, turn), Handover::Nothing { silent_since: None })));
         }
         let bell = Bell::new();
         state.waiting.push_back(Waiter {
-            ticket,
+            turn,
             bell: Arc::clone(&bell),
             options: Arc::clone(options),
         });
         drop(state);
-        let result = self.wait(context, &bell, ticket, options, limits, attempts);
+        let result = self.wait(context, &bell, turn, options, limits, attempts);
         if let Ok(Some(_)) = result {
             return result;
         }
         // The turn may have come at the very moment at which the thread gave up.
-        match self.give_up(ticket) {
+        match self.give_up(turn) {
             None => result,
             // It holds the lock then, as if it had looked a moment earlier.
-            Some(baton @ Baton::Lease(_)) => Ok(Some((Ticket::new(self, ticket), baton))),
-            Some(Baton::Place { place, .. }) => {
-                drop(Ticket::new(self, ticket).pass_place(*place));
+            Some(handover @ Handover::Lease(_)) => Ok(Some((Turn::new(self, turn), handover))),
+            Some(Handover::Place { place, .. }) => {
+                drop(Turn::new(self, turn).pass_place(*place));
                 result
             }
-            Some(Baton::Turn { .. }) => {
-                drop(Ticket::new(self, ticket));
+            Some(Handover::Nothing { .. }) => {
+                drop(Turn::new(self, turn));
                 result
             }
         }
@@ -180,11 +178,11 @@ impl Turn {
         &self,
         context: &Context,
         bell: &Arc<Bell>,
-        ticket: u64,
+        turn: u64,
         options: &LockOptions,
         limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
-    ) -> Result<Option<(Ticket<'_>, Baton)>> {
+    ) -> Result<Option<(Turn<'_>, Handover)>> {
         let clock = &context.clock;
         let timeouts = context.timeouts;
         let _closing = context.closing.rings(bell);
@@ -195,8 +193,8 @@ impl Turn {
         let mut exhausted = false;
         let mut over_since = None;
         loop {
-            if let Some(baton) = self.pick_up(ticket) {
-                return Ok(Some((Ticket::new(self, ticket), baton.for_one_who_waits(started))));
+            if let Some(handover) = self.pick_up(turn) {
+                return Ok(Some((Turn::new(self, turn), handover.for_one_who_waits(started))));
             }
             limits.check(context)?;
             let now = clock.now();
@@ -246,14 +244,14 @@ impl Turn {
         }
     }
 
-    fn pick_up(&self, ticket: u64) -> Option<Baton> {
-        locked(&self.state).phase.pick_up(ticket)
+    fn pick_up(&self, turn: u64) -> Option<Handover> {
+        locked(&self.state).phase.pick_up(turn)
     }
 
     fn standing(&self) -> Standing {
         let state = locked(&self.state);
         match (&state.phase, state.answer) {
-            (Phase::Holding(..) | Phase::Given(_, Baton::Lease(_)), _) => Standing::Held,
+            (Phase::Holding(..) | Phase::Given(_, Handover::Lease(_)), _) => Standing::Held,
             (_, LastAnswer::Refused) => Standing::Refused,
             (_, LastAnswer::SilentSince(since)) => Standing::Silent(since),
             (_, LastAnswer::NoneYet) => Standing::Asking,
@@ -274,31 +272,31 @@ impl Turn {
     /// it does not.
     pub(crate) fn hand_off(
         &self,
-        ticket: u64,
+        turn: u64,
         lease: &Arc<Lease>,
         options: &Arc<LockOptions>,
     ) -> bool {
         let mut state = locked(&self.state);
-        let suits = state.phase.ticket() == Some(ticket)
+        let suits = state.phase.turn() == Some(turn)
             && state.waiting.front().is_some_and(|next| {
                 Arc::ptr_eq(&next.options, options) || next.options == *options
             });
         if !suits || !lease.is_valid() || !lease.take_hand_off() {
             return false;
         }
-        let next = state.pass(|_| Baton::Lease(Arc::clone(lease)));
+        let next = state.pass(|_| Handover::Lease(Arc::clone(lease)));
         drop(state);
         ring(next);
         true
     }
 
     /// Gives the turn up. Nothing happens where it has passed on before.
-    pub(crate) fn leave(&self, ticket: u64) {
+    pub(crate) fn leave(&self, turn: u64) {
         let mut state = locked(&self.state);
-        if state.phase.ticket() != Some(ticket) {
+        if state.phase.turn() != Some(turn) {
             return;
         }
-        let next = state.pass(|silent_since| Baton::Turn { silent_since });
+        let next = state.pass(|silent_since| Handover::Nothing { silent_since });
         drop(state);
         ring(next);
     }
@@ -311,23 +309,23 @@ impl Turn {
         if !matches!(&state.phase, Phase::Holding(_, held) if is_its(held)) {
             return;
         }
-        let next = state.pass(|silent_since| Baton::Turn { silent_since });
+        let next = state.pass(|silent_since| Handover::Nothing { silent_since });
         drop(state);
         ring(next);
     }
 
     /// Gives the turn up, and with it a place in the server's queue, if the next thread asks for
     /// the same. Gives the place back otherwise.
-    fn pass_place(&self, ticket: u64, place: Acquisition) -> Option<Acquisition> {
+    fn pass_place(&self, turn: u64, place: Acquisition) -> Option<Acquisition> {
         let mut state = locked(&self.state);
         let mut place = Some(place);
-        if state.phase.ticket() == Some(ticket) {
+        if state.phase.turn() == Some(turn) {
             let suits = state.waiting.front().is_some_and(|next| {
                 place.as_ref().is_some_and(|place| *place.options() == next.options)
             });
             let next = state.pass(|silent_since| match place.take_if(|_| suits) {
-                Some(place) => Baton::Place { place: Box::new(place), silent_since },
-                None => Baton::Turn { silent_since },
+                Some(place) => Handover::Place { place: Box::new(place), silent_since },
+                None => Handover::Nothing { silent_since },
             });
             drop(state);
             ring(next);
@@ -336,10 +334,10 @@ impl Turn {
     }
 
     /// Leaves the queue. What it came to instead, if the turn has come.
-    fn give_up(&self, ticket: u64) -> Option<Baton> {
+    fn give_up(&self, turn: u64) -> Option<Handover> {
         let mut state = locked(&self.state);
-        state.waiting.retain(|waiter| waiter.ticket != ticket);
-        state.phase.pick_up(ticket)
+        state.waiting.retain(|waiter| waiter.turn != turn);
+        state.phase.pick_up(turn)
     }
 
     /// The turn for a thread that has `lease` without having waited here for it, as after a wait in
@@ -349,9 +347,9 @@ impl Turn {
         if !matches!(state.phase, Phase::Nobody) {
             return 0;
         }
-        state.last_ticket += 1;
-        state.phase = Phase::Holding(state.last_ticket, Arc::downgrade(lease));
-        state.last_ticket
+        state.last_turn += 1;
+        state.phase = Phase::Holding(state.last_turn, Arc::downgrade(lease));
+        state.last_turn
     }
 
     /// How many threads wait.
@@ -364,8 +362,8 @@ impl Turn {
 impl State {
     /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not
     /// called where nobody waits.
-    fn pass(&mut self, baton: impl FnOnce(Option<Instant>) -> Baton) -> Option<Arc<Bell>> {
-        if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Baton::Lease(_))) {
+    fn pass(&mut self, handover: impl FnOnce(Option<Instant>) -> Handover) -> Option<Arc<Bell>> {
+        if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Handover::Lease(_))) {
             // What the server said before that lease is old.
             self.answer = LastAnswer::NoneYet;
         }
@@ -375,7 +373,7 @@ impl State {
         };
         let silent_since =
             if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
-        self.phase = Phase::Given(next.ticket, baton(silent_since));
+        self.phase = Phase::Given(next.turn, handover(silent_since));
         Some(next.bell)
     }
 }

@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use super::{Phase, Turn};
+use super::{LocalQueue, Phase};
 use crate::base::locked;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::granted::Lease;
 
 /// The turn, until dropped; then it passes on.
-pub(crate) struct Ticket<'a> {
-    turn: &'a Turn,
+pub(crate) struct Turn<'a> {
+    queue: &'a LocalQueue,
     number: u64,
 }
 
-impl<'a> Ticket<'a> {
-    pub(super) fn new(turn: &'a Turn, number: u64) -> Self {
-        Self { turn, number }
+impl<'a> Turn<'a> {
+    pub(super) fn new(queue: &'a LocalQueue, number: u64) -> Self {
+        Self { queue, number }
     }
 
-    /// The thread holds `lease` now, and gives its turn up by [`Turn::leave`] or
-    /// [`Turn::hand_off`].
+    /// The thread holds `lease` now, and gives its turn up by [`LocalQueue::leave`] or
+    /// [`LocalQueue::hand_off`].
     pub(crate) fn hold(self, lease: &Arc<Lease>) -> u64 {
         let number = self.number;
-        let mut state = locked(&self.turn.state);
-        if state.phase.ticket() == Some(number) {
+        let mut state = locked(&self.queue.state);
+        if state.phase.turn() == Some(number) {
             state.phase = Phase::Holding(number, Arc::downgrade(lease));
         }
         drop(state);
@@ -34,15 +34,15 @@ impl<'a> Ticket<'a> {
     /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is
     /// of no use to the next thread.
     pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
-        let unused = self.turn.pass_place(self.number, place);
+        let unused = self.queue.pass_place(self.number, place);
         // The turn has passed on.
         std::mem::forget(self);
         unused
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.turn.leave(self.number);
+        self.queue.leave(self.number);
     }
 }

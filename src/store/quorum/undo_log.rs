@@ -36,7 +36,7 @@ pub(super) type Name = (Key, Token);
 /// What is not in here the node cannot hold: it was never sent there, or refused, or undone for
 /// good. Undoing that asks nobody.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct UndoLog {
     entries: HashMap<Name, Entry>,
     /// The debts, by when to pay them next; the number tells those of one instant apart.
     due: BTreeMap<(Instant, u64), Name>,
@@ -57,11 +57,11 @@ struct Entry {
     in_flight: bool,
     /// A copy of a command may still arrive that moves the lease's end to an earlier one.
     shortened: bool,
-    debt: Option<Debt>,
+    pending: Option<Pending>,
 }
 
 /// The lease is to be undone.
-struct Debt {
+struct Pending {
     due: (Instant, u64),
     pause: Duration,
     answered_at: Option<Instant>,
@@ -69,15 +69,15 @@ struct Debt {
 
 impl Entry {
     fn new(now: Instant, lease: Duration) -> Self {
-        Self { lease, until: now + lease, in_flight: false, shortened: false, debt: None }
+        Self { lease, until: now + lease, in_flight: false, shortened: false, pending: None }
     }
 
     /// Whether it has ended by itself, also with a server clock that is a little slow. A copy that
     /// may still arrive ends with its own lease, and has arrived soon after the node answers again;
     /// before that nobody knows.
     fn is_over(&self, now: Instant) -> bool {
-        let last = match &self.debt {
-            Some(debt) if self.in_flight => debt
+        let last = match &self.pending {
+            Some(pending) if self.in_flight => pending
                 .answered_at
                 .map(|answered_at| self.until.max(answered_at + SETTLE + self.lease)),
             Some(_) => Some(self.until),
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-impl Ledger {
+impl UndoLog {
     /// Whether the node may hold the lease.
     pub(super) fn may_hold(&self, name: &Name) -> bool {
         self.entries.contains_key(name)
@@ -96,7 +96,7 @@ impl Ledger {
     /// Whether the lease is being undone. What the node grants under the same token meanwhile may
     /// be deleted by a late copy of that.
     pub(super) fn undoes(&self, name: &Name) -> bool {
-        self.entries.get(name).is_some_and(|entry| entry.debt.is_some())
+        self.entries.get(name).is_some_and(|entry| entry.pending.is_some())
     }
 
     /// Whether there is room for one more debt.
@@ -107,7 +107,7 @@ impl Ledger {
     /// Whether all that the node was given of the lease had run out at `then`. No clock but ours is
     /// asked, so the node's own may be a little behind.
     pub(super) fn had_run_out(&self, name: &Name, then: Instant) -> bool {
-        self.entries.get(name).is_none_or(|entry| entry.debt.is_none() && entry.until <= then)
+        self.entries.get(name).is_none_or(|entry| entry.pending.is_none() && entry.until <= then)
     }
 
     /// Whether a late shortening may still end the lease there: then an extend that the node
@@ -143,7 +143,7 @@ impl Ledger {
 
     fn entry(&mut self, name: &Name, now: Instant, lease: Duration) -> &mut Entry {
         if self.entries.len() >= self.tidy_at {
-            self.entries.retain(|_, entry| entry.debt.is_some() || !entry.is_over(now));
+            self.entries.retain(|_, entry| entry.pending.is_some() || !entry.is_over(now));
             self.tidy_at = (2 * self.entries.len()).max(1024);
         }
         self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, lease))
@@ -170,20 +170,23 @@ impl Ledger {
         }
         let entry =
             self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, LONGEST_LEASE));
-        let mut debt =
-            entry.debt.take().unwrap_or(Debt { due: (now, 0), pause: PAUSES.0, answered_at: None });
-        self.due.remove(&debt.due);
+        let mut pending = entry.pending.take().unwrap_or(Pending {
+            due: (now, 0),
+            pause: PAUSES.0,
+            answered_at: None,
+        });
+        self.due.remove(&pending.due);
         match answer {
             // What cannot be undone for lack of a permission, or of room on the node's disk, was
             // answered and has not run.
             Err(error) if !error.permanent => {
                 entry.in_flight |= may_have_run;
                 if may_have_run {
-                    debt.answered_at = None;
+                    pending.answered_at = None;
                 }
             }
             _ => {
-                let answered_at = *debt.answered_at.get_or_insert(now);
+                let answered_at = *pending.answered_at.get_or_insert(now);
                 if answer.is_ok() && now.saturating_duration_since(answered_at) >= SETTLE {
                     self.entries.remove(name);
                     return;
@@ -191,15 +194,15 @@ impl Ledger {
             }
         }
         self.number += 1;
-        debt.due = (now + debt.pause, self.number);
-        debt.pause = (debt.pause * 2).min(PAUSES.1);
-        self.due.insert(debt.due, name.clone());
-        entry.debt = Some(debt);
+        pending.due = (now + pending.pause, self.number);
+        pending.pause = (pending.pause * 2).min(PAUSES.1);
+        self.due.insert(pending.due, name.clone());
+        entry.pending = Some(pending);
     }
 
     fn forget(&mut self, name: &Name) {
-        if let Some(debt) = self.entries.remove(name).and_then(|entry| entry.debt) {
-            self.due.remove(&debt.due);
+        if let Some(pending) = self.entries.remove(name).and_then(|entry| entry.pending) {
+            self.due.remove(&pending.due);
         }
     }
 
@@ -214,7 +217,7 @@ impl Ledger {
     ///
     /// A store may ask for one after another, so how many are paid at once depends on how long the
     /// last ones took.
-    pub(super) fn pay(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
+    pub(super) fn retry_due(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         let now = clock.now();
         if self.silent_until.is_some_and(|until| now < until) {
             return;
@@ -226,7 +229,7 @@ impl Ledger {
         let held = self
             .entries
             .values()
-            .filter(|entry| entry.debt.is_none())
+            .filter(|entry| entry.pending.is_none())
             .map(|entry| entry.lease)
             .min();
         let limit = held.map_or(timeout, |lease| (lease / 12).max(SHORTEST_PAYMENT).min(timeout));
@@ -260,10 +263,10 @@ impl Ledger {
     }
 
     /// Tries once more what has had no answer, until the node does not answer.
-    pub(super) fn pay_last(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
+    pub(super) fn retry_last(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         let unanswered = |name: &&Name| {
-            let debt = self.entries.get(*name).and_then(|entry| entry.debt.as_ref());
-            debt.is_some_and(|debt| debt.answered_at.is_none())
+            let pending = self.entries.get(*name).and_then(|entry| entry.pending.as_ref());
+            pending.is_some_and(|pending| pending.answered_at.is_none())
         };
         let names: Vec<Name> = self.due.values().filter(unanswered).cloned().collect();
         for names in names.chunks(AT_ONCE) {

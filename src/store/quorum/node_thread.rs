@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::ledger::{Ledger, Name, withdraw};
+use super::undo_log::{Name, UndoLog, withdraw};
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::worker::{Stopped, Worker};
@@ -68,11 +68,11 @@ pub(super) enum Order {
 }
 
 /// Asks, and says whether the node answered.
-pub(super) type Ask = dyn FnOnce(&Member, &mut Ledger) -> bool + Send;
+pub(super) type Ask = dyn FnOnce(&Member, &mut UndoLog) -> bool + Send;
 
 /// The handle of a node's thread. The thread holds nothing of the client, and ends when this is
 /// dropped.
-pub(super) struct Voter {
+pub(super) struct NodeThread {
     worker: Worker<Job>,
     thread: Thread,
 }
@@ -86,7 +86,7 @@ struct Thread {
     timeout: Duration,
 }
 
-impl Voter {
+impl NodeThread {
     /// The thread starts with the first question. `number` is the node's place in the list of URLs,
     /// from 1.
     pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
@@ -113,7 +113,7 @@ impl Voter {
     /// ledger is gone: then it is done here, and only once.
     pub(super) fn undo(&self, undo: Undo) {
         if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
-            self.thread.undo(&Undo { foreign: true, ..undo }, &mut Ledger::default());
+            self.thread.undo(&Undo { foreign: true, ..undo }, &mut UndoLog::default());
         }
     }
 
@@ -182,21 +182,25 @@ fn is_barrier(job: &Job) -> bool {
 impl Thread {
     fn serve(&self, work: &Receiver<Job>) {
         let mut lanes = Lanes::default();
-        let mut ledger = Ledger::default();
+        let mut undo_log = UndoLog::default();
         loop {
             work.try_iter().for_each(|job| lanes.push(job));
             let Some(job) = lanes.pop() else {
-                let received = match ledger.next() {
+                let received = match undo_log.next() {
                     None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
                     Some(next) => work.recv_timeout(self.clock.sleep_for(next)),
                 };
                 match received {
                     Ok(job) => lanes.push(job),
                     Err(RecvTimeoutError::Timeout) => {
-                        ledger.pay(&*self.member.leases, &self.clock, self.timeout)
+                        undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout)
                     }
                     Err(RecvTimeoutError::Disconnected) => {
-                        ledger.pay_last(&*self.member.leases, &self.clock, self.timeout.min(LAST));
+                        undo_log.retry_last(
+                            &*self.member.leases,
+                            &self.clock,
+                            self.timeout.min(LAST),
+                        );
                         if let Some(server) = &self.member.server {
                             server.close();
                         }
@@ -206,41 +210,41 @@ impl Thread {
                 continue;
             };
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let answered = self.run(job, &mut ledger);
+            let answered = self.run(job, &mut undo_log);
             work.try_iter().for_each(|job| lanes.push(job));
             // A crowd of questions leaves room for one short payment after each; an extend goes
             // before (R9).
             if answered && lanes.first.is_empty() {
-                ledger.pay(&*self.member.leases, &self.clock, self.timeout);
+                undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout);
             }
         }
     }
 
     /// Whether the node answered.
-    fn run(&self, job: Job, ledger: &mut Ledger) -> bool {
+    fn run(&self, job: Job, undo_log: &mut UndoLog) -> bool {
         match job {
             Job::Ask { deadline, run, .. } => {
                 self.clock.now() < deadline
                     && !self.closing.load(Ordering::SeqCst)
-                    && run(&self.member, ledger)
+                    && run(&self.member, undo_log)
             }
-            Job::Undo(undo) => self.undo(&undo, ledger),
+            Job::Undo(undo) => self.undo(&undo, undo_log),
         }
     }
 
-    fn undo(&self, undo: &Undo, ledger: &mut Ledger) -> bool {
+    fn undo(&self, undo: &Undo, undo_log: &mut UndoLog) -> bool {
         let (names, (index, tell)) = (&undo.names, &undo.tell);
         let mut told: Vec<Undone> = names.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
         // The node can hold nothing of the others: they were refused there, or never sent.
         let asked: Vec<usize> =
-            (0..names.len()).filter(|i| undo.foreign || ledger.may_hold(&names[*i])).collect();
+            (0..names.len()).filter(|i| undo.foreign || undo_log.may_hold(&names[*i])).collect();
         let mut answered = true;
         for (i, (answer, again)) in asked.iter().zip(self.withdraw(names, &asked, undo.deadline)) {
-            let unclear = again || ledger.undoes(&names[*i]);
+            let unclear = again || undo_log.undoes(&names[*i]);
             if again {
-                ledger.undoing_unanswered(&names[*i]);
+                undo_log.undoing_unanswered(&names[*i]);
             }
-            ledger.undone(&names[*i], &answer, self.clock.now());
+            undo_log.undone(&names[*i], &answer, self.clock.now());
             answered &= answer.is_ok();
             told[*i] = answer.map(|gone| (gone == Gone::Released || !unclear).then_some(gone));
         }
