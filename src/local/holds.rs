@@ -15,8 +15,8 @@ pub(crate) struct Hold {
     pub(crate) lock: Arc<SharedLock>,
     pub(crate) options: Arc<LockOptions>,
     pub(crate) lease: Arc<Lease>,
-    /// The turn that comes with it.
-    pub(crate) turn: u64,
+    /// The turn that comes with it; `None`: another thread of this process has that.
+    pub(crate) turn: Option<u64>,
     /// How often it was locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,

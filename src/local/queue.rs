@@ -272,12 +272,13 @@ impl LocalQueue {
     /// it does not.
     pub(crate) fn hand_off(
         &self,
-        turn: u64,
+        turn: Option<u64>,
         lease: &Arc<Lease>,
         options: &Arc<LockOptions>,
     ) -> bool {
         let mut state = locked(&self.state);
-        let suits = state.phase.turn() == Some(turn)
+        let suits = turn.is_some()
+            && state.phase.turn() == turn
             && state.waiting.front().is_some_and(|next| {
                 Arc::ptr_eq(&next.options, options) || next.options == *options
             });
@@ -291,9 +292,9 @@ impl LocalQueue {
     }
 
     /// Gives the turn up. Nothing happens where it has passed on before.
-    pub(crate) fn leave(&self, turn: u64) {
+    pub(crate) fn leave(&self, turn: Option<u64>) {
         let mut state = locked(&self.state);
-        if state.phase.turn() != Some(turn) {
+        if turn.is_none() || state.phase.turn() != turn {
             return;
         }
         let next = state.pass(|silent_since| Handover::Nothing { silent_since });
@@ -341,15 +342,15 @@ impl LocalQueue {
     }
 
     /// The turn for a thread that has `lease` without having waited here for it, as after a wait in
-    /// a condition; 0, nobody's, if another has it.
-    pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> u64 {
+    /// a condition; `None` if another thread has the turn.
+    pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> Option<u64> {
         let mut state = locked(&self.state);
         if !matches!(state.phase, Phase::Nobody) {
-            return 0;
+            return None;
         }
         state.last_turn += 1;
         state.phase = Phase::Holding(state.last_turn, Arc::downgrade(lease));
-        state.last_turn
+        Some(state.last_turn)
     }
 
     /// How many threads wait.

@@ -43,6 +43,6 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.queue.leave(self.number);
+        self.queue.leave(Some(self.number));
     }
 }

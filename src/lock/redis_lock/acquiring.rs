@@ -111,7 +111,7 @@ impl RedisLock {
             lock: Arc::clone(&self.shared),
             options: Arc::clone(&self.options),
             lease: Arc::clone(lease),
-            turn,
+            turn: Some(turn),
             count: 1,
             fence: lease.held_fence(),
         };

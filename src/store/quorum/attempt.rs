@@ -19,7 +19,7 @@ pub(super) struct Wanted {
 
 /// Asks one node for a lease, on its thread, and notes what it may hold then.
 ///
-/// "Already mine" is believed only of a node that may hold the token by our own ledger: one that
+/// "Already mine" is believed only of a node that may hold the token by our own undo log: one that
 /// was never asked for it has it from elsewhere, as a replica has, or a second name of a server,
 /// and its word would be the vote of another (R31).
 pub(super) fn attempt(

@@ -1,4 +1,4 @@
-//! A voter: one node, and the one long-lived thread that talks to it (R17).
+//! One node of a quorum, and the one long-lived thread that talks to it (R17).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
     Ask { deadline: Instant, order: Order, run: Box<Ask> },
     /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the
-    /// ledger.
+    /// undo log.
     Undo(Undo),
 }
 
 /// Leases to undo on one node.
 pub(super) struct Undo {
     pub(super) names: Arc<[Name]>,
-    /// Whether the node is asked although the ledger says that it can hold none of them: they are
+    /// Whether the node is asked although the undo log says that it can hold none of them: they are
     /// somebody else's.
     pub(super) foreign: bool,
     pub(super) deadline: Instant,
@@ -110,7 +110,7 @@ impl NodeThread {
     }
 
     /// Has the thread undo leases, without waiting for it. Once the thread was told to end its
-    /// ledger is gone: then it is done here, and only once.
+    /// undo log is gone: then it is done here, and only once.
     pub(super) fn undo(&self, undo: Undo) {
         if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
             self.thread.undo(&Undo { foreign: true, ..undo }, &mut UndoLog::default());
@@ -212,8 +212,8 @@ impl Thread {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let answered = self.run(job, &mut undo_log);
             work.try_iter().for_each(|job| lanes.push(job));
-            // A crowd of questions leaves room for one short payment after each; an extend goes
-            // before (R9).
+            // A crowd of questions leaves room for one short retry after each; an extend goes first
+            // (R9).
             if answered && lanes.first.is_empty() {
                 undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout);
             }

@@ -1,4 +1,4 @@
-//! The ledger of a node's thread: what its node may hold of ours, and what of that has to be
+//! The undo log of a node's thread: what its node may hold of ours, and what of that has to be
 //! undone.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,16 +16,16 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// The pauses between two tries of one undoing that was answered, doubled from the first to the
 /// last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long the node is left alone after a payment that it did not answer.
+/// How long the node is left alone after a retry that it did not answer.
 const SILENCE: Duration = Duration::from_millis(250);
-/// At most so many debts are paid at a time, and so long that takes at least, if the node is so
-/// slow.
+/// How many entries one retry sends at most.
 const AT_ONCE: usize = 64;
-const SHORTEST_PAYMENT: Duration = Duration::from_millis(50);
-/// With so many debts the node is asked for no further attempt, until some are paid or have run
-/// out: none is ever forgotten for another, because that would leave an orphan for a whole lease.
-/// Only what a node really may hold is a debt, so a program gets here that lost a node while it
-/// held as many locks.
+/// A retry may take this long also where a short lease would leave it less.
+const SHORTEST_RETRY: Duration = Duration::from_millis(50);
+/// With this many pending entries the node is asked for no further attempt, until some are undone or
+/// have run out. No entry is dropped to make room for another: that would leave an orphan for a
+/// whole lease. Only what the node really may hold is pending, so it takes a program that lost a
+/// node while it held this many locks.
 const MOST: usize = 65_536;
 
 /// A lock's lease.
@@ -38,12 +38,12 @@ pub(super) type Name = (Key, Token);
 #[derive(Default)]
 pub(super) struct UndoLog {
     entries: HashMap<Name, Entry>,
-    /// The debts, by when to pay them next; the number tells those of one instant apart.
+    /// The pending entries, by when they are due; the number tells those of one instant apart.
     due: BTreeMap<(Instant, u64), Name>,
     number: u64,
-    /// No payment before: the last one had no answer.
+    /// No retry before this: the last one had no answer.
     silent_until: Option<Instant>,
-    /// How many debts the next payment takes, at most.
+    /// How many entries the next retry sends at most.
     at_once: usize,
     /// When there are so many entries, those whose leases have run out are forgotten.
     tidy_at: usize,
@@ -99,7 +99,7 @@ impl UndoLog {
         self.entries.get(name).is_some_and(|entry| entry.pending.is_some())
     }
 
-    /// Whether there is room for one more debt.
+    /// Whether there is room for one more pending entry.
     pub(super) fn has_room(&self) -> bool {
         self.due.len() < MOST
     }
@@ -206,17 +206,17 @@ impl UndoLog {
         }
     }
 
-    /// When to `pay` next.
+    /// When to call `retry_due` next.
     pub(super) fn next(&self) -> Option<Instant> {
         let (due, _) = self.due.first_key_value()?.0;
         Some(self.silent_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Pays some of what is due, for a short time: half as long as an extend of the shortest lease
-    /// that the node holds waits for its answer, because one may be asked for meanwhile (R9).
+    /// Undoes some of what is due, for a short time: half as long as an extend of the shortest lease
+    /// that the node holds waits for its answer, because an extend may be asked for meanwhile (R9).
     ///
-    /// A store may ask for one after another, so how many are paid at once depends on how long the
-    /// last ones took.
+    /// A store may send them one after another, so how many are sent at once depends on how long
+    /// the last ones took.
     pub(super) fn retry_due(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         let now = clock.now();
         if self.silent_until.is_some_and(|until| now < until) {
@@ -232,7 +232,7 @@ impl UndoLog {
             .filter(|entry| entry.pending.is_none())
             .map(|entry| entry.lease)
             .min();
-        let limit = held.map_or(timeout, |lease| (lease / 12).max(SHORTEST_PAYMENT).min(timeout));
+        let limit = held.map_or(timeout, |lease| (lease / 12).max(SHORTEST_RETRY).min(timeout));
         let answers = withdraw(leases, &names, now + limit);
         let after = clock.now();
         let silent =
