@@ -40,6 +40,11 @@ impl Clock {
         self.now().checked_add(wait)
     }
 
+    /// How much time is left until `until`; none once that has passed.
+    pub(crate) fn left(&self, until: Instant) -> Duration {
+        until.saturating_duration_since(self.now())
+    }
+
     /// How long a thread that wants to sleep until `until` may sleep before it looks at the clock
     /// again.
     ///
@@ -48,9 +53,9 @@ impl Clock {
     pub(crate) fn sleep_for(&self, until: Instant) -> Duration {
         #[cfg(feature = "testing")]
         if self.fake.is_some() {
-            return until.saturating_duration_since(self.now()).min(Duration::from_millis(1));
+            return self.left(until).min(Duration::from_millis(1));
         }
-        until.saturating_duration_since(self.now())
+        self.left(until)
     }
 }
 

@@ -319,8 +319,7 @@ impl Acquisition {
             return Ok(None);
         }
         let first = self.first_lease();
-        let left = valid_until(refusal.asked_at, first)
-            .saturating_duration_since(self.context.clock.now());
+        let left = self.context.clock.left(valid_until(refusal.asked_at, first));
         if left.is_zero() {
             return Ok(None);
         }

@@ -193,7 +193,7 @@ impl Lease {
     /// How long the lease is still valid; zero once it is over.
     pub(crate) fn remaining(&self) -> Duration {
         match self.valid_until() {
-            Some(until) if self.is_valid() => until.saturating_duration_since(self.clock.now()),
+            Some(until) if self.is_valid() => self.clock.left(until),
             _ => Duration::ZERO,
         }
     }

@@ -96,7 +96,7 @@ impl Connector {
     /// full timeout, each read too, and name resolution and unix sockets have none. A thread that
     /// comes too late closes what it opened.
     pub(crate) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
-        let within = self.timeout.min(deadline.saturating_duration_since(self.clock.now()));
+        let within = self.timeout.min(self.clock.left(deadline));
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
         }

@@ -226,7 +226,7 @@ impl Node {
     }
 
     pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        let wait = || deadline.saturating_duration_since(self.clock.now());
+        let wait = || self.clock.left(deadline);
         let exhausted = || {
             StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
         };
@@ -314,7 +314,7 @@ impl Node {
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();
-        let pass = self.gate.enter(deadline.saturating_duration_since(self.clock.now()));
+        let pass = self.gate.enter(self.clock.left(deadline));
         let pass =
             pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
         match self.connector.open(deadline) {

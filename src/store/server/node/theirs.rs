@@ -22,7 +22,7 @@ impl Node {
         deadline: Instant,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
-        let left = deadline.saturating_duration_since(self.clock.now());
+        let left = self.clock.left(deadline);
         let exhausted = |_| {
             StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
         };
@@ -99,7 +99,7 @@ impl Node {
         // New ones may come in between: until none is left, and not until so many have been tried
         // as there were.
         for _ in 0..pool.max_size() {
-            let left = deadline.saturating_duration_since(self.clock.now());
+            let left = self.clock.left(deadline);
             let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
             let role = connection
                 .set_read_timeout(Some(left))
