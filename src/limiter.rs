@@ -301,7 +301,7 @@ impl RateLimiter {
         } else if !(SHORTEST_WINDOW..=LONGEST_WINDOW).contains(&self.window) {
             "the window of a rate limiter must be between 1 ms and 100 years"
         } else if n > self.count {
-            "more permits than the rate limiter ever has: they could never be taken"
+            "a call cannot take more permits than the rate limiter's count"
         } else {
             return Ok(());
         };

@@ -65,7 +65,7 @@ impl Backend {
         }
         if let Some(name) = settings.url.strip_prefix("memory://") {
             if settings.pool.is_some() {
-                return Err(Error::invalid("memory:// has no use for a pool"));
+                return Err(Error::invalid("memory:// cannot use a pool"));
             }
             let memory = Memory::open(name, clock);
             return Ok(Self::Memory {
@@ -128,7 +128,7 @@ impl Backend {
             Self::Server { node, .. } => node.execute(deadline, work),
             Self::Memory { .. } => Err(StoreError::not_sent(
                 crate::base::error::ErrorKind::Unsupported,
-                "memory:// knows no commands: `execute` needs a server",
+                "memory:// has no commands: `execute` needs a server",
             )),
             Self::Quorum { .. } => Err(StoreError::not_sent(
                 crate::base::error::ErrorKind::Unsupported,

@@ -318,7 +318,7 @@ impl LockOptions {
         }
         if self.fenced && self.layout == Layout::Timestamp {
             return Err(Error::unsupported(
-                "the timestamp layout has no fences: its old clients would not take one",
+                "the timestamp layout has no fences: its old clients do not use them",
             ));
         }
         Ok(())

@@ -29,7 +29,7 @@ impl Notifier {
         });
         if let Err(error) = started {
             log::error!(
-                "lock {:?}: lost, and no thread could be started to tell it: {error}",
+                "lock {:?}: lost, and no thread could be started to call on_lost: {error}",
                 lost.name()
             );
         }

@@ -72,7 +72,7 @@ impl Tokens {
             }
             let mut random = [0; 16 * BUFFERED];
             getrandom::fill(&mut random).map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "the system gives no randomness for a token")
+                Error::new(ErrorKind::Unavailable, "the operating system's random source failed")
                     .because(error)
             })?;
             buffer.extend(random.as_chunks().0);

@@ -388,7 +388,7 @@ fn ring(bell: Option<Arc<Bell>>) {
 fn silent() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the server did not answer the thread of this process that asks for this lock",
+        "the server did not answer another thread of this process, which asks for this lock",
     )
 }
 

@@ -127,9 +127,10 @@ impl RedisLock {
                 "an earlier end of the lease has not been answered",
             ))),
             Moved::No(error) => Err(self.failed(error)),
-            Moved::Unknown(error) => {
-                Err(self.unknown("nobody knows whether the end of the lease was moved", error))
-            }
+            Moved::Unknown(error) => Err(self.unknown(
+                "the extend had no answer: the lease has its old end or the new one",
+                error,
+            )),
         }
     }
 
@@ -167,7 +168,7 @@ impl RedisLock {
             Released::Yes => Ok(()),
             Released::Lost => Err(self.lost()),
             Released::Unknown(error) => {
-                Err(self.unknown("nobody knows whether the lock was released", error))
+                Err(self.unknown("the release had no answer: the lock may still be held", error))
             }
         }
     }
@@ -251,7 +252,7 @@ impl Lock for RedisLock {
             || options.owner.is_some()
         {
             return Err(self.named(Error::unsupported(
-                "conditions need the plain layout, Queue::Fifo and no owner of the caller's",
+                "conditions need the plain layout, Queue::Fifo and no owner",
             )));
         }
         Condition::new(Arc::new(self.clone()), name).map_err(|error| self.named(error))

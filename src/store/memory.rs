@@ -175,7 +175,7 @@ impl LeaseStore for Memory {
         let Some(place) = ask.place.filter(|place| place.listen().is_some()) else {
             return Err(StoreError::not_sent(
                 ErrorKind::Unavailable,
-                "nothing can be heard here, and a wait must hear",
+                "conditions need wake-ups, and this client cannot receive any",
             ));
         };
         release.map_or(Ok(()), Release::check)?;

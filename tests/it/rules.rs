@@ -1,5 +1,4 @@
-//! What is left of the safety rules: for each patch in `tests/rules` that no test of a behaviour
-//! notices, the test that does.
+//! Tests for the rule patches in `tests/rules` that no behaviour test catches.
 
 use std::sync::{Mutex, mpsc};
 use std::thread;

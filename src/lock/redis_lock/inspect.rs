@@ -40,7 +40,10 @@ impl RedisLock {
         self.store.force_release(&self.shared.key, self.context().command_deadline()).map_err(
             |error| {
                 if error.may_have_run {
-                    self.unknown("nobody knows whether the lock was released by force", error)
+                    self.unknown(
+                        "the forced release had no answer: it may have been carried out",
+                        error,
+                    )
                 } else {
                     self.failed(error)
                 }

@@ -49,7 +49,8 @@ impl ConditionLock for RedisLock {
                 Err(self.lost())
             }
             Err(error) if error.may_have_run => {
-                Err(self.unknown("nobody knows whether anybody was notified", error))
+                Err(self
+                    .unknown("the notification had no answer: it may have been carried out", error))
             }
             Err(error) => Err(self.failed(error)),
         }

@@ -270,7 +270,7 @@ impl LeaseStore for Plain {
         let Some((address, place)) = place else {
             return Err(StoreError::not_sent(
                 ErrorKind::Unavailable,
-                "nothing can be heard here, and a wait must hear",
+                "conditions need wake-ups, and this client cannot receive any",
             ));
         };
         let _ = self.inbox.start(&self.node);

@@ -140,7 +140,7 @@ impl LeaseStore for Timestamp {
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
         if options.fenced {
             return Err(Error::unsupported(
-                "the timestamp layout has no fences: its old clients would not take one",
+                "the timestamp layout has no fences: its old clients do not use them",
             ));
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(super) fn attempt(
     if !undo_log.has_room() {
         return Err(StoreError::not_sent(
             ErrorKind::Unavailable,
-            "too much is still to be undone there",
+            "too many leases are still to be undone on the node",
         ));
     }
     let (key, token) = (&name.0, &name.1);

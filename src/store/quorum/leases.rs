@@ -220,7 +220,7 @@ impl LeaseStore for Quorum {
         let unknown = || {
             StoreError::not_sent(
                 ErrorKind::Unavailable,
-                "no majority of the nodes said whether it extended the lease",
+                "no majority of the nodes answered the extend",
             )
         };
         let decided: Vec<Option<bool>> = (0..leases.len()).map(|i| decide(&tally, i)).collect();

@@ -25,7 +25,7 @@ impl Quorum {
         }
         if settings.pool.is_some() {
             return Err(Error::invalid(
-                "a quorum has no use for a pool: each node has connections of its own",
+                "a quorum cannot use a pool: each node has its own connections",
             ));
         }
         if urls.len().is_multiple_of(2) {
@@ -46,7 +46,7 @@ impl Quorum {
                     // It would have two votes, and a majority could be one that shares no server
                     // with another majority.
                     return Err(Error::invalid(format!(
-                        "node {} of the quorum is there twice",
+                        "node {} of the quorum is listed twice",
                         index + 1
                     )));
                 }

@@ -125,7 +125,7 @@ impl<T> Tally<T> {
         }
         let error = match most_frequent(&refusals) {
             Some(kind) if refusals.len() >= veto => {
-                StoreError::not_sent(kind, "the nodes that do not refuse are no majority")
+                StoreError::not_sent(kind, "too many nodes refused: a majority is out of reach")
                     .permanent()
             }
             _ => StoreError::not_sent(ErrorKind::Unavailable, "no majority of the nodes answered"),

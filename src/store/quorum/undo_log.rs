@@ -22,8 +22,8 @@ const SILENCE: Duration = Duration::from_millis(250);
 const AT_ONCE: usize = 64;
 /// A retry may take this long also where a short lease would leave it less.
 const SHORTEST_RETRY: Duration = Duration::from_millis(50);
-/// With this many pending entries the node is asked for no further attempt, until some are undone or
-/// have run out. No entry is dropped to make room for another: that would leave an orphan for a
+/// With this many pending entries the node is asked for no further attempt, until some are undone
+/// or have run out. No entry is dropped to make room for another: that would leave an orphan for a
 /// whole lease. Only what the node really may hold is pending, so it takes a program that lost a
 /// node while it held this many locks.
 const MOST: usize = 65_536;
@@ -212,8 +212,9 @@ impl UndoLog {
         Some(self.silent_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Undoes some of what is due, for a short time: half as long as an extend of the shortest lease
-    /// that the node holds waits for its answer, because an extend may be asked for meanwhile (R9).
+    /// Undoes some of what is due, for a short time: half as long as an extend of the shortest
+    /// lease that the node holds waits for its answer, because an extend may be asked for meanwhile
+    /// (R9).
     ///
     /// A store may send them one after another, so how many are sent at once depends on how long
     /// the last ones took.

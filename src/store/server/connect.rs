@@ -58,8 +58,7 @@ impl Connector {
         // timeout of its own.
         let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info.set_tcp_settings(settings).set_redis_settings(redis);
-        let refused =
-            |_| Error::invalid("the URL, or a certificate that goes with it, cannot be used");
+        let refused = |_| Error::invalid("the URL or one of its certificates cannot be used");
         #[cfg(feature = "tls")]
         let client = {
             if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {

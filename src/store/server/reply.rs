@@ -50,7 +50,7 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
 /// An error reply. The server refused the command before it carried anything out.
 pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let (kind, message, permanent) = match code {
-        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server wants other credentials", true),
+        "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server rejected the credentials", true),
         "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
         "WRONGTYPE" => (ErrorKind::WrongType, "the key holds data of another type", true),
         "LOADING" => (ErrorKind::Unavailable, "the server is loading its data", false),
@@ -163,7 +163,7 @@ pub(crate) fn unanswered(error: &RedisError) -> StoreError {
         Some(Stream::Misshapen) => nonsense(),
         Some(Stream::OutOfStep) => StoreError::not_sent(
             ErrorKind::Unavailable,
-            "the replies on the connection were those of other commands",
+            "the connection's replies were out of step with its commands",
         )
         .maybe_run(),
         None => {
@@ -191,8 +191,8 @@ enum Stream {
 impl std::fmt::Display for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Misshapen => "a reply that the command does not give",
-            Self::OutOfStep => "a reply of another command",
+            Self::Misshapen => "the reply does not fit the command",
+            Self::OutOfStep => "the reply belongs to another command",
         })
     }
 }
@@ -215,7 +215,7 @@ pub(crate) fn out_of_step() -> RedisError {
 
 /// A reply that no version of our scripts gives: somebody else's server, or a broken one.
 pub(crate) fn nonsense() -> StoreError {
-    StoreError::not_sent(ErrorKind::Server, "the server's reply makes no sense").maybe_run()
+    StoreError::not_sent(ErrorKind::Server, "the server's reply cannot be understood").maybe_run()
 }
 
 /// Whether the server turned the connection away before it read anything: it has as many clients as
