@@ -306,6 +306,10 @@ fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<
     ])
 }
 
+/// A process opens at most four connections at a time, each on a thread of its own; as many again may
+/// have been given up and not have ended yet.
+const CONNECTING: u64 = 4;
+
 /// I9: after the clients have closed, and while they ran.
 fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     let mut problems = those([
@@ -351,7 +355,7 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     let most = Peak {
         connections: world.tune.processes * own + 3,
         queued: world.tune.processes * 2 + 2,
-        threads: usual.threads + 6,
+        threads: usual.threads + 2 * CONNECTING,
         descriptors: usual.descriptors + own,
     };
     problems.extend(those([
