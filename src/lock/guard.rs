@@ -61,8 +61,8 @@ impl LockGuard {
 
     /// An error unless the lease is valid. Local: no round trip.
     ///
-    /// Valid *now*: a pause of this process right after may outlast the lease. The fence has to stop
-    /// whatever must not happen then.
+    /// Valid *now*: a pause of this process right after may outlast the lease. The fence has to
+    /// stop whatever must not happen then.
     ///
     /// # Errors
     /// `Lost`; another process may hold the lock.

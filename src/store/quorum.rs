@@ -37,8 +37,8 @@ use node_thread::{Job, Member, NodeThread, Order, Undo, Undone, again_if_stale};
 use tally::Tally;
 use undo_log::{Name, UndoLog};
 
-/// Once a majority has replied but disagrees, the other nodes have up to twice the time elapsed, and
-/// at least this.
+/// Once a majority has replied but disagrees, the other nodes have up to twice the time elapsed,
+/// and at least this.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// One grant by a majority: whether its undoing has begun.

@@ -306,8 +306,8 @@ fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<
     ])
 }
 
-/// A process opens at most four connections at a time, each on a thread of its own; as many again may
-/// have been given up and not have ended yet.
+/// A process opens at most four connections at a time, each on a thread of its own; as many again
+/// may have been given up and not have ended yet.
 const CONNECTING: u64 = 4;
 
 /// I9: after the clients have closed, and while they ran.

@@ -28,6 +28,7 @@ mod loss;
 mod notifications;
 mod out_of_step;
 mod outage;
+mod own_lock;
 mod owner;
 mod peers;
 mod permissions;

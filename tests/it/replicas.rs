@@ -194,7 +194,8 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     };
     eventually(SOON, line);
     pair.demote();
-    // It gives a sign of life 4 to 6 s after it began to wait, and would find out then at the latest.
+    // It gives a sign of life 4 to 6 s after it began to wait, and would find out then at the
+    // latest.
     within(..ms(3900).saturating_sub(before.elapsed()), || {
         let other = pair.client().lock("x");
         other.with(|_| other.new_condition("c").unwrap().notify_all().unwrap()).unwrap();
