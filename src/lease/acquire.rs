@@ -10,16 +10,19 @@ use super::wait_limits::Report;
 use crate::base::bell::Rung;
 use crate::base::error::Result;
 
+/// How long the lease in the way of a refused attempt lasts; `None`: no end is known.
+pub(crate) struct InTheWay(pub(crate) Option<Duration>);
+
 impl Acquisition {
     /// Asks until granted, or until the time or the attempts are used up: `Ok(None)` where that is
     /// an answer, and the last answer was a refusal.
     ///
-    /// `refused`: what to go on from, where that is not an attempt but a refusal that was received
-    /// before, with the rest of the lease in the way.
+    /// `refused`: a refusal that was received before, where the wait goes on from that instead of an
+    /// attempt.
     pub(crate) fn run(
         &mut self,
         wait: &mut Wait<'_>,
-        mut refused: Option<Option<Duration>>,
+        mut refused: Option<InTheWay>,
     ) -> Result<Option<Arc<Lease>>> {
         let context = Arc::clone(&self.context);
         let bell = Arc::clone(&self.bell);
@@ -29,7 +32,7 @@ impl Acquisition {
         limits.check(&context)?;
         loop {
             let step = match refused.take() {
-                Some(remaining) => Step::Refused(remaining),
+                Some(InTheWay(remaining)) => Step::Refused(remaining),
                 None => {
                     self.change_token()?;
                     self.attempt(limits, wait.contention)

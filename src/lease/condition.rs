@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::acquire::InTheWay;
 use super::acquisition::{Acquisition, Waiting};
 use super::granted::Lease;
 use super::leaving::Leaving;
@@ -16,8 +17,8 @@ use crate::base::error::{Error, ErrorKind};
 pub(crate) enum Woken {
     /// Notified, and the lock is held.
     Granted(Arc<Lease>),
-    /// Notified, and refused the lock, whose present lease lasts for so long.
-    Notified(Option<Duration>),
+    /// Notified, and refused the lock.
+    Notified(InTheWay),
     /// Woken for no reason: the place in the condition was lost with the server's data.
     Gone,
     TimedOut,
@@ -119,7 +120,7 @@ impl Acquisition {
                 Ok(InCondition::Granted { asked_at, fences }) => self.grant_at(asked_at, fences),
                 Ok(InCondition::Notified { asked_at, remaining, heard }) => {
                     self.refused_at(asked_at, heard);
-                    Next::Woken(Woken::Notified(remaining))
+                    Next::Woken(Woken::Notified(InTheWay(remaining)))
                 }
                 Ok(InCondition::Gone) => Next::Woken(end.map_or(Woken::Gone, Woken::from)),
                 Ok(InCondition::NotOurs) => Next::Woken(self.not_ours(released)?),

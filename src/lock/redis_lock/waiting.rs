@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
+use crate::lease::acquire::InTheWay;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken};
 use crate::lease::ended::Ended;
@@ -117,8 +118,8 @@ impl RedisLock {
     ) -> Result<(Result<bool>, Arc<Lease>)> {
         match woken {
             Woken::Granted(lease) => Ok((Ok(true), lease)),
-            Woken::Notified(remaining) => {
-                Ok((Ok(true), self.lock_again_after(acquisition, Some(remaining))?))
+            Woken::Notified(refused) => {
+                Ok((Ok(true), self.lock_again_after(acquisition, Some(refused))?))
             }
             Woken::Gone => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
             Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
@@ -135,7 +136,7 @@ impl RedisLock {
     fn lock_again_after(
         &self,
         acquisition: &mut Acquisition,
-        refused: Option<Option<Duration>>,
+        refused: Option<InTheWay>,
     ) -> Result<Arc<Lease>> {
         let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
         let attempts = &mut Attempts::unlimited();

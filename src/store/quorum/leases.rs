@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::again::Again;
 use super::attempt::{Wanted, attempt, still_shortened};
 use super::node_thread::{Order, Undone, again_if_stale};
-use super::tally::{Tally, holder};
+use super::tally::{Tally, Undecided, holder};
 use super::undo_log::Name;
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
@@ -331,8 +331,8 @@ impl LeaseStore for Quorum {
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
             again_if_stale(|_| member.leases.inspect(&key, deadline))
         })?;
-        let tally = self.collect(&round, |tally| unless(tally, holder(tally).is_some()));
-        holder(&tally).ok_or_else(|| tally.failure())
+        let tally = self.collect(&round, |tally| unless(tally, holder(tally).is_ok()));
+        holder(&tally).map_err(|Undecided| tally.failure())
     }
 
     /// In two steps, so that a node that is late does not delete the lease of whoever came next:

@@ -163,9 +163,12 @@ impl fmt::Display for Causes {
 
 impl std::error::Error for Causes {}
 
-/// Who holds the lock on a majority of nodes; `Some(None)`: nobody; `None`: the nodes that answered
-/// cannot tell.
-pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
+/// The nodes that answered cannot tell.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Undecided;
+
+/// Who holds the lock on a majority of nodes; `None`: nobody.
+pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Result<Option<Holder>, Undecided> {
     let holders: Vec<&Holder> = tally.said().flatten().collect();
     let votes =
         |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
@@ -173,7 +176,7 @@ pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
     let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
         // Those that said nothing might all have it.
         let at_most = most.map_or(0, |most| votes(most)) + tally.silent();
-        return (at_most < tally.majority()).then_some(None);
+        return if at_most < tally.majority() { Ok(None) } else { Err(Undecided) };
     };
     // Until so many nodes have forgotten it that the others are no majority.
     let mut ends: Vec<_> = holders
@@ -182,7 +185,7 @@ pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Option<Option<Holder>> {
         .map(|holder| holder.remaining)
         .collect();
     ends.sort_unstable_by_key(|end| std::cmp::Reverse(end.unwrap_or(Duration::MAX)));
-    Some(Some(Holder {
+    Ok(Some(Holder {
         token: most.token.clone(),
         remaining: ends.get(tally.majority() - 1).copied().flatten(),
     }))
