@@ -20,7 +20,7 @@ use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::token::Tokens;
 use crate::limiter::port::LimitStore;
-use layout::limits::Limits;
+use layout::limits::ServerLimits;
 use layout::plain::Plain;
 use layout::redisson::Redisson;
 use layout::timestamp::Timestamp;
@@ -89,7 +89,7 @@ impl Backend {
         let inbox = plain.inbox();
         let redisson = Arc::new(Redisson::new(Arc::clone(&node), Arc::clone(&inbox)));
         let timestamp = Arc::new(Timestamp::new(Arc::clone(&node)));
-        let limits = Arc::new(Limits::new(Arc::clone(&node)));
+        let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
         Ok(Self::Server { node, inbox, plain, redisson, timestamp, limits })
     }
 

@@ -40,12 +40,12 @@ pub enum Rung {
 /// wait returns at once.
 #[derive(Debug, Default)]
 pub struct Bell {
-    state: Mutex<State>,
+    state: Mutex<Rings>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Rings {
     rung: bool,
     grant: Option<Grant>,
 }

@@ -16,10 +16,10 @@ use super::locked;
 /// alive.
 pub(crate) struct Worker<T> {
     name: Cow<'static, str>,
-    state: Mutex<State<T>>,
+    state: Mutex<Running<T>>,
 }
 
-enum State<T> {
+enum Running<T> {
     /// Not started: what is sent waits here, so a start that failed once loses nothing.
     Idle(Sender<T>, Receiver<T>),
     Running {
@@ -51,14 +51,14 @@ impl Stopped {
 impl<T: Send + 'static> Worker<T> {
     pub(crate) fn new(name: impl Into<Cow<'static, str>>) -> Self {
         let (work, todo) = unbounded();
-        Self { name: name.into(), state: Mutex::new(State::Idle(work, todo)) }
+        Self { name: name.into(), state: Mutex::new(Running::Idle(work, todo)) }
     }
 
     /// Starts the thread unless it has been started. It shall return when the receiver it is given
     /// is disconnected.
     pub(crate) fn start(&self, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> io::Result<()> {
         let mut state = locked(&self.state);
-        if let State::Idle(work, todo) = &*state {
+        if let Running::Idle(work, todo) = &*state {
             let (ending, ended) = bounded::<()>(0);
             let (work, todo) = (work.clone(), todo.clone());
             let thread =
@@ -68,7 +68,7 @@ impl<T: Send + 'static> Worker<T> {
                     let _ending = ending;
                     run(&todo);
                 })?;
-            *state = State::Running { work, ended, thread: thread.thread().id() };
+            *state = Running::Running { work, ended, thread: thread.thread().id() };
         }
         Ok(())
     }
@@ -77,10 +77,10 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn send(&self, work: T) -> Result<(), T> {
         // Nothing is done under the lock but putting it into an unbounded channel.
         match &*locked(&self.state) {
-            State::Idle(sender, _) | State::Running { work: sender, .. } => {
+            Running::Idle(sender, _) | Running::Running { work: sender, .. } => {
                 sender.send(work).map_err(|unsent| unsent.0)
             }
-            State::Stopped(_) => Err(work),
+            Running::Stopped(_) => Err(work),
         }
     }
 
@@ -88,11 +88,11 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn stop(&self) -> Stopped {
         let mut state = locked(&self.state);
         let stopped = match &*state {
-            State::Idle(..) => Stopped(None),
-            State::Running { ended, thread, .. } => Stopped(Some((ended.clone(), *thread))),
-            State::Stopped(stopped) => stopped.clone(),
+            Running::Idle(..) => Stopped(None),
+            Running::Running { ended, thread, .. } => Stopped(Some((ended.clone(), *thread))),
+            Running::Stopped(stopped) => stopped.clone(),
         };
-        *state = State::Stopped(stopped.clone());
+        *state = Running::Stopped(stopped.clone());
         stopped
     }
 }

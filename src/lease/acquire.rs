@@ -17,8 +17,8 @@ impl Acquisition {
     /// Asks until granted, or until the time or the attempts are used up: `Ok(None)` where that is
     /// an answer, and the last answer was a refusal.
     ///
-    /// `refused`: a refusal that was received before, where the wait goes on from that instead of an
-    /// attempt.
+    /// `refused`: a refusal that was received before, where the wait goes on from that instead of
+    /// an attempt.
     pub(crate) fn run(
         &mut self,
         wait: &mut Wait<'_>,

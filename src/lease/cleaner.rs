@@ -18,7 +18,7 @@ use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::worker::{Stopped, Worker};
-use withdrawal::Job;
+use withdrawal::OpenWithdrawal;
 pub(crate) use withdrawal::Withdrawal;
 
 /// For how long after the first answer a withdrawal is repeated.
@@ -42,14 +42,14 @@ const BULK: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Cleaner {
     worker: Arc<Worker<Wake>>,
-    thread: Thread,
+    thread: CleanerThread,
 }
 
 /// Says that there is something new to do.
 struct Wake;
 
 #[derive(Clone)]
-struct Thread {
+struct CleanerThread {
     shared: Arc<Shared>,
     clock: Clock,
     timeouts: Timeouts,
@@ -57,14 +57,14 @@ struct Thread {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<Todo>,
     /// Notified when a withdrawal has been tried, and when a value is not in use any more.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    jobs: Vec<Job>,
+struct Todo {
+    jobs: Vec<OpenWithdrawal>,
     last_number: u64,
     /// The values of callers that acquisitions and leases use now. What is left of an earlier use
     /// waits for its end.
@@ -96,7 +96,7 @@ impl Drop for InUse {
 
 impl Cleaner {
     pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
-        let thread = Thread { shared: Arc::default(), clock, timeouts };
+        let thread = CleanerThread { shared: Arc::default(), clock, timeouts };
         Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
@@ -150,7 +150,7 @@ impl Cleaner {
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
         let next = if by_store { now + what.lease } else { now };
         let (since, pause) = (now, FIRST_PAUSE);
-        let job = Job {
+        let job = OpenWithdrawal {
             number,
             what,
             since,
@@ -192,7 +192,7 @@ impl Cleaner {
             )
         };
         let name = (key.clone(), token.clone());
-        let Thread { shared, clock, .. } = &self.thread;
+        let CleanerThread { shared, clock, .. } = &self.thread;
         let mut state = locked(&shared.state);
         while state.in_use.contains(&name)
             || state.jobs.iter().any(|job| job.running && job.is(key, token))
@@ -230,7 +230,7 @@ impl Cleaner {
     }
 }
 
-impl Thread {
+impl CleanerThread {
     fn command_deadline(&self) -> Instant {
         self.clock.now() + self.timeouts.command_timeout
     }
@@ -261,13 +261,13 @@ impl Thread {
     /// Takes the jobs of one store that `wanted` chooses, or says when the next one is due.
     fn take(
         &self,
-        wanted: impl Fn(&Job) -> bool,
+        wanted: impl Fn(&OpenWithdrawal) -> bool,
     ) -> (Vec<(u64, Arc<Withdrawal>)>, Option<Instant>) {
         let mut state = locked(&self.shared.state);
-        let State { jobs, in_use, .. } = &mut *state;
-        let is_free = |job: &Job| !in_use.iter().any(|(key, token)| job.is(key, token));
+        let Todo { jobs, in_use, .. } = &mut *state;
+        let is_free = |job: &OpenWithdrawal| !in_use.iter().any(|(key, token)| job.is(key, token));
         let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
-        let mut chosen: Vec<&mut Job> =
+        let mut chosen: Vec<&mut OpenWithdrawal> =
             jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
         // Many that fail again and again keep nothing else waiting.
         chosen.sort_by_key(|job| job.tries);

@@ -20,7 +20,7 @@ pub(crate) enum Woken {
     /// Notified, and refused the lock.
     Notified(InTheWay),
     /// Woken for no reason: the place in the condition was lost with the server's data.
-    Gone,
+    NotIn,
     TimedOut,
     Interrupted,
 }
@@ -122,7 +122,7 @@ impl Acquisition {
                     self.refused_at(asked_at, heard);
                     Next::Woken(Woken::Notified(InTheWay(remaining)))
                 }
-                Ok(InCondition::Gone) => Next::Woken(end.map_or(Woken::Gone, Woken::from)),
+                Ok(InCondition::NotIn) => Next::Woken(end.map_or(Woken::NotIn, Woken::from)),
                 Ok(InCondition::NotOurs) => Next::Woken(self.not_ours(released)?),
                 Err(error) => Next::Pause(self.unanswered_in(error, &mut so_far, leaving)?),
             };
@@ -181,7 +181,7 @@ impl Acquisition {
         // An answer was lost, and since then the server has lost both the lease and our place:
         // woken for no reason.
         released();
-        Ok(Woken::Gone)
+        Ok(Woken::NotIn)
     }
 
     fn unanswered_in(

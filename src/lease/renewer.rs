@@ -47,14 +47,14 @@ fn bulk(lease: &Lease) -> usize {
 /// stopped over a channel.
 pub(crate) struct Renewer {
     worker: Worker<Wake>,
-    thread: Thread,
+    thread: RenewerThread,
 }
 
 /// Says that a deadline has come nearer than what the thread sleeps for.
 struct Wake;
 
 #[derive(Clone)]
-struct Thread {
+struct RenewerThread {
     book: Arc<Mutex<Book>>,
     clock: Clock,
     timeouts: Timeouts,
@@ -74,7 +74,7 @@ impl Renewer {
     ) -> Self {
         Self {
             worker: Worker::new("distlock-renewal"),
-            thread: Thread {
+            thread: RenewerThread {
                 book: Arc::default(),
                 origin: clock.now(),
                 clock,
@@ -202,7 +202,7 @@ impl Due {
     }
 }
 
-impl Thread {
+impl RenewerThread {
     fn run(&self, wake: &Receiver<Wake>) {
         loop {
             let (found, sleep) = {

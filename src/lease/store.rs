@@ -63,7 +63,7 @@ pub enum InCondition {
         heard: bool,
     },
     /// It is not in the condition (any more).
-    Gone,
+    NotIn,
     /// The lease that was to be released is not ours.
     NotOurs,
 }

@@ -44,11 +44,11 @@ impl Handover {
 /// The turn of one lock in one process.
 #[derive(Default)]
 pub(crate) struct LocalQueue {
-    state: Mutex<State>,
+    state: Mutex<Inner>,
 }
 
 #[derive(Default)]
-struct State {
+struct Inner {
     last_turn: u64,
     phase: Phase,
     /// What the server last said to whoever's turn it is, for those who wait behind.
@@ -360,7 +360,7 @@ impl LocalQueue {
     }
 }
 
-impl State {
+impl Inner {
     /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not
     /// called where nobody waits.
     fn pass(&mut self, handover: impl FnOnce(Option<Instant>) -> Handover) -> Option<Arc<Bell>> {

@@ -20,7 +20,7 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 use entry::{Entry, Shared, Waiter};
-use limit::Limits;
+use limit::MemoryLimits;
 
 /// By name, and by process: what a fork inherits may be locked by a thread that it does not have.
 static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
@@ -28,7 +28,7 @@ static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 /// Leases of this process.
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
-    pub(super) limits: Arc<Mutex<Limits>>,
+    pub(super) limits: Arc<Mutex<MemoryLimits>>,
     pub(super) clock: Clock,
 }
 
@@ -45,7 +45,7 @@ struct Contents {
     /// leaves nothing behind.
     last_fence: u64,
     /// Apart, so that a look through many limits delays no lock.
-    limits: Arc<Mutex<Limits>>,
+    limits: Arc<Mutex<MemoryLimits>>,
 }
 
 impl Memory {
@@ -210,13 +210,13 @@ impl LeaseStore for Memory {
             if let Some(at) = waiting.iter().position(|waiting| waiting.token == *ask.token) {
                 if leave {
                     waiting.remove(at);
-                    return Ok(InCondition::Gone);
+                    return Ok(InCondition::NotIn);
                 }
                 waiting[at].attempt = ask.attempt;
                 return Ok(InCondition::Waiting { asked_at });
             }
             let Some(release) = release.map(|release| release.token) else {
-                return Ok(InCondition::Gone);
+                return Ok(InCondition::NotIn);
             };
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
@@ -228,7 +228,7 @@ impl LeaseStore for Memory {
                 entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
             }
             entry.serve(shared, now);
-            Ok(if leave { InCondition::Gone } else { InCondition::Waiting { asked_at } })
+            Ok(if leave { InCondition::NotIn } else { InCondition::Waiting { asked_at } })
         })
     }
 

@@ -42,13 +42,13 @@ use undo_log::{Name, UndoLog};
 const GRACE: Duration = Duration::from_millis(50);
 
 /// One grant by a majority: whether its undoing has begun.
-type Grant = Arc<AtomicBool>;
+type UndoingFlag = Arc<AtomicBool>;
 
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
     /// The leases that were granted here, until they are undone.
-    granted: Mutex<HashMap<Name, Grant>>,
+    granted: Mutex<HashMap<Name, UndoingFlag>>,
     clock: Clock,
     command_timeout: Duration,
     process: u32,
@@ -159,15 +159,15 @@ impl Quorum {
     }
 
     /// Has all nodes undo what a majority said is not ours any more: what the others still have
-    /// keeps everybody out, and nobody will come for it. But only what was granted as `Grant` says,
-    /// and not what was granted since then under a caller's own value:
+    /// keeps everybody out, and nobody will come for it. But only what was granted as `UndoingFlag`
+    /// says, and not what was granted since then under a caller's own value:
     ///
     /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under
     ///    the same value; 3. the extend is denied.
     ///
     /// Sent before anybody else may look: a release, and so whatever is granted after it, comes
     /// later at every node.
-    fn undo_lost(&self, lost: Vec<(Name, Grant)>) {
+    fn undo_lost(&self, lost: Vec<(Name, UndoingFlag)>) {
         let mut granted = locked(&self.granted);
         let mut names = Vec::new();
         for (name, grant) in lost {

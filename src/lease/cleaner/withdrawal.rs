@@ -58,7 +58,7 @@ impl Withdrawal {
 }
 
 /// A withdrawal in the cleaner's hands.
-pub(super) struct Job {
+pub(super) struct OpenWithdrawal {
     pub(super) number: u64,
     pub(super) what: Arc<Withdrawal>,
     pub(super) since: Instant,
@@ -75,7 +75,7 @@ pub(super) struct Job {
     pub(super) by_store: bool,
 }
 
-impl Job {
+impl OpenWithdrawal {
     pub(super) fn is(&self, key: &Key, token: &Token) -> bool {
         self.what.token == *token && self.what.key == *key
     }

@@ -121,7 +121,7 @@ impl RedisLock {
             Woken::Notified(refused) => {
                 Ok((Ok(true), self.lock_again_after(acquisition, Some(refused))?))
             }
-            Woken::Gone => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
+            Woken::NotIn => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
             Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
             Woken::Interrupted => {
                 let interrupted = Error::new(

@@ -14,13 +14,13 @@ use crate::store::server::shape::Shape;
 
 /// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
 /// the time.
-pub(crate) struct Limits {
+pub(crate) struct ServerLimits {
     node: Arc<Node>,
     fixed: Script,
     smooth: Script,
 }
 
-impl Limits {
+impl ServerLimits {
     pub(crate) fn new(node: Arc<Node>) -> Self {
         Self {
             node,
@@ -30,7 +30,7 @@ impl Limits {
     }
 }
 
-impl LimitStore for Limits {
+impl LimitStore for ServerLimits {
     fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
         let (script, window) = match take.form {
             Form::Fixed => (&self.fixed, take.window.as_millis()),

@@ -309,7 +309,7 @@ impl LeaseStore for Plain {
                 Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
             }
             [Value::Int(2)] => Err(answers::foreign()),
-            [Value::Int(3)] => Ok(InCondition::Gone),
+            [Value::Int(3)] => Ok(InCondition::NotIn),
             [Value::Int(4)] => Ok(InCondition::NotOurs),
             [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
                 Ok(InCondition::Notified {

@@ -14,7 +14,7 @@ const FEW: usize = 64;
 
 /// The rate limits of one store.
 #[derive(Default)]
-pub(crate) struct Limits {
+pub(crate) struct MemoryLimits {
     by_key: HashMap<Key, Limit>,
     /// How many there may be before those that have ended are removed. There may be one for each
     /// address on the net, and nobody says which is done.
@@ -48,7 +48,7 @@ struct Level {
     pace: f64,
 }
 
-impl Limits {
+impl MemoryLimits {
     pub(crate) fn take(&mut self, take: &Take<'_>, now: Instant) -> Result<Decision, StoreError> {
         let used = self.by_key.get_mut(take.key).filter(|limit| limit.until > now);
         let (decision, after) = match (take.form, used) {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn limits_that_have_ended_are_removed() {
-        let mut limits = Limits::default();
+        let mut limits = MemoryLimits::default();
         let start = Instant::now();
         for address in 0..10_000 {
             let now = start + Duration::from_millis(address);
@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
-        let (mut limits, key, start) = (Limits::default(), Key::new("ip".into()), Instant::now());
+        let (mut limits, key, start) =
+            (MemoryLimits::default(), Key::new("ip".into()), Instant::now());
         let (capacity, window) = (7, Duration::from_millis(50));
         let mut due: Vec<(Duration, u64)> = Vec::new();
         let (mut now, mut promised) = (start, 0);

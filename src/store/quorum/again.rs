@@ -32,7 +32,7 @@ use super::attempt::{Wanted, attempt, still_shortened};
 use super::node_thread::{Job, Member, Order};
 use super::tally::Tally;
 use super::undo_log::{Name, UndoLog};
-use super::{Grant, Quorum, Round};
+use super::{Quorum, Round, UndoingFlag};
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::lease::store::{Extend, StoreError, Within};
@@ -53,14 +53,14 @@ struct Renewed {
     name: Name,
     length: Duration,
     /// `None`: it was not granted here, or is undone.
-    undone: Option<Grant>,
+    undone: Option<UndoingFlag>,
 }
 
 impl Again {
     pub(super) fn new(
         leases: &[Extend<'_>],
         names: &[Name],
-        granted: &HashMap<Name, Grant>,
+        granted: &HashMap<Name, UndoingFlag>,
         sent: Instant,
     ) -> Arc<Self> {
         let renewed = |(lease, name): (&Extend<'_>, &Name)| Renewed {
@@ -76,7 +76,7 @@ impl Again {
     }
 
     /// Which grant of a lease was to be extended.
-    pub(super) fn grant(&self, lease: usize) -> Option<Grant> {
+    pub(super) fn grant(&self, lease: usize) -> Option<UndoingFlag> {
         self.leases.get(lease)?.undone.clone()
     }
 

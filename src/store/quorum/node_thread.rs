@@ -34,7 +34,7 @@ pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 /// Something to do on the node's thread.
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
-    Ask { deadline: Instant, order: Order, run: Box<Ask> },
+    Ask { deadline: Instant, order: Order, run: Box<Question> },
     /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the
     /// undo log.
     Undo(Undo),
@@ -68,17 +68,17 @@ pub(super) enum Order {
 }
 
 /// Asks, and says whether the node answered.
-pub(super) type Ask = dyn FnOnce(&Member, &mut UndoLog) -> bool + Send;
+pub(super) type Question = dyn FnOnce(&Member, &mut UndoLog) -> bool + Send;
 
 /// The handle of a node's thread. The thread holds nothing of the client, and ends when this is
 /// dropped.
 pub(super) struct NodeThread {
     worker: Worker<Job>,
-    thread: Thread,
+    thread: Talker,
 }
 
 #[derive(Clone)]
-struct Thread {
+struct Talker {
     member: Arc<Member>,
     waiting: Arc<AtomicUsize>,
     closing: Arc<AtomicBool>,
@@ -90,7 +90,7 @@ impl NodeThread {
     /// The thread starts with the first question. `number` is the node's place in the list of URLs,
     /// from 1.
     pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
-        let thread = Thread {
+        let thread = Talker {
             member: Arc::new(member),
             waiting: Arc::default(),
             closing: Arc::default(),
@@ -179,7 +179,7 @@ fn is_barrier(job: &Job) -> bool {
     matches!(job, Job::Ask { order: Order::Barrier, .. })
 }
 
-impl Thread {
+impl Talker {
     fn serve(&self, work: &Receiver<Job>) {
         let mut lanes = Lanes::default();
         let mut undo_log = UndoLog::default();

@@ -21,14 +21,14 @@ pub(crate) struct Reply {
 
 /// What is known of an open connection.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct Known {
     /// What its socket's timeouts are set to: setting them costs a system call each.
     timeout: Option<Duration>,
     /// What its last reply looked like. `None`: it may have been anything.
     last: Option<Shape>,
 }
 
-impl State {
+impl Known {
     /// Of one that was opened just now: the last that it answered was a PING.
     pub(crate) fn fresh() -> Self {
         Self { timeout: None, last: Some(Shape::Pong) }
@@ -49,7 +49,7 @@ pub(crate) struct Exchange<'a> {
     /// Whether the connection was opened for this, and so has just answered.
     pub(crate) fresh: bool,
     pub(crate) connection: &'a mut Connection,
-    pub(crate) state: &'a mut State,
+    pub(crate) state: &'a mut Known,
     pub(crate) clock: &'a Clock,
     pub(crate) deadline: Instant,
 }

@@ -47,12 +47,12 @@ static GATES: Mutex<Vec<(Target, Weak<Gate>)>> = Mutex::new(Vec::new());
 pub(crate) struct Gate {
     /// Between two attempts while it is shut.
     pause: Duration,
-    state: Mutex<State>,
+    state: Mutex<Position>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum Position {
     /// The node answered last time: whoever needs a connection opens one.
     Open { opening: u32 },
     /// Nobody has asked yet, or a connection has failed. Without this state every connection of
@@ -63,7 +63,7 @@ enum State {
     Shut { next: Instant, probing: bool },
 }
 
-impl Default for State {
+impl Default for Position {
     fn default() -> Self {
         Self::Unknown { probing: false }
     }
@@ -103,20 +103,20 @@ impl Gate {
         let mut state = locked(&self.state);
         loop {
             match &mut *state {
-                State::Open { opening } if *opening < AT_ONCE => {
+                Position::Open { opening } if *opening < AT_ONCE => {
                     *opening += 1;
                     return Some(Pass { gate: self, probe: false });
                 }
-                State::Unknown { probing: probing @ false } => {
+                Position::Unknown { probing: probing @ false } => {
                     *probing = true;
                     return Some(Pass { gate: self, probe: true });
                 }
-                State::Shut { next, probing: probing @ false } if Instant::now() >= *next => {
+                Position::Shut { next, probing: probing @ false } if Instant::now() >= *next => {
                     *probing = true;
                     return Some(Pass { gate: self, probe: true });
                 }
-                State::Shut { .. } => return None,
-                State::Open { .. } | State::Unknown { .. } => {
+                Position::Shut { .. } => return None,
+                Position::Open { .. } | Position::Unknown { .. } => {
                     let left = wait.saturating_sub(entered.elapsed());
                     if left.is_zero() {
                         return None;
@@ -134,8 +134,8 @@ impl Gate {
     /// A connection that was in use failed: perhaps only that one. The next to connect finds out.
     pub(crate) fn doubt(&self) {
         let mut state = locked(&self.state);
-        if matches!(*state, State::Open { .. }) {
-            *state = State::Unknown { probing: false };
+        if matches!(*state, Position::Open { .. }) {
+            *state = Position::Unknown { probing: false };
         }
     }
 
@@ -143,8 +143,8 @@ impl Gate {
     pub(crate) fn shut(&self) {
         let mut state = locked(&self.state);
         // Whoever is finding out at this moment knows better.
-        if matches!(*state, State::Open { .. } | State::Unknown { probing: false }) {
-            *state = State::Shut { next: Instant::now() + self.pause, probing: false };
+        if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false }) {
+            *state = Position::Shut { next: Instant::now() + self.pause, probing: false };
             self.changed.notify_all();
         }
     }
@@ -154,7 +154,7 @@ impl Pass<'_> {
     /// The node answered.
     pub(crate) fn opened(mut self) {
         if std::mem::take(&mut self.probe) {
-            *locked(&self.gate.state) = State::Open { opening: 1 };
+            *locked(&self.gate.state) = Position::Open { opening: 1 };
         }
     }
 
@@ -172,8 +172,8 @@ impl Drop for Pass<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.gate.state);
         if self.probe {
-            *state = State::Shut { next: Instant::now() + self.gate.pause, probing: false };
-        } else if let State::Open { opening } = &mut *state {
+            *state = Position::Shut { next: Instant::now() + self.gate.pause, probing: false };
+        } else if let Position::Open { opening } = &mut *state {
             // One that entered before the node went down and came back is not counted any more.
             *opening = opening.saturating_sub(1);
         }

@@ -14,7 +14,7 @@ use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
 use super::connect::{Connector, Opened};
 use super::demotion::{self, Demotions, Watch};
-use super::exchange::{Exchange, Reply, State};
+use super::exchange::{Exchange, Known, Reply};
 use super::gate::{self, Gate, Target};
 use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
@@ -27,7 +27,7 @@ use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
-use limit::Limit;
+use limit::TimeLimit;
 
 /// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
 /// of the client looks for that first (R11).
@@ -157,7 +157,7 @@ impl Node {
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
         let talked =
-            self.talk_in(&self.renewing, Limit::Within(within), &mut |exchange, buffer, _| {
+            self.talk_in(&self.renewing, TimeLimit::Within(within), &mut |exchange, buffer, _| {
                 bulk.talk(exchange, buffer)
             });
         bulk.answers(talked)
@@ -233,9 +233,9 @@ impl Node {
         match &self.pool {
             Pool::Own(pool) => {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
-                self.talk(checked_out.slot(), Limit::By(deadline), talk)
+                self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
             }
-            Pool::One(slot) => self.talk_in(slot, Limit::By(deadline), talk),
+            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
             Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
@@ -244,7 +244,7 @@ impl Node {
     fn talk_in<T>(
         &self,
         slot: &Mutex<Slot>,
-        limit: Limit,
+        limit: TimeLimit,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
         let result = self.talk(&mut locked(slot), limit, talk);
@@ -257,7 +257,12 @@ impl Node {
     }
 
     /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(&self, slot: &mut Slot, limit: Limit, talk: Talk<'_, T>) -> Result<T, StoreError> {
+    fn talk<T>(
+        &self,
+        slot: &mut Slot,
+        limit: TimeLimit,
+        talk: Talk<'_, T>,
+    ) -> Result<T, StoreError> {
         let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
@@ -267,7 +272,7 @@ impl Node {
         let (mut connection, fresh) = match slot.connection.take() {
             Some(connection) => (connection, false),
             None => {
-                slot.state = State::fresh();
+                slot.state = Known::fresh();
                 slot.generation = generation;
                 (self.connect(limit.connect_by())?, true)
             }
@@ -286,7 +291,7 @@ impl Node {
         match result {
             Ok(value) => {
                 slot.connection = Some(connection);
-                if let Limit::By(_) = limit {
+                if let TimeLimit::By(_) = limit {
                     self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
                 }
                 Ok(value)
@@ -296,7 +301,7 @@ impl Node {
                 drop(connection);
                 // But not for an extend that had only a little time: it says nothing about other
                 // connections.
-                if !(matches!(limit, Limit::Within(_)) && error.is_timeout()) {
+                if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
                     self.distrust(generation, demotion::says(&error));
                 }
                 if fresh && !error.is_timeout() {

@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) connection: Option<Connection>,
-    pub(crate) state: super::exchange::State,
+    pub(crate) state: super::exchange::Known,
     /// How many failures the node had seen when the connection was opened (R6).
     pub(crate) generation: u64,
     /// Where its commands are packed.
@@ -63,10 +63,10 @@ pub(crate) enum Pool {
 pub(crate) struct OwnPool {
     size: u32,
     timeout: Duration,
-    state: RwLock<State>,
+    state: RwLock<Stage>,
 }
 
-enum State {
+enum Stage {
     New,
     Open(r2d2::Pool<Slots>),
     Closed,
@@ -91,33 +91,33 @@ impl CheckedOut {
 
 impl OwnPool {
     pub(crate) fn new(size: u32, timeout: Duration) -> Self {
-        Self { size, timeout, state: RwLock::new(State::New) }
+        Self { size, timeout, state: RwLock::new(Stage::New) }
     }
 
     /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
     /// started.
     pub(crate) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            State::New => None,
-            State::Open(pool) => match pool.try_get() {
+            Stage::New => None,
+            Stage::Open(pool) => match pool.try_get() {
                 // One that is idle is had without a look at the clock.
                 Some(slot) => return Some(CheckedOut::Pooled(slot)),
                 None => Some(pool.clone()),
             },
-            State::Closed => return Some(CheckedOut::Alone(Slot::default())),
+            Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
         };
         let pool = match known {
             Some(pool) => pool,
             None => {
                 let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
                 match &*state {
-                    State::New => {
+                    Stage::New => {
                         let pool = self.start()?;
-                        *state = State::Open(pool.clone());
+                        *state = Stage::Open(pool.clone());
                         pool
                     }
-                    State::Open(pool) => pool.clone(),
-                    State::Closed => return Some(CheckedOut::Alone(Slot::default())),
+                    Stage::Open(pool) => pool.clone(),
+                    Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
                 }
             }
         };
@@ -127,8 +127,8 @@ impl OwnPool {
     /// A slot, if one is free at this moment.
     pub(crate) fn idle(&self) -> Option<CheckedOut> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            State::Open(pool) => pool.try_get().map(CheckedOut::Pooled),
-            State::New | State::Closed => None,
+            Stage::Open(pool) => pool.try_get().map(CheckedOut::Pooled),
+            Stage::New | Stage::Closed => None,
         }
     }
 
@@ -161,7 +161,7 @@ impl OwnPool {
     pub(crate) fn close(&self) {
         let was = std::mem::replace(
             &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
-            State::Closed,
+            Stage::Closed,
         );
         drop(was);
     }

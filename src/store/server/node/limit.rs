@@ -6,14 +6,14 @@ use crate::lease::store::Within;
 
 /// By when a talk must be over.
 #[derive(Clone, Copy)]
-pub(super) enum Limit {
+pub(super) enum TimeLimit {
     /// Connecting, and the replies.
     By(Instant),
     /// The replies have their own time from when there is a connection.
     Within(Within),
 }
 
-impl Limit {
+impl TimeLimit {
     pub(super) fn connect_by(self) -> Instant {
         match self {
             Self::By(deadline) => deadline,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Limit, Node, Talk};
+use super::{Node, Talk, TimeLimit};
 use crate::store::server::demotion;
 use crate::store::server::pool::Pool;
 use crate::store::server::script;
@@ -35,7 +35,7 @@ impl Node {
             Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
                 let slot = idle.slot();
                 let trusted = slot.connection.is_some() && slot.generation == self.generation();
-                if trusted { self.talk(slot, Limit::By(deadline), talk) } else { Ok(()) }
+                if trusted { self.talk(slot, TimeLimit::By(deadline), talk) } else { Ok(()) }
             }),
             Pool::Theirs(pool) => self.talk_if_idle(pool, deadline, talk),
             // Nobody listens at a node of a quorum.

@@ -10,7 +10,7 @@ use super::{Node, Talk};
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 use crate::store::server::demotion;
-use crate::store::server::exchange::{Exchange, State};
+use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::closed_connection;
 use crate::store::server::theirs::Theirs;
 
@@ -61,7 +61,7 @@ impl Node {
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
         // What the program did with it is not known.
-        let mut state = State::default();
+        let mut state = Known::default();
         let generation = self.generation();
         let asked_at = self.clock.now();
         let mut exchange =
