@@ -145,7 +145,7 @@ pub const NOT_RUN: &[(u32, &str)] = &[
     (
         57,
         "edge values of keys, leases, counts and durations, drawn by proptest: \
-         tests/it/typed_errors.rs",
+         tests/it/typed_errors/settings.rs",
     ),
     (
         58,

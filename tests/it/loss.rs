@@ -1,9 +1,10 @@
 //! Losing a lease: how it is found, who is told, and what the holder and the others can do
 //! afterwards.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+mod callbacks;
+mod ends;
+
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,8 @@ use log::Level;
 
 use crate::helpers::{
     Asked, Elsewhere, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease,
-    memory, ms,
+    memory, ms, on_another_thread, pttl, put,
 };
-use crate::helpers::{on_another_thread, pttl, put};
 use crate::logs;
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
@@ -177,156 +177,6 @@ fn a_loss_is_found_by_extend() {
 }
 
 #[test]
-fn each_lost_lease_is_told_once_with_its_fence() {
-    let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900)).fenced()).unwrap();
-    let told = told_of(&lock);
-    let mut fences = Vec::new();
-    for _ in 0..3 {
-        lock.lock().unwrap();
-        lock.lock().unwrap();
-        let fence = lock.fence();
-        delete(&server, "job");
-        assert_told_once(&told, &("job".to_owned(), fence, LostReason::Taken));
-        assert_eq!(lock.fence(), fence, "this thread's hold had it, and may say so still");
-        assert_lost(&lock, 2);
-        fences.extend(fence);
-    }
-    assert!(fences.is_sorted_by(|a, b| a < b) && fences.len() == 3);
-    // What is unlocked in time is never told.
-    lock.with(|_| ()).unwrap();
-    assert_told_nothing_more(&told);
-}
-
-#[test]
-fn a_loss_that_is_found_twice_at_once_is_told_once() {
-    let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(900))).unwrap();
-    let told = told_of(&lock);
-    let found = Arc::new(AtomicBool::new(false));
-    let by_renewal = Arc::clone(&found);
-    lock.on_lost(move |_| by_renewal.store(true, Ordering::SeqCst));
-    // This thread's extend is on its way while renewal finds the loss; it finds it, too, a moment
-    // later.
-    notes.before(move |asked| {
-        if *asked == Asked::EndIn {
-            eventually(SOON, || found.load(Ordering::SeqCst));
-        }
-    });
-    lock.lock().unwrap();
-    delete(&server, "job");
-    assert!(error(lock.extend(SOON)).is_lost());
-    assert_told_once(&told, &has_told(LostReason::Taken));
-    assert_lost(&lock, 1);
-}
-
-#[test]
-fn callbacks_run_in_order_on_a_thread_of_their_own() {
-    let server = Server::start();
-    let client = client(&server);
-    let lock = client.lock("job");
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let (done, all) = mpsc::channel();
-    for number in 0..4 {
-        let (order, done) = (Arc::clone(&order), done.clone());
-        // Whichever handle they were added to.
-        client.lock("job").on_lost(move |_| {
-            let name = thread::current().name().map(str::to_owned);
-            order.lock().unwrap().push((number, name, thread::current().id()));
-            done.send(()).unwrap();
-        });
-    }
-    lock.lock().unwrap();
-    delete(&server, "job");
-    assert!(error(lock.unlock()).is_lost());
-    (0..4).for_each(|_| all.recv_timeout(SOON).unwrap());
-    let order = order.lock().unwrap();
-    assert_eq!(order.iter().map(|(number, ..)| *number).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    assert!(order.iter().all(
-        |(_, name, thread)| name.as_deref() == Some("distlock-notify") && *thread == order[0].2
-    ));
-}
-
-#[test]
-fn a_callback_that_panics_is_logged_and_harms_nobody() {
-    logs::keep();
-    let server = Server::start();
-    let client = client(&server);
-    let (bad, good) = (
-        client.lock_with("loss-panicking", lease(ms(900))).unwrap(),
-        client.lock_with("job", lease(ms(1500))).unwrap(),
-    );
-    bad.on_lost(|_| panic!("planned"));
-    let after_the_panic = told_of(&bad);
-    let told = told_of(&good);
-    for _ in 0..2 {
-        bad.lock().unwrap();
-        delete(&server, "loss-panicking");
-        after_the_panic.recv_timeout(SOON).unwrap();
-        assert!(error(bad.unlock()).is_lost());
-    }
-    assert_eq!(logs::lines(Level::Error, &["loss-panicking", "panicked"]).len(), 2);
-    // The threads behind it all live: a lease is renewed, and another loss is told.
-    good.lock().unwrap();
-    thread::sleep(ms(2000));
-    assert!(good.is_valid());
-    delete(&server, "job");
-    assert_told_once(&told, &has_told(LostReason::Taken));
-    assert!(error(good.unlock()).is_lost());
-}
-
-#[test]
-fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
-    let server = Server::start();
-    let client = client(&server);
-    let locks: Vec<_> = ["slow", "job", "kept"]
-        .iter()
-        .map(|name| client.lock_with(name, lease(ms(1500))).unwrap())
-        .collect();
-    let (go_on, wait) = mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let (began, begun) = mpsc::channel();
-    locks[0].on_lost(move |_| {
-        began.send(()).unwrap();
-        let _ = wait.lock().unwrap().recv();
-    });
-    let told = told_of(&locks[1]);
-    locks.iter().for_each(|lock| lock.lock().unwrap());
-    delete(&server, "slow");
-    begun.recv_timeout(SOON).unwrap();
-    // It sleeps. Validity still ends in time, and what is well goes on.
-    delete(&server, "job");
-    within(..ms(1490), || eventually(SOON, || !locks[1].is_valid()));
-    thread::sleep(ms(2000));
-    assert!(locks[2].is_valid() && told.try_recv().is_err(), "callbacks run one after another");
-    drop(go_on);
-    assert_told_once(&told, &has_told(LostReason::Taken));
-    locks[2].unlock().unwrap();
-    assert_lost(&locks[0], 1);
-    assert_lost(&locks[1], 1);
-}
-
-#[test]
-fn a_callback_may_use_the_lock_that_was_lost() {
-    let server = Server::start();
-    let client = client(&server);
-    let lock = client.lock_with("job", lease(ms(900))).unwrap();
-    let (done, outcome) = mpsc::channel();
-    let again = lock.clone();
-    lock.on_lost(move |_| {
-        // Another thread than the holder's: it holds nothing, and can lock.
-        let result = (again.is_held(), again.try_lock(SOON).unwrap(), again.unlock().is_ok());
-        again.on_lost(|_| {});
-        done.send(result).unwrap();
-    });
-    lock.lock().unwrap();
-    delete(&server, "job");
-    assert_eq!(outcome.recv_timeout(SOON), Ok((false, true, true)));
-    assert_lost(&lock, 1);
-}
-
-#[test]
 fn the_thread_can_lock_again_once_it_has_unlocked() {
     let server = Server::start();
     let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
@@ -425,108 +275,6 @@ fn validity_ends_with_the_clock_before_anybody_looks() {
 }
 
 #[test]
-fn the_end_of_a_lease_moves_both_ways() {
-    let server = Server::start();
-    let client = client(&server);
-    for renewal in [Renewal::UntilUnlock, Renewal::Never, Renewal::AtMost(3)] {
-        let lock = client.lock_with("job", lease(ms(20_000)).renewal(renewal)).unwrap();
-        lock.lock().unwrap();
-        for (length, least) in [(60_000, 50_000), (5_000, 2_000), (30_000, 20_000), (1_000, 100)] {
-            lock.extend(ms(length)).unwrap();
-            let (ours, theirs) = (lock.remaining().unwrap(), pttl(&server, "job"));
-            let theirs = ms(u64::try_from(theirs).unwrap());
-            assert!(ms(least) < ours && ours < ms(length), "{ours:?} after extend({length})");
-            // The server's answer came after ours was read, so it may be a little less; never less
-            // than our validity at the same moment.
-            assert!(
-                theirs <= ms(length) && theirs + ms(1) >= lock.remaining().unwrap(),
-                "{theirs:?}"
-            );
-        }
-        lock.unlock().unwrap();
-        assert_eq!(get(&server, "job"), None);
-    }
-}
-
-#[test]
-fn a_lease_that_was_shortened_by_hand_runs_out_or_is_renewed_as_its_options_say() {
-    let server = Server::start();
-    let client = client(&server);
-    let never = client.lock_with("never", lease(ms(20_000)).renewal(Renewal::Never)).unwrap();
-    let told = told_of(&never);
-    never.lock().unwrap();
-    never.extend(ms(200)).unwrap();
-    assert_eq!(told.recv_timeout(SOON).map(|(_, _, reason)| reason), Ok(LostReason::Expired));
-    assert_lost(&never, 1);
-    let renewed = client.lock_with("renewed", lease(ms(20_000))).unwrap();
-    renewed.lock().unwrap();
-    renewed.extend(ms(1200)).unwrap();
-    eventually(ms(1190), || pttl(&server, "renewed") > 10_000);
-    assert!(renewed.is_valid());
-    renewed.unlock().unwrap();
-}
-
-#[test]
-fn an_end_outside_the_bounds_is_refused_and_changes_nothing() {
-    let server = Server::start();
-    let lock = client(&server).lock("job");
-    assert!(error(lock.extend(SOON)).is_not_held());
-    lock.lock().unwrap();
-    let before = pttl(&server, "job");
-    for length in [
-        Duration::ZERO,
-        ms(99),
-        Duration::from_micros(99_999),
-        Duration::from_secs(24 * 60 * 60 + 1),
-        Duration::MAX,
-    ] {
-        assert!(error(lock.extend(length)).is_invalid_input());
-    }
-    assert!(lock.is_valid() && pttl(&server, "job") > before - 5_000);
-    lock.extend(ms(100)).unwrap();
-    lock.extend(Duration::from_secs(24 * 60 * 60)).unwrap();
-    assert!(pttl(&server, "job") > 80_000_000);
-    assert!(on_another_thread(|| error(lock.extend(SOON))).is_not_held());
-    lock.unlock().unwrap();
-}
-
-#[test]
-fn an_extend_without_an_answer_is_unknown_and_the_lock_is_held_still() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();
-    let lock = client.lock("job");
-    lock.lock().unwrap();
-    proxy.freeze();
-    let before = lock.remaining().unwrap();
-    assert!(error(lock.extend(SOON * 60)).is_unknown());
-    assert!(lock.is_valid() && lock.remaining().unwrap() <= before, "validity does not move");
-    proxy.thaw();
-    eventually(SOON, || lock.extend(SOON * 60).is_ok());
-    assert!(lock.remaining().unwrap() > SOON * 50);
-    lock.unlock().unwrap();
-}
-
-#[test]
-fn a_shortening_without_an_answer_counts_as_done() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();
-    let lock = client.lock_with("job", lease(ms(20_000)).renewal(Renewal::Never)).unwrap();
-    let told = told_of(&lock);
-    lock.lock().unwrap();
-    let lost = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).next(1));
-    assert!(error(lock.extend(ms(900))).is_unknown());
-    lost.wait_fired(SOON);
-    assert!(lock.remaining().unwrap() < ms(900));
-    // A late copy could end it unseen, so nothing makes it longer any more.
-    let _ = lock.extend(SOON);
-    assert!(lock.remaining().unwrap() < ms(900));
-    assert_told_once(&told, &has_told(LostReason::Expired));
-    assert_lost(&lock, 1);
-}
-
-#[test]
 fn a_loss_is_said_in_the_log_without_the_token() {
     logs::keep();
     let server = Server::start();
@@ -541,24 +289,4 @@ fn a_loss_is_said_in_the_log_without_the_token() {
     };
     assert!(!logs::everything().contains(&token));
     assert_lost(&lock, 1);
-}
-
-#[test]
-fn a_callback_that_panics_with_a_value_that_panics_ends_no_other() {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            assert!(thread::panicking(), "dropped");
-        }
-    }
-    let client = memory();
-    let (first, second) = (client.lock("first"), client.lock("job"));
-    first.on_lost(|_| std::panic::panic_any(Bomb));
-    let told = told_of(&second);
-    for lock in [&first, &second] {
-        lock.lock().unwrap();
-        assert!(lock.force_unlock().unwrap());
-        assert!(error(lock.unlock()).is_lost());
-    }
-    assert_told_once(&told, &has_told(LostReason::Taken));
 }

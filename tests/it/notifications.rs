@@ -1,12 +1,13 @@
 //! What becomes of a notification whose waiter dies, is cut off, or gives up, at each moment: a
 //! server and its scripts, asked by hand.
 
+mod dead_waiters;
+mod first_words;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{
-    Answer, Ask, End, Extend, Gone, InCondition, Notify, Place, Release, Token, Withdraw,
-};
+use distlock::testing::{Answer, Ask, End, Extend, InCondition, Notify, Place, Release, Token};
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
@@ -152,166 +153,6 @@ impl<'a> Scene<'a> {
 }
 
 #[test]
-fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notification_to_another() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("1"), "handed over without a question");
-    scene.waits("2");
-    // Its host is gone: the first lease runs out, and nobody has heard of it.
-    scene.runs_out();
-    scene.is_granted("2");
-    scene.says_a_word("2");
-    assert!(scene.nothing_is_owed());
-}
-
-#[test]
-fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
-    type Word = fn(&Scene<'_>, &Extend<'_>);
-    let words: [Word; 5] = [
-        |scene, lease| {
-            assert!(
-                scene.lock.store.move_end(lease, End::NotBefore, Instant::now() + SOON).unwrap()
-            )
-        },
-        |scene, lease| {
-            let within = distlock::testing::Within::until(Instant::now() + SOON);
-            assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
-        },
-        |scene, lease| {
-            let release = Release { settles: true, ..Release::of(lease.key, lease.token) };
-            let released = scene.lock.store.release(&release, Instant::now() + SOON);
-            assert_eq!(released.unwrap(), Gone::Released);
-        },
-        |scene, _| {
-            assert!(matches!(
-                scene.wait("1, again", 1, Some("1"), &At::new("1")),
-                InCondition::Waiting { .. }
-            ))
-        },
-        |scene, _| assert!(scene.notify("1", 0, 1).is_some()),
-    ];
-    let server = Server::start();
-    for (i, word) in words.iter().enumerate() {
-        let scene = Scene::new(&server);
-        let _ears = (scene.ear("1"), scene.ear("2"));
-        scene.enters_as("1", &At::new("1"));
-        scene.enters("2");
-        scene.is_notified_by("notifier", 1, 1);
-        scene.lock.release("notifier");
-        assert!(!scene.nothing_is_owed());
-        word(
-            &scene,
-            &Extend { key: &scene.lock.key, token: &Token::new("1"), lease: SOON, settles: true },
-        );
-        assert!(scene.nothing_is_owed(), "word {i}");
-        let _: u32 = scene.lock.redis("DEL a");
-        scene.waits("2");
-        let () = scene.lock.redis("FLUSHALL");
-    }
-}
-
-#[test]
-fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.lock.release("notifier");
-    scene.runs_out();
-    let (key, token, until) = (&scene.lock.key, Token::new("1"), Instant::now() + SOON);
-    assert!(
-        !scene
-            .lock
-            .store
-            .move_end(
-                &Extend { key, token: &token, lease: SOON, settles: true },
-                End::NotBefore,
-                until
-            )
-            .unwrap()
-    );
-    scene
-        .lock
-        .store
-        .release(&Release { settles: true, ..Release::of(key, &token) }, until)
-        .unwrap();
-    scene.is_granted("2");
-}
-
-#[test]
-fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.is_notified("1");
-    // It is gone for so long that nothing is left of it, and the lock is held all the time.
-    let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
-    thread::sleep(ms(20));
-    scene.is_notified("2");
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
-}
-
-#[test]
-fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right_now() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ear = scene.ear("1");
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.queued_are_dead();
-    scene.lock.release("notifier");
-    assert_eq!(scene.queued(), ["2"]);
-    scene.is_granted("2");
-}
-
-#[test]
-fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let names: Vec<String> = (0..6).map(|i| format!("lost {i}")).collect();
-    let _ears: Vec<_> = names.iter().map(|name| scene.ear(name)).collect();
-    names
-        .iter()
-        .for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
-    scene.is_notified_by("notifier", u32::MAX, 6);
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
-    scene.runs_out();
-    // The others had time to ask meanwhile: none of them is handed the lock unheard.
-    scene.holds("another");
-    assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
-    scene.is_notified("lost 3");
-}
-
-#[test]
-fn a_notified_waiter_that_finds_the_lock_free_has_it() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ear = scene.ear("1");
-    scene.enters("1");
-    scene.is_notified_by("notifier", 1, 1);
-    // Free without a word, as after a lease that ran out.
-    let _: u32 = scene.lock.redis("DEL a");
-    scene.is_granted("1");
-    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
-    assert!(!scene.nothing_is_owed() && scene.queued().is_empty(), "the answer may be lost yet");
-    scene.says_a_word("1");
-    assert!(scene.nothing_is_owed());
-}
-
-#[test]
 fn a_notification_that_is_sent_again_notifies_nobody_again() {
     let server = Server::start();
     let scene = Scene::new(&server);
@@ -352,32 +193,6 @@ fn a_waiter_that_has_asked_and_is_cut_off_is_never_put_back_into_its_condition()
     // The next notification is for somebody who waits.
     assert_eq!(scene.notify("1", 1, 1), Some(1));
     scene.is_notified("3");
-}
-
-#[test]
-fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_another() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters_as("1", &At::new("1"));
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
-    let token = Token::new("1");
-    let withdraw = Withdraw { key: &scene.lock.key, token: &token, condition: Some(CONDITION) };
-    scene.lock.store.withdraw_one(withdraw, Instant::now() + SOON).unwrap();
-    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
-    // And one that only waits leaves the line at once.
-    scene.runs_out();
-    scene.enters("3");
-    let token = Token::new("3");
-    scene
-        .lock
-        .store
-        .withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON)
-        .unwrap();
-    assert!(scene.in_line().is_empty());
 }
 
 #[test]
@@ -455,21 +270,6 @@ fn what_is_owed_lasts_as_long_as_somebody_waits() {
 }
 
 #[test]
-fn a_grant_whose_answer_is_lost_uses_nothing_up() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    let _: u32 = scene.lock.redis("DEL a");
-    // The answer came too late to count, and the client gives up.
-    scene.is_granted("1");
-    scene.lock.withdraw("1");
-    assert_eq!(scene.lock.holder().as_deref(), Some("2"), "somebody else is notified");
-}
-
-#[test]
 fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
     let server = Server::start();
     let scene = Scene::new(&server);
@@ -518,49 +318,4 @@ fn a_notification_stays_while_one_that_waited_then_may_come_back() {
     scene.asks("3, to look after what is owed");
     let answer = scene.asks("2");
     assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
-}
-
-/// What has become of the notified waiters of a host that was lost, as a change of their entries.
-/// They stay deaf.
-#[derive(Clone, Copy, Debug)]
-enum Fate {
-    /// They may yet ask.
-    Deaf,
-    /// They did not ask in time.
-    Late,
-    /// They are dead by their own word, and those who were not notified are not.
-    Dead,
-    /// All of them are dead by their own word.
-    AllDead,
-}
-
-/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run
-/// that look after them: one release, and one question.
-fn commands_for(waiters: u32, fate: Fate) -> u64 {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    for number in 0..waiters {
-        scene.enters(&format!("lost {number}"));
-    }
-    scene.is_notified_by("notifier", waiters / 2, u64::from(waiters / 2));
-    match fate {
-        Fate::Deaf => {}
-        Fate::Late => scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
-        Fate::Dead | Fate::AllDead => scene.queued_are_dead(),
-    }
-    if matches!(fate, Fate::AllDead) {
-        scene.rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
-    }
-    let before = server.commands_processed_by_clients();
-    scene.lock.release("notifier");
-    scene.lock.ask("another", 1, &At::new("none"));
-    server.commands_processed_by_clients() - before
-}
-
-#[test]
-fn a_lost_host_with_many_waiters_costs_its_scripts_a_few_commands_for_each() {
-    for fate in [Fate::Deaf, Fate::Late, Fate::Dead, Fate::AllDead] {
-        let (some, many) = (commands_for(40, fate), commands_for(160, fate));
-        assert!(many < some * 6, "{fate:?}: {some} commands for 40 waiters, and {many} for 160");
-    }
 }

@@ -1,19 +1,17 @@
 //! Redisson's layout: what is on the wire, and how we and Redisson's own scripts meet there.
 
+mod java;
+mod neighbours;
+mod waking;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, Gone, Key, Release, Token};
-use distlock::{Client, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry};
+use distlock::{Client, Layout, Lock, LockOptions, Retry};
 
 use crate::helpers::{SOON, error, ms};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
-
-mod java;
-mod waking;
+use crate::support::{Fault, Proxy, Rule, Server};
 
 use java::{Java, Listener};
 
@@ -82,71 +80,6 @@ fn every_acquisition_has_an_owner_of_its_own() {
             owners.iter().map(|owner| owner.split(':').nth(part).unwrap()).collect();
         assert_eq!(parts.len(), 5, "{owners:?}");
     }
-}
-
-#[test]
-fn each_side_refuses_while_the_other_holds() {
-    let server = Server::start();
-    let (lock, mut java) = (client(&server.url()).lock("a"), Java::new(&server, 7));
-    lock.lock().unwrap();
-    let left = java.acquire("a", 5_000).expect("refused");
-    assert!((15_000..=30_000).contains(&left), "{left}");
-    assert_eq!(java.release("a", 5_000), None, "a stranger's unlock");
-    lock.unlock().unwrap();
-
-    assert_eq!(java.acquire("a", 5_000), None);
-    assert!(!lock.try_lock(Duration::ZERO).unwrap());
-    let holder = lock.inspect().unwrap().unwrap();
-    assert_eq!(holder.token, java.owner);
-    assert!(holder.remaining.is_some_and(|left| left > ms(1_000) && left <= ms(5_000)));
-    assert!(error(lock.unlock()).is_not_held());
-    // Its second hold is its own business.
-    assert_eq!(java.acquire("a", 5_000), None);
-    assert_eq!(hash(&server, "a"), HashMap::from([(java.owner.clone(), "2".to_owned())]));
-    assert_eq!(java.release("a", 5_000), Some(0));
-    assert!(!lock.try_lock(Duration::ZERO).unwrap());
-    assert_eq!(java.release("a", 5_000), Some(1));
-    assert!(lock.try_lock(Duration::ZERO).unwrap());
-    lock.unlock().unwrap();
-}
-
-#[test]
-fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
-    let server = Server::start();
-    let client = client(&server.url());
-    let short = client.lock_with("a", options().lease(ms(300)).renewal(Renewal::Never)).unwrap();
-    let mut java = Java::new(&server, 7);
-    short.lock().unwrap();
-    within(ms(50)..SOON, || eventually(SOON, || java.acquire("a", 400).is_none()));
-    assert!(error(short.unlock()).is_lost());
-    assert_eq!(owner(&server, "a").0, java.owner, "not ours to release");
-    // Nobody publishes that; the waiter knows when to ask.
-    within(ms(100)..ms(1_400), || client.lock("a").lock().unwrap());
-    assert_eq!(java.release("a", 400), None);
-    client.lock("a").unlock().unwrap();
-}
-
-#[test]
-fn a_lease_is_renewed_and_only_ours() {
-    let server = Server::start();
-    let lock = client(&server.url()).lock_with("a", options().lease(ms(1_000))).unwrap();
-    let (tell, told) = mpsc::channel();
-    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
-    lock.lock().unwrap();
-    let mut java = Java::new(&server, 7);
-    let start = Instant::now();
-    while start.elapsed() < ms(2_500) {
-        assert!(lock.is_valid() && java.acquire("a", 5_000).is_some());
-        thread::sleep(ms(20));
-    }
-    let () = ask(&server, &["DEL", "a"]);
-    assert_eq!(java.acquire("a", 5_000), None);
-    told.recv_timeout(SOON).unwrap();
-    assert_eq!(hash(&server, "a"), HashMap::from([(java.owner.clone(), "1".to_owned())]));
-    let left: i64 = ask(&server, &["PTTL", "a"]);
-    assert!(left > 1_000, "the other's lease is as long as it was: {left}");
-    assert!(error(lock.unlock()).is_lost());
-    assert_eq!(java.release("a", 5_000), Some(1));
 }
 
 #[test]
@@ -266,49 +199,6 @@ fn an_owner_is_written_as_given_and_believed_by_nobody_else() {
 }
 
 #[test]
-fn fences_grow_in_common_with_javas_tokens() {
-    const COUNTER: &str = "redisson_lock_token:{a}";
-    let server = Server::start();
-    let fenced = |hand_offs| {
-        client(&server.url()).lock_with("a", options().fenced().local_hand_offs(hand_offs)).unwrap()
-    };
-    let (one, block) = (fenced(0), fenced(16));
-    let fence = |lock: &RedisLock| lock.with(|guard| guard.fence().unwrap()).unwrap();
-    let java = || ask::<u64>(&server, &["INCR", COUNTER]);
-    let now = || {
-        u64::try_from(
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros(),
-        )
-        .unwrap()
-    };
-
-    assert_eq!((java(), java()), (1, 2));
-    let before = now();
-    let mut last = 2;
-    for (i, next) in
-        [fence(&one), java(), java(), fence(&block), java(), fence(&block), fence(&one), java()]
-            .into_iter()
-            .enumerate()
-    {
-        assert!(next > last, "number {i}: {next} after {last}");
-        last = next;
-    }
-    assert!(last > before && last < now() + SOON.as_micros() as u64, "near the clock");
-    assert_eq!(ask::<i64>(&server, &["PTTL", COUNTER]), -1, "Java would begin at 1 again");
-    // Lost, as after a failover.
-    let () = ask(&server, &["DEL", COUNTER]);
-    assert!(fence(&one) > last);
-    // Far ahead of the clock: no precision is lost.
-    let far = 1_u64 << 52;
-    let () = ask(&server, &["SET", COUNTER, &far.to_string()]);
-    assert_eq!((fence(&one), fence(&one), java()), (far + 1, far + 2, far + 3));
-    // A fence that waits behind a foreign counter is not made up.
-    let () = ask(&server, &["SET", COUNTER, "x"]);
-    assert!(error(one.lock()).is_wrong_type());
-    assert!(free(&server, "a") && ask::<String>(&server, &["GET", COUNTER]) == "x");
-}
-
-#[test]
 fn other_stores_have_no_such_layout() {
     let memory = Client::open("memory://").unwrap();
     for layout in [Layout::Redisson, Layout::Timestamp] {
@@ -360,43 +250,4 @@ fn a_user_with_the_documented_permissions_can_lock_wait_and_wake() {
         })
         .sum();
     assert_eq!(denied, 0);
-}
-
-/// Two processes' worth of each kind, one counter that is read and written in two steps.
-#[test]
-fn no_update_is_lost_between_us_and_java() {
-    const EACH: u64 = 40;
-    let server = Server::start();
-    let done = AtomicU64::new(0);
-    let add_one = |connection: &mut redis::Connection| {
-        let n: Option<u64> = redis::cmd("GET").arg("counter").query(connection).unwrap();
-        redis::cmd("SET").arg("counter").arg(n.unwrap_or(0) + 1).exec(connection).unwrap();
-        done.fetch_add(1, Ordering::SeqCst);
-    };
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let lock =
-                    client(&server.url()).lock_with("a", options().local_hand_offs(0)).unwrap();
-                let mut connection = server.connection();
-                (0..EACH).for_each(|_| lock.with(|_| add_one(&mut connection)).unwrap());
-            });
-        }
-        for thread in 0..2 {
-            let (server, add_one) = (&server, &add_one);
-            scope.spawn(move || {
-                let (mut java, mut connection) = (Java::new(server, thread), server.connection());
-                let listener = Listener::at(server, "redisson_lock__channel:{a}");
-                for _ in 0..EACH {
-                    while java.acquire("a", 20_000).is_some() {
-                        listener.next(ms(50));
-                    }
-                    add_one(&mut connection);
-                    assert_eq!(java.release("a", 20_000), Some(1));
-                }
-            });
-        }
-    });
-    assert_eq!(done.load(Ordering::SeqCst), EACH * 4);
-    assert_eq!(ask::<u64>(&server, &["GET", "counter"]), EACH * 4);
 }

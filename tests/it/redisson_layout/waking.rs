@@ -1,7 +1,16 @@
 //! Waiters are woken by what is published in the lock's channel, also by others, and only as long
 //! as they wait.
 
-use super::*;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use distlock::{Client, Lock, LockOptions, Queue, RedisLock, Retry};
+
+use super::java::Java;
+use super::{ask, client, free, options};
+use crate::helpers::{SOON, ms};
+use crate::support::{Fault, Proxy, Rule, Server, eventually};
 
 /// A thread that locks, and unlocks when it is told to.
 pub struct Waiter {

@@ -1,0 +1,176 @@
+//! Waits and notifications while there is no connection, or a reply is lost, refused or nonsense.
+
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, Renewal};
+
+use super::{A_WHILE, SOON, lock_and_condition, notify, waiting};
+use crate::helpers::{Busy, lease, ms};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
+
+#[test]
+fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and_renewed_once() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let (lock, condition) = lock_and_condition(&client);
+    lock.lock().unwrap();
+    server.kill();
+    // What goes out over a connection that has died unseen may have arrived.
+    client.ping().unwrap_err();
+    let is_as_before = || lock.is_held() && lock.is_valid() && client.remembered().1 == 1;
+    let ended = within(A_WHILE..SOON, || condition.wait_timeout(A_WHILE));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(is_as_before());
+    let interrupt = Interrupt::new();
+    let interrupted = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(A_WHILE);
+            interrupt.interrupt();
+        });
+        within(A_WHILE..SOON, || condition.wait_interruptibly(&interrupt))
+    });
+    assert_eq!(interrupted.unwrap_err().kind(), ErrorKind::Interrupted);
+    assert!(is_as_before());
+    server.restart();
+}
+
+/// Waits until a timeout, or an interrupt, while the client has no connection.
+fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKind {
+    let interrupt = Interrupt::new();
+    let wait = || match interrupts {
+        true => condition.wait_interruptibly(&interrupt),
+        false => condition.wait_timeout(A_WHILE).map(drop),
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(A_WHILE);
+            interrupt.interrupt();
+        });
+        within(A_WHILE..ms(1800), wait).unwrap_err().kind()
+    })
+}
+
+#[test]
+fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
+    let server = Server::start();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    let (lock, condition) = lock_and_condition(&client);
+    lock.lock().unwrap();
+    let _busy = Busy::connection_of(&client);
+    assert_eq!(wait_without_a_connection(&condition, false), ErrorKind::Unavailable);
+    assert_eq!(wait_without_a_connection(&condition, true), ErrorKind::Interrupted);
+    assert!(lock.is_held() && lock.is_valid());
+}
+
+#[test]
+fn a_wait_that_could_not_be_sent_before_its_lease_was_lost_is_lost() {
+    let server = Server::start();
+    let client =
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+    for interrupts in [false, true] {
+        let lock = client.lock_with("buffer", lease(ms(300)).renewal(Renewal::Never)).unwrap();
+        let condition = lock.new_condition("not-empty").unwrap();
+        lock.lock().unwrap();
+        let _busy = Busy::connection_of(&client);
+        let ended = wait_without_a_connection(&condition, interrupts);
+        assert_eq!(ended, ErrorKind::Lost, "and not: held as before");
+        assert!(lock.is_held() && !lock.is_valid());
+        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_while_its_wait_is_refused() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock_with("buffer", lease(ms(2000))).unwrap();
+    let condition = lock.new_condition("not-empty").unwrap();
+    lock.lock().unwrap();
+    // So slow that an extend near the end would come too late: each refusal must leave the next one
+    // where it was.
+    proxy.set_delay(ms(65), ms(65));
+    // The script that enters a condition has six keys. As where a proxy refuses some scripts for a
+    // while.
+    let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
+    let refused =
+        proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
+    let ended = within(ms(3000)..SOON, || condition.wait_timeout(ms(3000)));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(refused.fired() > 1);
+    assert!(lock.is_held() && lock.is_valid());
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_closed_while_idle() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let woken = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
+    let (lock, condition) = lock_and_condition(&client);
+    let cut = || {
+        let mut connection = server.connection();
+        let _: u32 = redis::cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("NORMAL")
+            .query(&mut connection)
+            .unwrap();
+    };
+    let guard = lock.guard().unwrap();
+    cut();
+    condition.notify_one().unwrap();
+    guard.release().unwrap();
+    woken.recv_timeout(SOON).unwrap().unwrap();
+    let _guard = lock.guard().unwrap();
+    cut();
+    assert!(lock.force_unlock().unwrap());
+}
+
+#[test]
+fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_more() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    let open = || Client::open(&server.url()).unwrap();
+    // The server knows the script, so that the first copy runs.
+    notify(&open(), Condition::notify_one);
+    let woken = [
+        waiting(open(), |condition| condition.wait_timeout(SOON)),
+        waiting(open(), |condition| condition.wait_timeout(A_WHILE * 4)),
+    ];
+    let (lock, condition) = lock_and_condition(&client);
+    let guard = lock.guard().unwrap();
+    let notified = proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
+    condition.notify_one().unwrap();
+    assert_eq!(notified.fired(), 1);
+    guard.release().unwrap();
+    assert_eq!(
+        woken.map(|woken| woken.recv_timeout(SOON).unwrap().unwrap()),
+        [true, false],
+        "one notification wakes one"
+    );
+}
+
+#[test]
+fn a_waiter_whose_leaving_is_answered_with_nonsense_asks_with_pauses() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let lock = Client::open(&proxy.url()).unwrap().lock("job");
+    // "You wait", to a question that leaves.
+    let leaves = |command: &[Vec<u8>]| command.len() == 18 && command[17] == b"1";
+    let told = proxy
+        .add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));
+    let waiter = thread::spawn(move || {
+        lock.lock().unwrap();
+        lock.new_condition("c").unwrap().wait_timeout(Duration::from_millis(100))
+    });
+    eventually(SOON, || told.fired() > 0);
+    thread::sleep(Duration::from_secs(1));
+    let asked = told.fired();
+    told.remove();
+    assert!((2..60).contains(&asked), "asked {asked} times in a second");
+    assert!(!waiter.join().unwrap().unwrap(), "it timed out");
+}

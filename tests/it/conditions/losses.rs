@@ -1,0 +1,102 @@
+//! What becomes of waits and notifications when the lease, the waiter, its client or the server's
+//! data is lost.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, ErrorKind, Lock};
+
+use super::{A_WHILE, SOON, everywhere, lock_and_condition, waiting};
+use crate::support::{Proxy, Server, within};
+
+#[test]
+fn a_lost_lease_neither_waits_nor_notifies() {
+    everywhere(|open| {
+        let woken = waiting(open(), |condition| condition.wait_timeout(A_WHILE * 2));
+        let (lock, condition) = lock_and_condition(&open());
+        lock.lock().unwrap();
+        lock_and_condition(&open()).0.force_unlock().unwrap();
+        assert!(condition.notify_one().unwrap_err().is_lost());
+        assert!(condition.wait().unwrap_err().is_lost());
+        assert!(lock.unlock().unwrap_err().is_lost());
+        assert!(
+            !woken.recv_timeout(SOON).unwrap().unwrap(),
+            "who does not own the lock notifies nobody"
+        );
+    });
+}
+
+#[test]
+fn a_dead_waiter_passes_its_notification_on() {
+    everywhere(|open| {
+        let doomed = open();
+        let dead = waiting(doomed.clone(), |condition| {
+            condition.wait_timeout(SOON).map_err(|error| error.kind())
+        });
+        let alive = waiting(open(), |condition| condition.wait());
+        let client = open();
+        let (lock, condition) = lock_and_condition(&client);
+        let guard = lock.guard().unwrap();
+        condition.notify_one().unwrap();
+        // Notified, and gone before the lock comes to it: its process ends as far as the server can
+        // tell.
+        let gone = thread::spawn(move || doomed.close(SOON));
+        gone.join().unwrap().unwrap();
+        drop(dead);
+        guard.release().unwrap();
+        alive.recv_timeout(SOON).unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_closed_client_ends_its_waits() {
+    everywhere(|open| {
+        let client = open();
+        let (say, hear) = mpsc::channel();
+        let (locked, is_locked) = mpsc::channel();
+        let waiter = client.clone();
+        thread::spawn(move || {
+            let (lock, condition) = lock_and_condition(&waiter);
+            lock.lock().unwrap();
+            locked.send(()).unwrap();
+            say.send((condition.wait().map_err(|error| error.kind()), lock.is_held())).unwrap();
+        });
+        is_locked.recv_timeout(SOON).unwrap();
+        let (lock, _) = lock_and_condition(&open());
+        lock.lock().unwrap();
+        client.close(SOON).unwrap();
+        assert_eq!(hear.recv_timeout(SOON).unwrap(), (Err(ErrorKind::Unavailable), false));
+        lock.unlock().unwrap();
+    });
+}
+
+#[test]
+fn waiters_of_a_server_that_lost_its_data_wake_for_no_reason() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let woken = waiting(client, |condition| condition.wait());
+    server.kill();
+    server.restart();
+    // At the latest after one sign of life, and in fact as soon as the inbox is open again.
+    within(..SOON, || woken.recv_timeout(SOON).unwrap().unwrap());
+}
+
+#[test]
+fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let doomed = Client::open(&proxy.url()).unwrap();
+    let _ended = waiting(doomed.clone(), |condition| {
+        condition.wait_timeout(SOON).map_err(|error| error.kind())
+    });
+    let alive = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
+    let (lock, condition) = lock_and_condition(&Client::open(&server.url()).unwrap());
+    // It is handed the lock, and neither that nor the hint has come to it when it is closed.
+    proxy.set_delay(Duration::ZERO, Duration::from_millis(400));
+    let guard = lock.guard().unwrap();
+    condition.notify_one().unwrap();
+    guard.release().unwrap();
+    doomed.close(SOON).unwrap();
+    within(..Duration::from_secs(3), || alive.recv_timeout(SOON).unwrap().unwrap());
+}

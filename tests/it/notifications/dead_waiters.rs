@@ -1,0 +1,151 @@
+//! A waiter that dies or is closed leaves its notification to another, and a lost host costs
+//! little.
+
+use std::thread;
+use std::time::Instant;
+
+use distlock::testing::{Token, Withdraw};
+
+use super::{CONDITION, Scene, TIME_TO_ASK};
+use crate::helpers::{SOON, ms};
+use crate::queue::At;
+use crate::support::Server;
+
+#[test]
+fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"), "handed over without a question");
+    scene.waits("2");
+    // Its host is gone: the first lease runs out, and nobody has heard of it.
+    scene.runs_out();
+    scene.is_granted("2");
+    scene.says_a_word("2");
+    assert!(scene.nothing_is_owed());
+}
+
+#[test]
+fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.is_notified("1");
+    // It is gone for so long that nothing is left of it, and the lock is held all the time.
+    let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
+    thread::sleep(ms(20));
+    scene.is_notified("2");
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+}
+
+#[test]
+fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right_now() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ear = scene.ear("1");
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.queued_are_dead();
+    scene.lock.release("notifier");
+    assert_eq!(scene.queued(), ["2"]);
+    scene.is_granted("2");
+}
+
+#[test]
+fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let names: Vec<String> = (0..6).map(|i| format!("lost {i}")).collect();
+    let _ears: Vec<_> = names.iter().map(|name| scene.ear(name)).collect();
+    names
+        .iter()
+        .for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
+    scene.is_notified_by("notifier", u32::MAX, 6);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
+    scene.runs_out();
+    // The others had time to ask meanwhile: none of them is handed the lock unheard.
+    scene.holds("another");
+    assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
+    scene.is_notified("lost 3");
+}
+
+#[test]
+fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_another() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters_as("1", &At::new("1"));
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
+    let token = Token::new("1");
+    let withdraw = Withdraw { key: &scene.lock.key, token: &token, condition: Some(CONDITION) };
+    scene.lock.store.withdraw_one(withdraw, Instant::now() + SOON).unwrap();
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+    // And one that only waits leaves the line at once.
+    scene.runs_out();
+    scene.enters("3");
+    let token = Token::new("3");
+    scene
+        .lock
+        .store
+        .withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON)
+        .unwrap();
+    assert!(scene.in_line().is_empty());
+}
+
+/// What has become of the notified waiters of a host that was lost, as a change of their entries.
+/// They stay deaf.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// They may yet ask.
+    Deaf,
+    /// They did not ask in time.
+    Late,
+    /// They are dead by their own word, and those who were not notified are not.
+    Dead,
+    /// All of them are dead by their own word.
+    AllDead,
+}
+
+/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run
+/// that look after them: one release, and one question.
+fn commands_for(waiters: u32, fate: Fate) -> u64 {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    for number in 0..waiters {
+        scene.enters(&format!("lost {number}"));
+    }
+    scene.is_notified_by("notifier", waiters / 2, u64::from(waiters / 2));
+    match fate {
+        Fate::Deaf => {}
+        Fate::Late => scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
+        Fate::Dead | Fate::AllDead => scene.queued_are_dead(),
+    }
+    if matches!(fate, Fate::AllDead) {
+        scene.rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
+    }
+    let before = server.commands_processed_by_clients();
+    scene.lock.release("notifier");
+    scene.lock.ask("another", 1, &At::new("none"));
+    server.commands_processed_by_clients() - before
+}
+
+#[test]
+fn a_lost_host_with_many_waiters_costs_its_scripts_a_few_commands_for_each() {
+    for fate in [Fate::Deaf, Fate::Late, Fate::Dead, Fate::AllDead] {
+        let (some, many) = (commands_for(40, fate), commands_for(160, fate));
+        assert!(many < some * 6, "{fate:?}: {some} commands for 40 waiters, and {many} for 160");
+    }
+}

@@ -1,0 +1,117 @@
+//! The first word of a waiter that was let in uses its notification up, and nothing before it does.
+
+use std::time::Instant;
+
+use distlock::testing::{End, Extend, Gone, InCondition, Release, Token};
+
+use super::Scene;
+use crate::helpers::SOON;
+use crate::queue::At;
+use crate::support::Server;
+
+#[test]
+fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
+    type Word = fn(&Scene<'_>, &Extend<'_>);
+    let words: [Word; 5] = [
+        |scene, lease| {
+            assert!(
+                scene.lock.store.move_end(lease, End::NotBefore, Instant::now() + SOON).unwrap()
+            )
+        },
+        |scene, lease| {
+            let within = distlock::testing::Within::until(Instant::now() + SOON);
+            assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
+        },
+        |scene, lease| {
+            let release = Release { settles: true, ..Release::of(lease.key, lease.token) };
+            let released = scene.lock.store.release(&release, Instant::now() + SOON);
+            assert_eq!(released.unwrap(), Gone::Released);
+        },
+        |scene, _| {
+            assert!(matches!(
+                scene.wait("1, again", 1, Some("1"), &At::new("1")),
+                InCondition::Waiting { .. }
+            ))
+        },
+        |scene, _| assert!(scene.notify("1", 0, 1).is_some()),
+    ];
+    let server = Server::start();
+    for (i, word) in words.iter().enumerate() {
+        let scene = Scene::new(&server);
+        let _ears = (scene.ear("1"), scene.ear("2"));
+        scene.enters_as("1", &At::new("1"));
+        scene.enters("2");
+        scene.is_notified_by("notifier", 1, 1);
+        scene.lock.release("notifier");
+        assert!(!scene.nothing_is_owed());
+        word(
+            &scene,
+            &Extend { key: &scene.lock.key, token: &Token::new("1"), lease: SOON, settles: true },
+        );
+        assert!(scene.nothing_is_owed(), "word {i}");
+        let _: u32 = scene.lock.redis("DEL a");
+        scene.waits("2");
+        let () = scene.lock.redis("FLUSHALL");
+    }
+}
+
+#[test]
+fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    scene.lock.release("notifier");
+    scene.runs_out();
+    let (key, token, until) = (&scene.lock.key, Token::new("1"), Instant::now() + SOON);
+    assert!(
+        !scene
+            .lock
+            .store
+            .move_end(
+                &Extend { key, token: &token, lease: SOON, settles: true },
+                End::NotBefore,
+                until
+            )
+            .unwrap()
+    );
+    scene
+        .lock
+        .store
+        .release(&Release { settles: true, ..Release::of(key, &token) }, until)
+        .unwrap();
+    scene.is_granted("2");
+}
+
+#[test]
+fn a_notified_waiter_that_finds_the_lock_free_has_it() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ear = scene.ear("1");
+    scene.enters("1");
+    scene.is_notified_by("notifier", 1, 1);
+    // Free without a word, as after a lease that ran out.
+    let _: u32 = scene.lock.redis("DEL a");
+    scene.is_granted("1");
+    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
+    assert!(!scene.nothing_is_owed() && scene.queued().is_empty(), "the answer may be lost yet");
+    scene.says_a_word("1");
+    assert!(scene.nothing_is_owed());
+}
+
+#[test]
+fn a_grant_whose_answer_is_lost_uses_nothing_up() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    let _: u32 = scene.lock.redis("DEL a");
+    // The answer came too late to count, and the client gives up.
+    scene.is_granted("1");
+    scene.lock.withdraw("1");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"), "somebody else is notified");
+}

@@ -1,0 +1,84 @@
+//! The return of a server: those who waited have their locks within 300 ms.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::{Client, Lock};
+
+use crate::faults::warm_up;
+use crate::helpers::{SOON, Underway, ms};
+use crate::support::Server;
+
+/// How long after the return of a server, which `end` brings about, threads that wait for locks of
+/// their own have them all.
+fn delay_after(
+    outage: Duration,
+    waiting: usize,
+    begin: impl Fn(&Server),
+    end: impl Fn(&Server) -> Instant,
+) -> Duration {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).max_outage(SOON * 6).build().unwrap();
+    warm_up(&client, 2);
+    begin(&server);
+    let waiters: Vec<_> = (0..waiting)
+        .map(|n| {
+            let lock = client.lock(&format!("x{n}"));
+            Underway::start(move || {
+                lock.lock().unwrap();
+                let at = Instant::now();
+                lock.unlock().unwrap();
+                at
+            })
+        })
+        .collect();
+    thread::sleep(outage);
+    assert!(waiters.iter().all(|waiter| !waiter.is_done()));
+    let back = end(&server);
+    waiters.into_iter().map(|waiter| waiter.result().saturating_duration_since(back)).max().unwrap()
+}
+
+/// The best of a few runs is below 300 ms: a busy machine does not count as a slow crate.
+#[track_caller]
+fn back_within_300_ms(runs: &[Duration]) {
+    assert!(runs.iter().any(|delay| *delay < ms(300)), "{runs:?}");
+}
+
+fn restarted(server: &Server) -> Instant {
+    // It answers a little before this returns.
+    server.restart();
+    Instant::now()
+}
+
+fn thawed(server: &Server) -> Instant {
+    let back = Instant::now();
+    server.cont();
+    back
+}
+
+fn side_by_side<T: Send>(runs: usize, run: impl Fn() -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let runs: Vec<_> = (0..runs).map(|_| scope.spawn(&run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn after_an_outage_a_lone_waiter_has_its_lock_within_300_ms() {
+    back_within_300_ms(&side_by_side(3, || delay_after(ms(1500), 1, Server::kill, restarted)));
+}
+
+#[test]
+fn after_an_outage_of_several_seconds_all_waiters_have_their_locks_within_300_ms() {
+    back_within_300_ms(&side_by_side(3, || delay_after(ms(3000), 10, Server::kill, restarted)));
+}
+
+#[test]
+fn after_an_outage_of_15_s_a_waiter_has_its_lock_within_300_ms() {
+    back_within_300_ms(&side_by_side(2, || delay_after(ms(15_000), 2, Server::kill, restarted)));
+}
+
+#[test]
+fn frozen_server_that_goes_on_is_noticed_within_300_ms() {
+    back_within_300_ms(&side_by_side(3, || delay_after(ms(2500), 2, Server::stop_process, thawed)));
+}

@@ -1,0 +1,214 @@
+//! Wake-ups: a waiter has the lock at once after a release; lost ones cost a pause, forged ones let
+//! nobody in.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Lock, LockOptions, Renewal, Retry};
+
+use super::{A_WHILE, SOON};
+use crate::helpers::Notes;
+use crate::support::{Server, eventually, within};
+
+/// A waiter that hears nothing asks again after at most this.
+const ONE_PAUSE: Duration = Duration::from_millis(1_600);
+
+/// A client that holds the lock and one that waits for it in its own thread.
+fn held_and_waited_for(
+    server: &Server,
+    options: LockOptions,
+) -> (distlock::LockGuard, mpsc::Receiver<(Instant, Option<Duration>)>) {
+    let holder = Client::open(&server.url()).unwrap();
+    let guard = holder.lock("a").guard().unwrap();
+    let (say, hear) = mpsc::channel();
+    let url = server.url();
+    thread::spawn(move || {
+        let client = Client::open(&url).unwrap();
+        let lock = client.lock_with("a", options).unwrap();
+        lock.lock().unwrap();
+        say.send((Instant::now(), lock.remaining())).unwrap();
+        lock.unlock().unwrap();
+    });
+    waits_and_listens(server);
+    (guard, hear)
+}
+
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is
+/// told something, or when its pause is over.
+fn waits_and_listens(server: &Server) {
+    let mut before_it_listened = 1;
+    eventually(SOON, || {
+        let mut connection = server.connection();
+        let entries: Vec<String> =
+            redis::cmd("HVALS").arg("{a}:waiters").query(&mut connection).unwrap();
+        let channels: Vec<String> = redis::cmd("PUBSUB")
+            .arg("CHANNELS")
+            .arg("distlock:inbox:*")
+            .query(&mut connection)
+            .unwrap();
+        let attempt = entries.first().map_or(0, |entry| attempt_in(entry));
+        if channels.is_empty() {
+            before_it_listened = attempt.max(1);
+        }
+        entries.len() == 1 && channels.len() == 1 && attempt > before_it_listened
+    });
+}
+
+/// The attempt that a waiter's entry names.
+fn attempt_in(entry: &str) -> u64 {
+    entry.split('|').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_waiting_process_has_the_lock_at_once_after_a_release() {
+    let server = Server::start();
+    let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
+    let released = Instant::now();
+    guard.release().unwrap();
+    let (entered, _) = hear.recv_timeout(SOON).unwrap();
+    assert!(entered - released < Duration::from_millis(500), "it took {:?}", entered - released);
+    eventually(SOON, || {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
+        keys.is_empty()
+    });
+}
+
+#[test]
+fn a_lease_without_renewal_is_whole_after_a_hand_off() {
+    let server = Server::start();
+    let options = LockOptions::new().lease(Duration::from_secs(60)).renewal(Renewal::Never);
+    let (guard, hear) = held_and_waited_for(&server, options);
+    guard.release().unwrap();
+    let (_, remaining) = hear.recv_timeout(SOON).unwrap();
+    assert!(remaining.unwrap() > Duration::from_secs(50), "{remaining:?}");
+}
+
+#[test]
+fn a_lost_wake_up_costs_at_most_one_pause() {
+    let server = Server::start();
+    let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
+    // The lock goes without anybody being told.
+    let _: u32 = redis::cmd("DEL").arg("a").query(&mut server.connection()).unwrap();
+    let gone = Instant::now();
+    let (entered, _) = hear.recv_timeout(SOON).unwrap();
+    assert!(entered - gone < ONE_PAUSE + Duration::from_secs(1), "it took {:?}", entered - gone);
+    assert!(guard.release().unwrap_err().is_lost());
+}
+
+#[test]
+fn a_lock_that_just_runs_out_is_taken_as_soon_as_it_has() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    let _: () = redis::cmd("SET")
+        .arg("a")
+        .arg("another client's")
+        .arg("PX")
+        .arg(700)
+        .query(&mut connection)
+        .unwrap();
+    let client = Client::open(&server.url()).unwrap();
+    within(Duration::from_millis(600)..Duration::from_millis(1_500), || {
+        client.lock("a").lock().unwrap()
+    });
+}
+
+#[test]
+fn a_lost_inbox_is_opened_again_and_loses_nobody() {
+    let server = Server::start();
+    let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
+    let mut connection = server.connection();
+    let killed: u32 =
+        redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").query(&mut connection).unwrap();
+    assert_eq!(killed, 1);
+    let released = Instant::now();
+    guard.release().unwrap();
+    let (entered, _) = hear.recv_timeout(SOON).unwrap();
+    assert!(
+        entered - released < ONE_PAUSE + Duration::from_secs(1),
+        "it took {:?}",
+        entered - released
+    );
+}
+
+#[test]
+fn forged_and_stale_wake_ups_let_nobody_in() {
+    let server = Server::start();
+    let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
+    let mut connection = server.connection();
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut connection)
+        .unwrap();
+    let entries: Vec<(String, String)> =
+        redis::cmd("HGETALL").arg("{a}:waiters").query(&mut connection).unwrap();
+    let (token, entry) = &entries[0];
+    let attempt = attempt_in(entry);
+    let forged = [
+        "",
+        "hello",
+        "1",
+        "1 2",
+        "x y z t a",
+        &format!("0 0 0 {token} a"),
+        &format!("{} 0 0 {token} a", attempt + 1_000),
+    ]
+    .map(str::to_owned);
+    let stale = (attempt > 1).then(|| format!("{} 0 0 {token} a", attempt - 1));
+    // The lock is not fenced, so only one of these is kept out by its fence.
+    for message in forged
+        .into_iter()
+        .chain(stale)
+        .chain([format!("{attempt} 0 0 somebody a"), format!("{attempt} 7 1 {token} a")])
+    {
+        let heard: u32 =
+            redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
+        assert_eq!(heard, 1, "{message:?}");
+    }
+    assert!(hear.recv_timeout(A_WHILE).is_err(), "nobody released the lock");
+    assert!(guard.is_valid());
+    guard.release().unwrap();
+    hear.recv_timeout(SOON).unwrap();
+}
+
+#[test]
+fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
+    let server = Server::start();
+    let clock = FakeClock::new();
+    let holder = Client::open(&server.url()).unwrap();
+    let guard = holder.lock("a").guard().unwrap();
+    let (say, hear) = mpsc::channel();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    thread::spawn(move || {
+        // It does not ask by itself before the clock has gone on by more than it does here.
+        let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(20)));
+        let lock = waiter.lock_with("a", patient).unwrap();
+        lock.lock().unwrap();
+        say.send((lock.remaining(), lock.inspect().unwrap().unwrap().remaining)).unwrap();
+        lock.unlock().unwrap();
+    });
+    waits_and_listens(&server);
+    // And its last attempt has been answered: one that is still on its way would count from now.
+    eventually(SOON, || notes.under_way() == 0);
+    // The waiter was paused since it was refused: what a hand-off grants counts from then, and is
+    // over.
+    clock.advance(Duration::from_secs(10));
+    guard.release().unwrap();
+    let (remaining, on_server) = hear.recv_timeout(SOON).unwrap();
+    assert!(remaining.unwrap() > Duration::from_secs(25), "{remaining:?}");
+    assert!(on_server.unwrap() > Duration::from_secs(25), "{on_server:?}");
+}
+
+#[test]
+fn force_unlock_serves_the_queue_like_a_release() {
+    let server = Server::start();
+    let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
+    let forced = Instant::now();
+    assert!(Client::open(&server.url()).unwrap().lock("a").force_unlock().unwrap());
+    let (entered, _) = hear.recv_timeout(SOON).unwrap();
+    assert!(entered - forced < Duration::from_millis(500));
+    assert!(guard.release().unwrap_err().is_lost());
+}

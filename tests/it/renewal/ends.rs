@@ -1,0 +1,158 @@
+//! Leases whose end the holder moves while they are renewed: neither takes away what the other
+//! gave.
+
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use distlock::testing::FakeClock;
+use distlock::{Client, Lock, RedisLock, Renewal};
+
+use crate::helpers::{Asked, Notes, SOON, client, error, lease, ms, pttl};
+use crate::support::{Server, eventually};
+
+#[test]
+fn renewal_never_shortens() {
+    let server = Server::start();
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    lock.lock().unwrap();
+    // Renewal's extend is on its way, and the holder's passes it.
+    hears.recv_timeout(SOON).unwrap();
+    lock.extend(ms(60_000)).unwrap();
+    go_on.send(()).unwrap();
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
+    assert!(pttl(&server, "job") > 40_000 && lock.remaining().unwrap() > ms(40_000));
+    lock.unlock().unwrap();
+}
+
+/// Lets the clock stand still at `at` after `origin` for long enough that whatever is due is done.
+fn settle(clock: &FakeClock, origin: Instant, at: Duration) {
+    clock.advance((origin + at).saturating_duration_since(clock.now()));
+    thread::sleep(ms(50));
+}
+
+#[test]
+fn a_lease_that_was_extended_further_is_renewed_when_two_thirds_of_its_length_are_left() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300))).unwrap();
+    lock.lock().unwrap();
+    let origin = clock.now();
+    lock.extend(ms(10_000)).unwrap();
+    // Valid until 9,898 ms: before 9,698 ms an extend would do nothing.
+    for at in [0, 100, 6_899, 6_950, 9_500, 9_690] {
+        settle(&clock, origin, ms(at));
+        assert_eq!(notes.extends(), 0, "after {at} ms");
+    }
+    settle(&clock, origin, ms(9_700));
+    eventually(SOON, || notes.extends() == 1 && notes.under_way() == 0);
+    assert!(lock.remaining().unwrap() > ms(290));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_limited_renewal_counts_the_extends_that_move_the_end() {
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
+    let lock = client.lock_with("job", lease(ms(300)).renewal(Renewal::AtMost(2))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.before(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    let mut origin = clock.now();
+    // One is on its way when the holder's own comes, which is longer: it moves nothing.
+    clock.advance(ms(150));
+    hears.recv_timeout(SOON).unwrap();
+    lock.extend(ms(10_000)).unwrap();
+    go_on.send(()).unwrap();
+    origin += ms(150);
+    settle(&clock, origin, ms(9_600));
+    assert_eq!(notes.extends(), 1);
+    drop(go_on);
+    // Two that do.
+    for (extends, at) in [(2, 9_700), (3, 9_800), (3, 9_900), (3, 9_990)] {
+        settle(&clock, origin, ms(at));
+        eventually(SOON, || notes.extends() == extends && notes.under_way() == 0);
+        assert!(lock.is_valid());
+    }
+    settle(&clock, origin, ms(10_100));
+    eventually(SOON, || client.remembered().1 == 0);
+    assert!(!lock.is_valid() && notes.extends() == 3);
+    assert!(error(lock.unlock()).is_lost());
+}
+
+/// Whether the lock's validity ends no later than the server's own end of it.
+#[track_caller]
+fn assert_within_the_servers_end(server: &Server, lock: &RedisLock) {
+    let asked_at = Instant::now();
+    let ours = asked_at + lock.remaining().unwrap();
+    let left = pttl(server, lock.key());
+    if !lock.is_valid() || left < 0 {
+        return;
+    }
+    let theirs = Instant::now() + ms(u64::try_from(left).unwrap());
+    assert!(ours <= theirs + ms(1), "ours ends {:?} after the server's", ours - theirs);
+}
+
+#[test]
+fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_end() {
+    let server = Server::start();
+    // The renewal has been carried out, and its answer is late: the shortening comes between.
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    let (asked, hears) = mpsc::channel();
+    let (go_on, waits) = mpsc::channel::<()>();
+    let waits = Mutex::new(waits);
+    notes.after(move |call| {
+        if matches!(call, Asked::Extend { .. }) {
+            let _ = asked.send(());
+            let _ = waits.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    lock.lock().unwrap();
+    hears.recv_timeout(SOON).unwrap();
+    assert!(pttl(&server, "job") > 1_500);
+    lock.extend(ms(700)).unwrap();
+    assert!(lock.remaining().unwrap() < ms(700));
+    drop(go_on);
+    let until = Instant::now() + ms(150);
+    while Instant::now() < until {
+        assert!(
+            lock.remaining().unwrap() < ms(700) || pttl(&server, "job") > 700,
+            "the late answer was believed"
+        );
+        assert_within_the_servers_end(&server, &lock);
+    }
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn moving_the_end_back_and_forth_under_renewal_never_leaves_validity_beyond_the_servers_end() {
+    let server = Server::start();
+    let lock = client(&server).lock_with("job", lease(ms(1500))).unwrap();
+    lock.lock().unwrap();
+    for round in 0..60_u64 {
+        lock.extend(ms([1_500, 4_000, 2_000, 1_200][round as usize % 4])).unwrap();
+        assert_within_the_servers_end(&server, &lock);
+        thread::sleep(ms(round % 7));
+        assert_within_the_servers_end(&server, &lock);
+    }
+    lock.unlock().unwrap();
+}

@@ -1,0 +1,200 @@
+//! Renewal over servers and links that are slow, silent or away.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use distlock::{Client, Lock, RedisLock};
+
+use super::{FIRST_WAIT, assert_valid_for, handed_over};
+use crate::faults::through_proxy;
+use crate::helpers::{Notes, SOON, client, error, get, lease, ms, pttl};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually};
+
+#[test]
+fn a_script_flush_costs_no_lease() {
+    let server = Server::start();
+    let client = client(&server);
+    let locks: Vec<_> =
+        (0..5).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
+    locks.iter().for_each(|lock| lock.lock().unwrap());
+    for _ in 0..40 {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection()).unwrap();
+        thread::sleep(ms(50));
+        assert!(locks.iter().all(RedisLock::is_valid));
+    }
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn an_extend_without_an_answer_is_tried_again_and_nothing_is_lost() {
+    let faults = [
+        Fault::SwallowReply,
+        Fault::CutAfter,
+        Fault::CutBefore,
+        Fault::TruncateReply,
+        Fault::GarbleReply,
+    ];
+    thread::scope(|scope| {
+        for fault in faults {
+            scope.spawn(move || {
+                let server = Server::start();
+                let proxy = Proxy::start(server.port());
+                let lock =
+                    Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(2400))).unwrap();
+                lock.lock().unwrap();
+                // From here on only renewal talks to the server.
+                let rule = proxy.add(Rule::on("EVALSHA", fault).next(1));
+                rule.wait_fired(SOON);
+                assert_valid_for(&lock, ms(2500));
+                assert_eq!(rule.fired(), 1);
+                lock.unlock().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn an_outage_shorter_than_the_lease_costs_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let lock = Client::open(&proxy.url()).unwrap().lock_with("job", lease(ms(2400))).unwrap();
+    lock.lock().unwrap();
+    proxy.freeze();
+    assert_valid_for(&lock, ms(900));
+    proxy.thaw();
+    assert_valid_for(&lock, ms(900));
+    server.stop_process();
+    assert_valid_for(&lock, ms(900));
+    server.cont();
+    assert_valid_for(&lock, ms(1500));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_outage_longer_than_the_lease_ends_the_validity_on_time() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).build().unwrap();
+    let lock = client.lock_with("job", lease(ms(600))).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    let frozen_at = Instant::now();
+    proxy.freeze();
+    eventually(SOON, || !lock.is_valid());
+    assert!(frozen_at.elapsed() <= ms(2000), "{:?}", frozen_at.elapsed());
+    assert_eq!(told.recv_timeout(SOON), Ok(distlock::LostReason::Expired));
+    assert!(error(lock.unlock()).is_lost());
+    proxy.thaw();
+    // And it is withdrawn, should an extend that was under way have made it whole again.
+    eventually(SOON, || get(&server, "job").is_none());
+    lock.with(|_| ()).unwrap();
+}
+
+#[test]
+fn one_silent_extend_delays_no_other_renewal() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let locks: Vec<_> =
+        (0..8).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1_000))).unwrap()).collect();
+    let elsewhere = Client::open(&server.url()).unwrap();
+    let (silent, other) =
+        (elsewhere.lock("silent").guard().unwrap(), elsewhere.lock("other").guard().unwrap());
+    let is_extend = |command: &[Vec<u8>]| {
+        command.get(2).is_some_and(|keys| keys == b"1")
+            && command.get(3).is_some_and(|key| key == b"silent")
+    };
+    let rule = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).when(is_extend).next(1));
+    for lock in &locks {
+        lock.lock().unwrap();
+        thread::sleep(ms(40));
+    }
+    // A lease of thirty seconds, for whose extend there would be a second.
+    let (unlock_silent, waiting_silent) =
+        handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
+    let _held = rule.wait_held(SOON);
+    let (unlock_other, waiting_other) = handed_over(&client, &notes, "other", other, 1);
+    let until = Instant::now() + ms(1_300);
+    while Instant::now() < until {
+        for lock in &locks {
+            assert!(lock.is_valid(), "{}", lock.name());
+        }
+        thread::sleep(ms(5));
+    }
+    assert!(pttl(&server, "other") > 20_000 && rule.fired() == 1);
+    drop((unlock_silent, unlock_other));
+    waiting_silent.result().unwrap();
+    waiting_other.result().unwrap();
+    locks.iter().for_each(|lock| lock.unlock().unwrap());
+}
+
+#[test]
+fn a_slow_link_is_not_taken_for_a_silent_one() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    proxy.set_delay(ms(100), ms(100));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || notes.extends() >= 1 && notes.under_way() == 0);
+    let connections = proxy.accepted();
+    eventually(SOON, || notes.extends() >= 3 && notes.under_way() == 0);
+    assert!(lock.is_valid());
+    assert!(
+        proxy.accepted() <= connections + 1,
+        "{} connections after {connections}",
+        proxy.accepted()
+    );
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_extend_that_is_refused_at_once_is_not_repeated_at_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()));
+    let lock = client.lock_with("job", lease(ms(1_500))).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    proxy.set_mode(Mode::Refuse);
+    proxy.cut_all();
+    assert_eq!(told.recv_timeout(SOON), Ok(distlock::LostReason::Expired));
+    // The pauses become shorter towards the end.
+    assert!((2..60).contains(&notes.extends()), "{} extends", notes.extends());
+    assert!(error(lock.unlock()).is_lost());
+}
+
+#[test]
+fn a_short_lease_is_kept_over_a_slow_link_with_a_password() {
+    let server = Server::builder().password("secret").start();
+    let proxy = Proxy::start(server.port());
+    proxy.set_delay(ms(30), ms(30));
+    let client = Client::open(&proxy.url_with("default", "secret")).unwrap();
+    let lock = client.lock_with("job", lease(ms(1_000))).unwrap();
+    lock.lock().unwrap();
+    assert_valid_for(&lock, ms(2_200));
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn one_silent_log_in_delays_no_other_renewal() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let long = client.lock_with("long", lease(ms(6_000))).unwrap();
+    let short = client.lock_with("short", lease(ms(1_500))).unwrap();
+    client.ping().unwrap();
+    long.lock().unwrap();
+    // The next connection is renewal's: its log-in is never answered, all others are.
+    let stuck = proxy.add(Rule::on("ROLE", Fault::HoldRequest).next(1));
+    let _held = stuck.wait_held(SOON);
+    short.lock().unwrap();
+    let until = Instant::now() + ms(4_000);
+    while Instant::now() < until {
+        assert!(short.is_valid(), "one log-in without an answer cost another lease");
+        thread::sleep(ms(5));
+    }
+    assert!(long.is_valid());
+}

@@ -1,0 +1,215 @@
+//! The store itself, asked by hand: what a replica refuses and never confirms, and the connections
+//! for extends and for the inbox.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use distlock::testing::{
+    Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within,
+};
+use distlock::{Client, Layout};
+
+use super::{Pair, become_a_replica, inboxes, refusals};
+use crate::faults::through_proxy;
+use crate::helpers::{SOON, Underway, ms, pttl};
+use crate::support::fake::{self, FakeServer, Reply};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
+
+/// Redis 6.2 wraps what a command inside a script is refused with.
+#[test]
+fn a_refusal_inside_a_script_is_known_in_its_old_form() {
+    let wrapped = "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: \
+                   -READONLY You can't write against a read only replica. ";
+    let server = FakeServer::start(move |connection, command| match connection {
+        0 if fake::is(command, "EVALSHA") => Reply::error(wrapped),
+        _ if fake::is(command, "ECHO") => Reply::bulk(&command[1]),
+        _ if fake::is(command, "EVALSHA") => {
+            Reply::array(&[Reply::int(1), Reply::int(0), Reply::int(0)])
+        }
+        _ => Reply::usual(command),
+    });
+    let client = Client::builder(&server.url()).build().unwrap();
+    client.ping().unwrap();
+    let store = client.store(Layout::Plain).unwrap();
+    let answer = acquire(&*store, &key(), &Token::new("t"), ms(1000));
+    assert!(matches!(answer, Ok(Answer::Granted { .. })), "{answer:?}");
+    assert_eq!(server.accepted(), 2);
+}
+
+fn key() -> Key {
+    Key::new("x".to_owned())
+}
+
+fn deadline() -> Instant {
+    Instant::now() + SOON
+}
+
+fn acquire(
+    store: &dyn LeaseStore,
+    key: &Key,
+    token: &Token,
+    lease: Duration,
+) -> Result<Answer, StoreError> {
+    let ask = Ask {
+        key,
+        token,
+        attempt: 2,
+        lease,
+        fences: 0,
+        place: None,
+        contended: true,
+        may_be_mine: true,
+        deadline: deadline(),
+    };
+    store.try_acquire(&ask)
+}
+
+/// A waiter's place in the queue that nobody needs here.
+struct Nowhere;
+
+impl Place for Nowhere {
+    fn listen(&self) -> Option<&str> {
+        Some("distlock:inbox:nobody")
+    }
+
+    fn alive_for(&self) -> Duration {
+        SOON
+    }
+
+    fn first_lease(&self) -> Duration {
+        ms(3000)
+    }
+}
+
+/// What is asked of a store that must not say "yours" without having written it.
+type Question = fn(&dyn LeaseStore, &Key, &Token) -> Result<bool, StoreError>;
+
+const SHORTER: Duration = ms(10_000);
+
+fn acquire_again(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    acquire(store, key, token, SHORTER).map(|answer| matches!(answer, Answer::Granted { .. }))
+}
+
+fn extend(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    let lease = Extend { key, token, lease: SHORTER, settles: false };
+    store.extend(&[lease], Within::until(deadline())).remove(0)
+}
+
+fn move_end(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    store.move_end(
+        &Extend { key, token, lease: SHORTER, settles: false },
+        End::NotBefore,
+        deadline(),
+    )
+}
+
+fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    let place: Option<&dyn Place> = Some(&Nowhere);
+    let ask = Ask {
+        key,
+        token,
+        attempt: 2,
+        lease: SHORTER,
+        fences: 0,
+        place,
+        contended: true,
+        may_be_mine: true,
+        deadline: deadline(),
+    };
+    store
+        .wait_in(&ask, "c", None, false)
+        .map(|answer| matches!(answer, InCondition::Granted { .. }))
+}
+
+/// 1. our attempt is granted by the master, and its answer lost;
+/// 2. the master becomes a replica, and its successor may know nothing of the grant;
+/// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing
+///    to write.
+#[test]
+fn a_replica_confirms_nothing_over_a_connection_from_before() {
+    for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
+        let server = Server::start();
+        let mut questions: Vec<Question> = vec![acquire_again, extend, move_end];
+        if layout == Layout::Plain {
+            questions.push(wait_in);
+        }
+        // Each with a client of its own: a refusal costs all connections of one.
+        let asking: Vec<_> = questions
+            .iter()
+            .enumerate()
+            .map(|(n, question)| {
+                let client = Client::open(&server.url()).unwrap();
+                let store: Arc<dyn LeaseStore> = client.store(layout).unwrap();
+                let (key, token) = (Key::new(format!("x{n}")), Token::new("t"));
+                assert!(matches!(
+                    acquire(&*store, &key, &token, SHORTER * 2),
+                    Ok(Answer::Granted { .. })
+                ));
+                // As the master it says so, and the end does not move.
+                assert!(question(&*store, &key, &token).unwrap(), "{layout:?} {n}");
+                assert!(pttl(&server, key.as_str()) > 15_000, "{layout:?} {n}");
+                (client, store, key, token, question)
+            })
+            .collect();
+        // One that logs in later would find out before the question, and close its connections.
+        let hear = if layout == Layout::Plain { 1 } else { 0 };
+        eventually(SOON, || inboxes(&server) == hear);
+        become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+        for (n, (_client, store, key, token, question)) in asking.iter().enumerate() {
+            let before = refusals(&server);
+            let answer = question(&**store, key, token);
+            assert!(
+                answer.as_ref().is_err_and(|error| !error.permanent && !error.may_have_run),
+                "{layout:?} {n}: {answer:?}"
+            );
+            assert!(refusals(&server) > before, "{layout:?} {n}: not even asked");
+        }
+    }
+}
+
+#[test]
+fn a_connection_has_its_own_time_to_open_before_an_extend() {
+    let server = Server::builder().password("secret").start();
+    let near = Client::open(&server.url()).unwrap();
+    let (key, token) = (key(), Token::new("t"));
+    let store = near.store(Layout::Plain).unwrap();
+    assert!(matches!(acquire(&*store, &key, &token, SHORTER), Ok(Answer::Granted { .. })));
+    // Has the server know the script.
+    assert!(extend(&*store, &key, &token).unwrap());
+    let proxy = Proxy::start(server.port());
+    proxy.set_delay(ms(30), ms(30));
+    let far =
+        Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
+    // A sixth of a lease of 1 s, and a third of it. Logging in takes two round trips.
+    let within = Within { reply: ms(166), connect_by: Instant::now() + ms(330) };
+    let lease = Extend { key: &key, token: &token, lease: SHORTER, settles: false };
+    assert!(far.extend(&[lease], within).remove(0).unwrap());
+}
+
+#[test]
+fn close_does_not_wait_for_an_extend_and_its_connection_ends_with_it() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let store = client.store(Layout::Plain).unwrap();
+    let held = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));
+    let extending = Underway::start(move || extend(&*store, &key(), &Token::new("t")));
+    let reply = held.wait_held(SOON);
+    within(..ms(2000), || client.close(ms(100))).unwrap();
+    assert!(!extending.is_done());
+    reply.release();
+    assert!(!extending.result().unwrap());
+    eventually(SOON, || proxy.open() == 0);
+}
+
+#[test]
+fn a_bell_rings_when_the_inbox_has_moved() {
+    let pair = Pair::start();
+    let client = pair.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (bell, token) = (Bell::new(), Token::new("t"));
+    let _listening = store.listen(&key(), &token, &bell).unwrap();
+    eventually(SOON, || inboxes(&pair.old) == 1);
+    client.ping().unwrap();
+    pair.demote();
+    within(..RECOVERED, || eventually(SOON * 2, || inboxes(&pair.new) == 1));
+}

@@ -1,0 +1,232 @@
+//! A connection that failed is never used again: no reply is taken for another's, and closed
+//! connections are not noticed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use distlock::{Client, ClientBuilder, Lock, LockOptions};
+
+use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
+use crate::helpers::{SOON, error, is_free, keys, ms};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
+
+/// Many threads ask for their own words over few connections, while replies are delayed beyond
+/// patience, cut and dribbled.
+fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
+    proxy.set_jitter(ms(3));
+    let done = AtomicBool::new(false);
+    let answered: usize = thread::scope(|scope| {
+        let askers: Vec<_> = (0..6)
+            .map(|thread| {
+                let done = &done;
+                scope.spawn(move || {
+                    let mut answered = 0;
+                    for n in 0.. {
+                        if done.load(Ordering::SeqCst) {
+                            break;
+                        }
+                        let words = format!("{thread}:{n}");
+                        match client.execute(|connection| {
+                            redis::cmd("ECHO").arg(&words).query::<String>(connection)
+                        }) {
+                            Ok(heard) => {
+                                assert_eq!(heard, words);
+                                answered += 1;
+                            }
+                            Err(error) => assert!(error.is_unavailable(), "{error:?}"),
+                        }
+                    }
+                    answered
+                })
+            })
+            .collect();
+        for round in 0..6 {
+            for fault in [
+                Fault::DelayReply(PATIENCE * 2),
+                Fault::SwallowReply,
+                Fault::CutAfter,
+                Fault::DribbleReply(ms(1)),
+                Fault::TruncateReply,
+                Fault::CutBefore,
+            ] {
+                let hit = proxy.add(Rule::on("ECHO", fault).skip(round).next(1));
+                hit.wait_fired(SOON);
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        askers.into_iter().map(|asker| asker.join().unwrap()).sum()
+    });
+    assert!(answered > 30, "{answered}");
+}
+
+#[test]
+fn no_reply_is_taken_for_anothers() {
+    let (_server, proxy) = through_proxy();
+    let patience = ms(150);
+    let client =
+        Client::builder(&proxy.url()).pool_size(3).command_timeout(patience).build().unwrap();
+    every_reply_is_its_own(&proxy, &client);
+}
+
+#[test]
+fn no_reply_is_taken_for_anothers_in_the_programs_own_pool() {
+    let (_server, proxy) = through_proxy();
+    let pool = pool_of(&proxy.url(), 3, false);
+    let client = Client::builder(&proxy.url()).pool(pool).command_timeout(ms(150)).build().unwrap();
+    every_reply_is_its_own(&proxy, &client);
+}
+
+fn echo(client: &Client, words: &str) -> distlock::Result<String> {
+    client.execute(|connection| redis::cmd("ECHO").arg(words).query(connection))
+}
+
+#[test]
+fn connection_that_timed_out_is_closed_and_its_siblings_are_not_trusted() {
+    let (_server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).pool_size(4).build().unwrap();
+    warm_up(&client, 4);
+    assert_eq!((proxy.accepted(), proxy.open()), (4, 4));
+    let late = proxy.add(Rule::on("ECHO", Fault::DelayReply(PATIENCE * 2)).next(1));
+    assert!(error(echo(&client, "late")).is_unavailable());
+    late.wait_fired(SOON);
+    // One after another is enough: whichever of the four is given out has to be a new one, or stay
+    // with the first new one.
+    for n in 0..20 {
+        eventually(SOON, || {
+            echo(&client, &n.to_string()).is_ok_and(|heard| heard == n.to_string())
+        });
+    }
+    warm_up(&client, 4);
+    assert_eq!(proxy.accepted(), 8, "four new ones");
+    eventually(SOON, || proxy.open() == 4);
+}
+
+#[test]
+fn connection_of_the_programs_own_pool_that_timed_out_is_closed() {
+    let (_server, proxy) = through_proxy();
+    for tried in [false, true] {
+        let pool = pool_of(&proxy.url(), 1, tried);
+        let client = impatient(&proxy.url()).pool(pool.clone()).build().unwrap();
+        let before = proxy.accepted();
+        let late = proxy.add(Rule::on("ECHO", Fault::DelayReply(PATIENCE * 2)).next(1));
+        assert!(error(echo(&client, "late")).is_unavailable());
+        late.wait_fired(SOON);
+        assert_eq!(echo(&client, "next").unwrap(), "next");
+        assert!(proxy.accepted() > before);
+        // The program's own use of its pool goes on.
+        let heard: String = redis::cmd("ECHO").arg("own").query(&mut *pool.get().unwrap()).unwrap();
+        assert_eq!(heard, "own");
+    }
+}
+
+/// Everything works at once, on the first try, although every idle connection has been closed.
+fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, connections: usize) {
+    let close_idle = |client: &Client, killed: bool| {
+        warm_up(client, connections);
+        if killed {
+            redis::cmd("CLIENT")
+                .arg("KILL")
+                .arg("TYPE")
+                .arg("normal")
+                .arg("SKIPME")
+                .arg("yes")
+                .exec(&mut server.connection())
+                .unwrap();
+        } else {
+            server.restart();
+        }
+    };
+    for killed in [true, false] {
+        // Each with a client of its own: the background of the last one would meet the next outage
+        // and shut the gate for a moment.
+        let closed = || {
+            let client = builder().build().unwrap();
+            close_idle(&client, killed);
+            client
+        };
+        {
+            let client = closed();
+            let lock = client.lock("x");
+            assert!(within(..SOON, || lock.try_lock(Duration::ZERO)).unwrap());
+            close_idle(&client, true);
+            lock.extend(ms(20_000)).unwrap();
+            close_idle(&client, true);
+            lock.unlock().unwrap();
+        }
+        closed().ping().unwrap();
+        assert_eq!(echo(&closed(), "x").unwrap(), "x");
+        let client = closed();
+        assert!(!client.lock("x").is_locked().unwrap());
+        redis::cmd("SET").arg("x").arg("another").exec(&mut server.connection()).unwrap();
+        close_idle(&client, true);
+        assert!(!client.lock("x").try_lock(Duration::ZERO).unwrap());
+        redis::cmd("DEL").arg("x").exec(&mut server.connection()).unwrap();
+        assert!(is_free(&client.lock("x")));
+    }
+}
+
+#[test]
+fn idle_connections_that_the_server_closed_are_not_noticed() {
+    let server = Server::start();
+    nothing_is_noticed(&server, || Client::builder(&server.url()), 8);
+}
+
+#[test]
+fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noticed() {
+    let server = Server::start();
+    nothing_is_noticed(
+        &server,
+        || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, false)),
+        6,
+    );
+}
+
+#[test]
+fn idle_connections_of_the_programs_own_tried_pool_are_not_noticed() {
+    let server = Server::start();
+    nothing_is_noticed(
+        &server,
+        || Client::builder(&server.url()).pool(pool_of(&server.url(), 6, true)),
+        6,
+    );
+}
+
+/// Renewal sends its extends at once and reads the answers one by one: each belongs to its lease,
+/// also when the connection fails among them.
+#[test]
+fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
+    let (server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let options = || LockOptions::new().lease(ms(6000));
+    let (first, second) = (
+        client.lock_with("first", options()).unwrap(),
+        client.lock_with("second", options()).unwrap(),
+    );
+    // Has the server know the script of renewal, for everything but the first lease.
+    first.lock().unwrap();
+    first.extend(ms(6000)).unwrap();
+    second.lock().unwrap();
+    let of =
+        |key: &'static [u8]| move |command: &[Vec<u8>]| command.len() == 7 && command[3] == key;
+    let unknown = proxy.add(
+        Rule::on("EVALSHA", Fault::Answer(b"-NOSCRIPT flushed\r\n".to_vec()))
+            .when(of(b"first"))
+            .next(1),
+    );
+    let cut = proxy.add(Rule::on("EVAL", Fault::CutBefore).when(of(b"first")).next(1));
+    let not_ours = proxy
+        .add(Rule::on("EVALSHA", Fault::Answer(b":0\r\n".to_vec())).when(of(b"second")).next(1));
+    let (tell, lost) = std::sync::mpsc::channel();
+    for lock in [&first, &second] {
+        let tell = std::sync::Mutex::new(tell.clone());
+        lock.on_lost(move |lost| tell.lock().unwrap().send(lost.name().to_owned()).unwrap());
+    }
+    assert_eq!(lost.recv_timeout(SOON).unwrap(), "second");
+    [unknown, cut, not_ours].iter().for_each(|rule| drop(rule.wait_fired(SOON)));
+    assert!(first.is_valid() && !second.is_valid());
+    assert!(lost.try_recv().is_err());
+    first.unlock().unwrap();
+    assert!(error(second.unlock()).is_lost());
+    assert_eq!(keys(&server), ["second"]);
+}
