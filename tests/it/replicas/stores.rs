@@ -9,7 +9,7 @@ use distlock::testing::{
 };
 use distlock::{Client, Layout};
 
-use super::{Pair, become_a_replica, inboxes, refusals};
+use super::{Pair, RECOVERED, become_a_replica, inboxes, refusals};
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, ms, pttl};
 use crate::support::fake::{self, FakeServer, Reply};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock::{Lock, LockOptions};
 
-use super::gone_soon;
+use super::{ABOUT_A_SECOND, gone_soon};
 use crate::faults::{impatient, through_proxy};
 use crate::helpers::{SOON, error, get, keys, ms};
 use crate::support::{Fault, Planned, Rule, Server, eventually, within};
