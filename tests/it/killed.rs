@@ -163,7 +163,8 @@ fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was
     let (server, proxy) = through_proxy();
     let withdrawal = proxy.add(withdrawal());
     let test = "killed::\
-                a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_killed";
+                a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was_\
+                killed";
     let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
     let held = withdrawal.wait_held(SOON);
     // It has given up, and the server does not know it yet.
@@ -223,7 +224,8 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_a
     wait_if_started_for_that();
     let server = Server::start();
     let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another";
+                a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_\
+                another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -242,7 +244,8 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notifica
     wait_if_started_for_that();
     let server = Server::start();
     let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another";
+                a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_\
+                notification_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     let guard = lock.guard().unwrap();
     lock.new_condition("news").unwrap().notify_one().unwrap();
@@ -265,7 +268,8 @@ fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_
     wait_if_started_for_that();
     let server = Server::start();
     let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another";
+                a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_\
+                another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();

@@ -241,6 +241,17 @@ fn every_file_keeps_to_its_layer() {
 }
 
 #[test]
+fn no_file_of_the_tests_is_long_or_wide() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    for file in files_in(&root, "rs") {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.lines().count() <= LONGEST_FILE, "{} is long", file.display());
+        let wide = text.lines().find(|line| line.chars().count() > LONGEST_LINE);
+        assert_eq!(wide, None, "{}", file.display());
+    }
+}
+
+#[test]
 fn no_line_of_a_script_is_wide() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/layout");
     let files = files_in(&scripts, "lua");
