@@ -16,10 +16,10 @@ use super::locked;
 /// alive.
 pub(crate) struct Worker<T> {
     name: Cow<'static, str>,
-    state: Mutex<Running<T>>,
+    state: Mutex<Lifecycle<T>>,
 }
 
-enum Running<T> {
+enum Lifecycle<T> {
     /// Not started: what is sent waits here, so a start that failed once loses nothing.
     Idle(Sender<T>, Receiver<T>),
     Running {
@@ -51,14 +51,14 @@ impl Stopped {
 impl<T: Send + 'static> Worker<T> {
     pub(crate) fn new(name: impl Into<Cow<'static, str>>) -> Self {
         let (work, todo) = unbounded();
-        Self { name: name.into(), state: Mutex::new(Running::Idle(work, todo)) }
+        Self { name: name.into(), state: Mutex::new(Lifecycle::Idle(work, todo)) }
     }
 
     /// Starts the thread unless it has been started. It shall return when the receiver it is given
     /// is disconnected.
     pub(crate) fn start(&self, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> io::Result<()> {
         let mut state = locked(&self.state);
-        if let Running::Idle(work, todo) = &*state {
+        if let Lifecycle::Idle(work, todo) = &*state {
             let (ending, ended) = bounded::<()>(0);
             let (work, todo) = (work.clone(), todo.clone());
             let thread =
@@ -68,7 +68,7 @@ impl<T: Send + 'static> Worker<T> {
                     let _ending = ending;
                     run(&todo);
                 })?;
-            *state = Running::Running { work, ended, thread: thread.thread().id() };
+            *state = Lifecycle::Running { work, ended, thread: thread.thread().id() };
         }
         Ok(())
     }
@@ -77,10 +77,10 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn send(&self, work: T) -> Result<(), T> {
         // Nothing is done under the lock but putting it into an unbounded channel.
         match &*locked(&self.state) {
-            Running::Idle(sender, _) | Running::Running { work: sender, .. } => {
+            Lifecycle::Idle(sender, _) | Lifecycle::Running { work: sender, .. } => {
                 sender.send(work).map_err(|unsent| unsent.0)
             }
-            Running::Stopped(_) => Err(work),
+            Lifecycle::Stopped(_) => Err(work),
         }
     }
 
@@ -88,11 +88,11 @@ impl<T: Send + 'static> Worker<T> {
     pub(crate) fn stop(&self) -> Stopped {
         let mut state = locked(&self.state);
         let stopped = match &*state {
-            Running::Idle(..) => Stopped(None),
-            Running::Running { ended, thread, .. } => Stopped(Some((ended.clone(), *thread))),
-            Running::Stopped(stopped) => stopped.clone(),
+            Lifecycle::Idle(..) => Stopped(None),
+            Lifecycle::Running { ended, thread, .. } => Stopped(Some((ended.clone(), *thread))),
+            Lifecycle::Stopped(stopped) => stopped.clone(),
         };
-        *state = Running::Stopped(stopped.clone());
+        *state = Lifecycle::Stopped(stopped.clone());
         stopped
     }
 }

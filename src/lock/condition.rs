@@ -109,7 +109,7 @@ impl Condition {
     /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the
     /// lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held,
     /// what may be left behind is withdrawn in the background; if the error came before anything
-    /// was sent, the lock is held as before (ask [`is_held`](RedisLock::is_held)). `Denied`,
+    /// was sent, the lock is held as before (ask [`is_held`](crate::RedisLock::is_held)). `Denied`,
     /// `Server`: likewise.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)
