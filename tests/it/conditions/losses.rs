@@ -122,6 +122,6 @@ fn a_notified_waiter_that_finds_the_lock_free_has_it_however_long_its_pauses_are
     proxy.set_delay(Duration::ZERO, ms(200));
     lock.new_condition("c").unwrap().notify_one().unwrap();
     delete(&server, "a");
-    within(ms(200)..ms(3000), || waiter.result()).unwrap();
+    within(ms(200).., || waiter.result_within(ms(3000))).unwrap();
     assert!(lock.unlock().unwrap_err().is_lost());
 }
