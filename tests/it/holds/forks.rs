@@ -316,40 +316,44 @@ fn a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are
          a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are_doing",
         || {
             let server = Server::start();
-            let client = client(&server);
-            let lock = client.lock("job");
-            lock.lock().unwrap();
-            let (done, callbacks) = (AtomicBool::new(false), AtomicU32::new(0));
-            let execute = || client.execute(|conn| redis::cmd("PING").query::<()>(conn)).unwrap();
-            let inspect = || drop(lock.inspect().unwrap());
-            let on_lost = || {
-                let left = |left: u32| left.checked_sub(1);
-                match callbacks.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
-                    Ok(_) => lock.on_lost(|_| ()),
-                    Err(_) => thread::yield_now(),
-                }
-            };
-            // They are in the pool, or among the callbacks, at the moment of many a fork.
-            let work: [&(dyn Fn() + Sync); 3] = [&execute, &inspect, &on_lost];
-            thread::scope(|scope| {
-                for work in work {
-                    let done = &done;
-                    scope.spawn(move || {
-                        while !done.load(Ordering::SeqCst) {
-                            work();
-                        }
-                    });
-                }
-                let forks = catch_unwind(AssertUnwindSafe(|| {
-                    for _ in 0..40 {
-                        callbacks.store(20_000, Ordering::SeqCst);
-                        forked(|| every_call_is_refused(&client, &lock));
+            for client in [memory(), client(&server)] {
+                let lock = client.lock("job");
+                lock.lock().unwrap();
+                let busy = ["a", "b"].map(|name| client.lock(name));
+                let (done, callbacks) = (AtomicBool::new(false), AtomicU32::new(0));
+                let holds = busy.each_ref().map(|lock| || lock.with(|_| ()).unwrap());
+                // In memory there is nothing to execute.
+                let execute = || drop(client.execute(|_| Ok(())));
+                let on_lost = || {
+                    let left = |left: u32| left.checked_sub(1);
+                    match callbacks.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
+                        Ok(_) => lock.on_lost(|_| ()),
+                        Err(_) => thread::yield_now(),
                     }
-                }));
-                done.store(true, Ordering::SeqCst);
-                forks.unwrap();
-            });
-            lock.unlock().unwrap();
+                };
+                // Each keeps something locked, the pool or the list of callbacks, at the moment of
+                // many a fork.
+                let work: [&(dyn Fn() + Sync); 4] = [&holds[0], &holds[1], &execute, &on_lost];
+                thread::scope(|scope| {
+                    for work in work {
+                        let done = &done;
+                        scope.spawn(move || {
+                            while !done.load(Ordering::SeqCst) {
+                                work();
+                            }
+                        });
+                    }
+                    let forks = catch_unwind(AssertUnwindSafe(|| {
+                        for _ in 0..100 {
+                            callbacks.store(20_000, Ordering::SeqCst);
+                            forked(|| every_call_is_refused(&client, &lock));
+                        }
+                    }));
+                    done.store(true, Ordering::SeqCst);
+                    forks.unwrap();
+                });
+                lock.unlock().unwrap();
+            }
         },
     );
 }
