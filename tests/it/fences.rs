@@ -200,6 +200,26 @@ fn a_counter_that_is_somebody_elses_data_is_refused_and_left_alone() {
 }
 
 #[test]
+fn a_counter_near_the_largest_whole_number_is_refused_and_left_alone() {
+    let server = Server::start();
+    let client = client(&server);
+    let last = (1_u64 << 53) - (1 << 32);
+    let set = |counter: u64| {
+        redis::cmd("SET").arg("{job}:fence").arg(counter).exec(&mut server.connection()).unwrap()
+    };
+    for hand_offs in [0, 1000] {
+        let options = LockOptions::new().fenced().local_hand_offs(hand_offs);
+        let lock = client.lock_with("job", options).unwrap();
+        set(last);
+        assert_eq!(next(&lock), last + 1);
+        set(last + 1);
+        assert!(error(lock.lock()).is_wrong_type());
+        assert_eq!(get(&server, "{job}:fence"), Some((last + 1).to_string()));
+        assert_eq!(get(&server, "job"), None);
+    }
+}
+
+#[test]
 fn a_lock_is_not_handed_over_with_a_foreign_counter() {
     let server = Server::start();
     let lock = ByHand::new(&server);

@@ -319,3 +319,20 @@ fn a_notification_stays_while_one_that_waited_then_may_come_back() {
     let answer = scene.asks("2");
     assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
 }
+
+#[test]
+fn a_server_clock_that_is_set_back_lets_nobody_overtake_in_a_condition() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = ["1", "2", "3"].map(|waiter| scene.ear(waiter));
+    scene.enters("1");
+    // It came an hour later by a clock that was set back since.
+    let line = format!("{{a}}:condition:{CONDITION}:queue");
+    let _: String = scene.lock.redis(&format!("ZINCRBY {line} 3600000000 1"));
+    scene.enters("2");
+    scene.enters("3");
+    assert_eq!(scene.in_line(), ["1", "2", "3"]);
+    // Nor does a notification of now count as one from before they came.
+    scene.is_notified_by("notifier", 2, 2);
+    assert_eq!((scene.queued(), scene.in_line()), (vec!["1".into(), "2".into()], vec!["3".into()]));
+}

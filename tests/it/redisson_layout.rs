@@ -1,5 +1,6 @@
 //! Redisson's layout: what is on the wire, and how we and Redisson's own scripts meet there.
 
+mod fences;
 mod java;
 mod neighbours;
 mod waking;

@@ -7,3 +7,4 @@ mod nodes;
 mod servers;
 mod take;
 mod threads;
+mod unlock;

@@ -82,3 +82,51 @@ pub(super) fn still_shortened(name: &Name, undo_log: &UndoLog) -> Result<(), Sto
         false => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::key::Key;
+    use crate::lease::store::Gone;
+    use crate::lease::token::Token;
+    use crate::store::memory::Memory;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn name(number: u32) -> Name {
+        (Key::new(number.to_string()), Token::new("t"))
+    }
+
+    #[test]
+    fn a_node_that_has_too_much_to_undo_is_asked_for_nothing_more_until_some_is_undone() {
+        let clock = Clock::default();
+        let member = Member { leases: Memory::open("", clock.clone()), server: None };
+        let (mut undo_log, now) = (UndoLog::default(), clock.now());
+        let is_not_undone = |undo_log: &mut UndoLog, number| {
+            undo_log.holds(&name(number), now, LEASE);
+            let failed = Err(StoreError::not_sent(ErrorKind::Unavailable, "refused"));
+            undo_log.undone(&name(number), &failed, now);
+        };
+        let ask = |undo_log: &mut UndoLog| {
+            let deadline = clock.now() + LEASE;
+            let (contended, may_be_mine) = (false, true);
+            let wanted = Wanted { lease: LEASE, contended, may_be_mine, deadline };
+            attempt(&name(u32::MAX), &member, undo_log, &clock, &wanted)
+        };
+        let mut count = 0;
+        while undo_log.has_room() && count < 100_000 {
+            is_not_undone(&mut undo_log, count);
+            count += 1;
+        }
+        let refused = ask(&mut undo_log).expect_err("no room");
+        assert_eq!(refused.message, "too many leases are still to be undone on the node");
+        assert!(!refused.may_have_run && !undo_log.may_hold(&name(u32::MAX)));
+        // What it held before has its place all the same, and nothing makes room for it.
+        is_not_undone(&mut undo_log, count);
+        assert!((0..=count).all(|number| undo_log.undoes(&name(number))));
+        for number in [0, 1] {
+            undo_log.undone(&name(number), &Ok(Gone::NotOurs), now);
+        }
+        assert!(matches!(ask(&mut undo_log), Ok(Answer::Granted { .. })));
+    }
+}

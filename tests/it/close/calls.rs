@@ -109,6 +109,27 @@ fn close_leaves_no_place_of_a_waiter_behind() {
 }
 
 #[test]
+fn close_leaves_no_place_of_a_waiter_in_a_condition_behind() {
+    let (server, proxy) = through_proxy();
+    for _ in 0..3 {
+        proxy.set_delay(Duration::ZERO, Duration::ZERO);
+        let client = Client::open(&proxy.url()).unwrap();
+        let lock = client.lock("job");
+        let waiter = Underway::start(move || {
+            lock.lock().unwrap();
+            lock.new_condition("c").unwrap().wait()
+        });
+        let line = ["{job}:condition:c:queue", "{job}:condition:c:waiters"];
+        eventually(SOON, || keys(&server) == line);
+        // Its withdrawal takes longer than anything else that close does.
+        proxy.set_delay(ms(60), ms(60));
+        client.close(SOON).unwrap();
+        assert_eq!(keys(&server), [""; 0], "its place is gone when close returns");
+        assert!(error(waiter.result()).is_unavailable());
+    }
+}
+
+#[test]
 fn close_waits_for_an_unlock_that_is_under_way() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();

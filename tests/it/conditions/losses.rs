@@ -5,10 +5,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, ErrorKind, Lock};
+use distlock::{Client, ErrorKind, Lock, LockOptions, Retry};
 
 use super::{A_WHILE, SOON, everywhere, lock_and_condition, waiting};
-use crate::support::{Proxy, Server, within};
+use crate::helpers::{Underway, delete, ms};
+use crate::support::{Proxy, Server, eventually, within};
 
 #[test]
 fn a_lost_lease_neither_waits_nor_notifies() {
@@ -99,4 +100,28 @@ fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notific
     guard.release().unwrap();
     doomed.close(SOON).unwrap();
     within(..Duration::from_secs(3), || alive.recv_timeout(SOON).unwrap().unwrap());
+}
+
+#[test]
+fn a_notified_waiter_that_finds_the_lock_free_has_it_however_long_its_pauses_are() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(15)));
+    let lock = Client::open(&proxy.url()).unwrap().lock_with("a", patient).unwrap();
+    let waiter = Underway::start(move || {
+        lock.lock().unwrap();
+        lock.new_condition("c").unwrap().wait().unwrap();
+        lock.unlock()
+    });
+    let in_line = || redis::cmd("ZCARD").arg("{a}:condition:c:queue").clone();
+    eventually(SOON, || in_line().query::<u64>(&mut server.connection()).unwrap() == 1);
+    let lock = Client::open(&server.url()).unwrap().lock("a");
+    lock.lock().unwrap();
+    // It asks when the hint has come to it, and by then the notifier's lease is gone: nobody hands
+    // the lock over, and nobody holds it whose lease could run out.
+    proxy.set_delay(Duration::ZERO, ms(200));
+    lock.new_condition("c").unwrap().notify_one().unwrap();
+    delete(&server, "a");
+    within(ms(200).., || waiter.result_within(ms(3000))).unwrap();
+    assert!(lock.unlock().unwrap_err().is_lost());
 }

@@ -3,12 +3,12 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::{Client, Lock, RedisLock, Result as Outcome};
 
 use super::forked;
 use crate::helpers::{Elsewhere, SOON, Underway, client, get, lease, memory, ms};
@@ -256,4 +256,104 @@ fn a_forked_childs_named_store_in_memory_is_its_own() {
             forks.unwrap();
         });
     });
+}
+
+/// Calls, in a forked child, what would talk to the server, by a lock that its parent's thread
+/// holds.
+fn every_call_is_refused(client: &Client, held: &RedisLock) -> Result<(), u8> {
+    fn is_unsupported<T>(result: Outcome<T>) -> bool {
+        result.is_err_and(|error| error.is_unsupported())
+    }
+    let condition = held.new_condition("c").map_err(|_| 1)?;
+    check(2, is_unsupported(condition.wait()))?;
+    check(3, is_unsupported(condition.wait_timeout(SOON)))?;
+    check(4, is_unsupported(condition.notify_one()) && is_unsupported(condition.notify_all()))?;
+    check(5, held.hold_count() == 1 && held.is_valid())?;
+    check(6, is_unsupported(held.inspect()))?;
+    check(7, is_unsupported(held.force_unlock()))?;
+    let mut called = false;
+    let work = |conn: &mut dyn redis::ConnectionLike| {
+        called = true;
+        redis::cmd("PING").query::<()>(conn)
+    };
+    check(8, is_unsupported(client.execute(work)) && !called)?;
+    let kept = Arc::new(());
+    let in_callback = Arc::clone(&kept);
+    held.on_lost(move |_| drop(Arc::clone(&in_callback)));
+    check(9, Arc::strong_count(&kept) == 1)
+}
+
+#[test]
+fn a_forked_child_is_refused_every_call_and_says_nothing() {
+    in_own_process("holds::forks::a_forked_child_is_refused_every_call_and_says_nothing", || {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        let client = Client::open(&proxy.url()).unwrap();
+        let lock = client.lock("job");
+        let told = mpsc::channel();
+        lock.on_lost(move |_| told.0.send(()).unwrap());
+        lock.lock().unwrap();
+        let token = get(&server, "job");
+        let (requests, connections) = (proxy.requests(), proxy.accepted());
+        forked(|| every_call_is_refused(&client, &lock));
+        let now = (proxy.requests(), proxy.accepted());
+        assert_eq!(now, (requests, connections), "the child said something");
+        assert_eq!(get(&server, "job"), token);
+        // The parent's connections, callbacks and conditions are as they were.
+        client.execute(|conn| redis::cmd("PING").query::<()>(conn)).unwrap();
+        assert!(!lock.new_condition("c").unwrap().wait_timeout(ms(50)).unwrap());
+        assert!(lock.force_unlock().unwrap());
+        assert!(lock.unlock().unwrap_err().is_lost());
+        told.1.recv_timeout(SOON).unwrap();
+        assert!(told.1.try_recv().is_err(), "once: it was added once");
+    });
+}
+
+#[test]
+fn a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are_doing() {
+    in_own_process(
+        "holds::forks::\
+         a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are_doing",
+        || {
+            let server = Server::start();
+            for client in [memory(), client(&server)] {
+                let lock = client.lock("job");
+                lock.lock().unwrap();
+                let busy = ["a", "b"].map(|name| client.lock(name));
+                let (done, callbacks) = (AtomicBool::new(false), AtomicU32::new(0));
+                let holds = busy.each_ref().map(|lock| || lock.with(|_| ()).unwrap());
+                // In memory there is nothing to execute.
+                let execute = || drop(client.execute(|_| Ok(())));
+                let on_lost = || {
+                    let left = |left: u32| left.checked_sub(1);
+                    match callbacks.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left) {
+                        Ok(_) => lock.on_lost(|_| ()),
+                        Err(_) => thread::yield_now(),
+                    }
+                };
+                // Each keeps something locked, the pool or the list of callbacks, at the moment of
+                // many a fork.
+                let work: [&(dyn Fn() + Sync); 4] = [&holds[0], &holds[1], &execute, &on_lost];
+                thread::scope(|scope| {
+                    for work in work {
+                        let done = &done;
+                        scope.spawn(move || {
+                            while !done.load(Ordering::SeqCst) {
+                                work();
+                            }
+                        });
+                    }
+                    let forks = catch_unwind(AssertUnwindSafe(|| {
+                        for _ in 0..100 {
+                            callbacks.store(20_000, Ordering::SeqCst);
+                            forked(|| every_call_is_refused(&client, &lock));
+                        }
+                    }));
+                    done.store(true, Ordering::SeqCst);
+                    forks.unwrap();
+                });
+                lock.unlock().unwrap();
+            }
+        },
+    );
 }

@@ -9,6 +9,7 @@ use distlock::testing::{Key, Token, Withdraw};
 use distlock::{Layout, Lock, LockOptions};
 
 use super::nodes::{Mood, Nodes, ask};
+use crate::helpers::{Asked, Notes, on_another_thread};
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -146,4 +147,30 @@ fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
     assert_eq!(nodes.nodes[4].asked("acquire").len(), 1);
     assert!(lock.is_valid());
     lock.unlock().unwrap();
+}
+
+#[test]
+fn what_a_quorum_was_asked_to_undo_is_asked_again_by_its_nodes_threads_only() {
+    let nodes = Nodes::start();
+    let (client, notes) = Notes::of(nodes.builder());
+    let lock = client.lock("a");
+    let withdrawals = || notes.count(|asked| *asked == Asked::Withdraw);
+    let asked = |node: usize| nodes.nodes[node].asked("release").len();
+    let since = Instant::now();
+    // A thread ends while it holds, and no majority can be asked.
+    on_another_thread(|| {
+        lock.lock().unwrap();
+        eventually(SOON, || nodes.holding("a").len() == 5);
+        nodes.set(0..3, Mood::Down);
+    });
+    eventually(SOON, || (0..3).all(|node| asked(node) > 4));
+    assert_eq!(withdrawals(), 1, "the cleaner leaves it to them");
+    // The first time, once more soon, and then with a pause after each that had no answer.
+    let counts: Vec<_> = (0..3).map(asked).collect();
+    let most = 2 + since.elapsed().as_millis() / 250;
+    assert!(counts.iter().all(|count| *count as u128 <= most), "{counts:?}, and not {most}");
+    assert_eq!((asked(3), asked(4)), (1, 1), "they have answered");
+    nodes.set(0..3, Mood::Fine);
+    eventually(SOON, || nodes.holding("a").is_empty());
+    assert_eq!(withdrawals(), 1);
 }
