@@ -13,9 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks a mutex of this crate, also after a panic.
 ///
-/// Every critical section here leaves its data whole at each step, so a poisoned mutex holds
-/// nothing that could mislead; giving up instead would turn one panic into locks that nobody can
-/// release.
+/// Every critical section here leaves its data consistent at each step, so the data of a poisoned
+/// mutex is safe to use. Giving up instead would turn one panic into locks that nobody can release.
 pub(crate) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

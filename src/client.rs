@@ -21,11 +21,11 @@ use open::Open;
 
 /// Hands out locks on one server, on a majority of several, or on the embedded store.
 ///
-/// Clones are the same client. Dropping the last clone, and the last lock made by it, does what
-/// [`close`](Client::close) does, within one command timeout. A client does not survive a fork: in
-/// the child, every call that would talk to the server or wait for another thread is `Unsupported`,
-/// and the child makes its own. What needs neither (`is_held`, counting a hold up, or down to the
-/// last) says and does in the child what it would in its parent.
+/// Clones are the same client. Dropping the last clone, and the last lock made by it, closes the
+/// client, as [`close`](Client::close) does, within one command timeout. A client does not survive
+/// a fork: in the child, every call that would talk to the server or wait for another thread fails
+/// with `Unsupported`, and the child must make its own client. Calls that need neither (`is_held`,
+/// counting a hold up, or down to the last) do in the child what they would do in its parent.
 ///
 /// | URL | |
 /// |---|---|
@@ -40,11 +40,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client with every setting at its default. Never connects yet: the first call that needs
-    /// the server does.
+    /// A client with every setting at its default. Does not connect: the first call that needs the
+    /// server does.
     ///
     /// # Errors
-    /// `InvalidInput` for a URL that cannot be understood, `Unsupported` for one that this build
+    /// `InvalidInput` for a URL that cannot be understood, `Unsupported` for a URL that this build
     /// cannot use.
     pub fn open(url: &str) -> Result<Self> {
         Self::builder(url).build()
@@ -65,17 +65,17 @@ impl Client {
     }
 
     /// A client whose locks are leases on a majority of independent Redis servers (Redlock), with
-    /// every setting at its default. Never connects yet.
+    /// every setting at its default. Does not connect.
     ///
     /// A lock is held once more than half of the nodes have granted it while the lease is still
-    /// valid; the algorithm is the one on the [Redis documentation's page about distributed
+    /// valid. The algorithm is described on the [Redis documentation's page about distributed
     /// locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes
-    /// are asked at once, so a call takes as long as the slowest node of the fastest majority;
-    /// nodes that are slow or down delay nobody, as long as a majority is up. What a minority
-    /// granted is released again. A node that was away, or missed the lock, is given the lease at a
-    /// later renewal, once what it had has run out: nodes that are restarted one after the other do
-    /// not end a hold, as long as a majority has the lease. Guards, reentrancy, renewal, `on_lost`
-    /// and hand-offs between this process's threads are those of any other lock.
+    /// are asked at once, so a call takes as long as the slowest node of the fastest majority.
+    /// Nodes that are slow or down delay nobody while a majority is up. A minority's grant is
+    /// released again. A node that was down, or missed the lock, gets the lease at a later renewal,
+    /// once the key that it had before has run out. So restarting nodes one after the other does
+    /// not end a hold while a majority has the lease. Guards, reentrancy, renewal, `on_lost` and
+    /// hand-offs between this process's threads work as with any other lock.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -91,45 +91,45 @@ impl Client {
     ///
     /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the
     /// lease or one command timeout). Leases should be long compared with a round trip to most
-    /// nodes. A client's questions go to each node one after another, renewals first.
+    /// nodes. Each node gets a client's questions one after another, renewals first.
     ///
     /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so
-    /// Redlock clients of other libraries take part.
+    /// Redlock clients of other libraries can share these locks.
     ///
     /// # What it does not promise
     /// * A node that restarts *without its data* has forgotten who holds what, and can help a
-    ///   second client to a majority. Have nodes write an append-only file with
-    ///   `appendfsync always`, or start one that lost its data only after the longest lease has
+    ///   second client to a majority. Let nodes write an append-only file with
+    ///   `appendfsync always`, or start a node that lost its data only after the longest lease has
     ///   passed.
-    /// * A node must be a master of its own. Replicas have no vote, and neither has a second name
-    ///   of a server that another node has reached: each new connection asks for the server's own
-    ///   name (`INFO server`; a user who may not ask is not checked). Not seen through: a replica
-    ///   that is *promoted later* and may lack what its master had granted; a name that stands for
-    ///   several servers at once; and names that move to other servers while a lock is being
-    ///   acquired.
-    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, except over a
-    ///   late copy of a command of the holder's.
-    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while a
-    ///   lease is held by more than a bare majority.
+    /// * A node must be a separate master. Replicas have no vote. A second name of a server that
+    ///   another node has reached has no vote, either: each new connection asks for the server's
+    ///   run id (`INFO server`; not checked if the user may not ask). Not detected: a replica that
+    ///   is *promoted later* and may lack its master's grants; a name that stands for several
+    ///   servers at once; and names that move to other servers while a lock is being acquired.
+    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, unless a late
+    ///   copy of one of the holder's commands arrives.
+    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while more
+    ///   than a bare majority of the nodes has the lease.
     /// * There are no fences: the counters of several nodes do not grow together, so
-    ///   [`LockOptions::fenced`] is `Unsupported`. Where a process may be paused for longer than
-    ///   its lease, and the protected resource can compare fences, one server with fences protects
-    ///   more than a quorum without.
-    /// * There is no queue: waiters ask again after a random pause, and who comes first is chance.
-    ///   When several ask at once each may get a minority; then all of them are refused, release,
-    ///   and try again, and a [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused
-    ///   although nobody holds the lock.
+    ///   [`LockOptions::fenced`] is `Unsupported`. If a process may be paused for longer than its
+    ///   lease, and the protected resource can compare fences, one server with fences protects
+    ///   better than a quorum without them.
+    /// * There is no queue: waiters ask again after a random pause, and chance decides which of
+    ///   them gets the lock. When several ask at once, each may get a minority. Then all of them
+    ///   are refused, release, and try again. So a
+    ///   [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused although nobody holds
+    ///   the lock.
     ///
     /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one
-    /// are `Unsupported`. With [`LockOptions::owner`] a node whose release of an earlier hold is
-    /// not settled does not vote for up to ten seconds.
+    /// are `Unsupported`. With [`LockOptions::owner`], a node does not vote for up to ten seconds
+    /// if its release of an earlier hold is not settled.
     ///
     /// # Errors
-    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is there twice
-    /// (same host and port, whatever the database; two names of one server are found out when they
-    /// are reached, and one of them has no vote then), and for URLs that cannot be understood;
-    /// `Unsupported` for those that this build cannot use. An even number of nodes is logged as a
-    /// warning: it needs one more for a majority and survives no more failures.
+    /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is listed twice
+    /// (same host and port, with any database), and for URLs that cannot be understood;
+    /// `Unsupported` for URLs that this build cannot use. Two names of one server are detected when
+    /// they are reached; then one of them has no vote. An even number of nodes is logged as a
+    /// warning: it needs one more node for a majority and survives no more failures.
     pub fn redlock(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         Self::redlock_builder(urls).build()
     }
@@ -146,8 +146,8 @@ impl Client {
         builder
     }
 
-    /// Asks the server for a sign of life: connects and authenticates if need be. One round trip.
-    /// With [`redlock`](Client::redlock), a majority of the servers.
+    /// Checks that the server answers; connects and authenticates if needed. One round trip. With
+    /// [`redlock`](Client::redlock), checks a majority of the servers.
     ///
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
@@ -159,25 +159,25 @@ impl Client {
             .map_err(|error| error.into_error())
     }
 
-    /// The lock of this name, with the client's options for locks. Talks to nobody. The key in
-    /// Redis is the client's prefix and the name.
+    /// The lock of this name, with the client's options for locks. Sends nothing. The key in Redis
+    /// is the client's prefix and the name.
     ///
     /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a
-    /// hash tag like `{x}`. Give no lock and no limiter such a name: what would come of it stands
-    /// in [internals](crate::guide::internals), under *Keys*.
+    /// hash tag like `{x}`. Give no lock and no limiter such a name:
+    /// [internals](crate::guide::internals) says, under *Keys*, what would happen.
     ///
-    /// A name that cannot be used (empty, or with its prefix longer than 1024 bytes) is reported by
-    /// the first call that would use it.
+    /// An invalid name (empty, or with its prefix longer than 1024 bytes) is reported by the first
+    /// call that would use it.
     #[must_use]
     pub fn lock(&self, name: &str) -> RedisLock {
         self.make(name, Arc::clone(&self.open.options), &self.open.store)
     }
 
-    /// The lock of this name, with options of its own. Talks to nobody.
+    /// The lock of this name, with options of its own. Sends nothing.
     ///
     /// # Errors
-    /// `InvalidInput` for options that cannot work, `Unsupported` for what this store or layout
-    /// cannot do.
+    /// `InvalidInput` for options that cannot work, `Unsupported` for options that this store or
+    /// layout does not support.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
         options.check()?;
         let store = self.open.backend.leases(options.layout)?;
@@ -197,9 +197,9 @@ impl Client {
     }
 
     /// A rate limiter that lets `count` calls through in each `window`, for all processes together.
-    /// Talks to nobody. The key in Redis is the client's prefix and the name.
+    /// Sends nothing. The key in Redis is the client's prefix and the name.
     ///
-    /// A name, count or window that cannot work is reported by the first call that would use it.
+    /// An invalid name, count or window is reported by the first call that would use it.
     #[must_use]
     pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
         let open = &self.open;
@@ -214,18 +214,17 @@ impl Client {
         )
     }
 
-    /// Runs commands of your own over a pooled connection, and once more, from its start, if the
-    /// connection turned out to be dropped.
+    /// Runs `work`, with commands of your own, over a pooled connection. If the connection turns
+    /// out to be dropped, `work` runs once more, from its start.
     ///
-    /// So `work` must stand being run twice. What it changes about the connection itself (a
-    /// transaction left open, a subscription, another database) it has to change back. Its replies
-    /// are taken as they come: a proxy that sends one twice is not noticed here, as it is for
-    /// locks.
+    /// So it must be safe to run `work` twice. `work` must undo its changes to the connection
+    /// itself (a transaction left open, a subscription, another database). Its replies are taken as
+    /// they come: unlike for locks, a proxy that sends a reply twice is not noticed.
     ///
     /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or
     /// `redis::Script`, and sent by their `query` or `invoke`. The methods of `redis::Commands` are
-    /// not there: that trait wants to know the connection's type, and `work` is not told whose pool
-    /// it comes from.
+    /// not available: that trait needs the connection's type, and `work` does not know whose pool
+    /// the connection comes from.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {
@@ -255,9 +254,9 @@ impl Client {
     ///
     /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders
     /// are told that their leases are lost ([`LostReason::Closed`](crate::LostReason::Closed)).
-    /// While the server does not answer it is asked again, until the end of `timeout`. Ends by
-    /// then. A second call says what the first came to; while that is under way, that it is not
-    /// known yet (`Unknown`).
+    /// While the server does not answer it is asked again, until the end of `timeout`. The call
+    /// ends by then. A second call returns the result of the first, or `Unknown` while the first is
+    /// under way.
     ///
     /// # Errors
     /// `Unknown` if `timeout` ended first, with the number of locks whose release was not

@@ -1,4 +1,4 @@
-//! `RateLimiter`: at most so many calls in a window, counted for all processes together.
+//! `RateLimiter`: at most `count` calls in a window, counted for all processes together.
 
 pub(crate) mod port;
 
@@ -16,34 +16,34 @@ use crate::local::line::{Lines, Next};
 use port::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
-/// A hundred years: in µs still below 2^53, up to which Lua counts exactly (R18).
+/// A hundred years. In µs that is below 2^53, up to which Lua counts exactly (R18).
 const LONGEST_WINDOW: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// A sum of a few of these is below 2^53, too.
 const MOST: u64 = 1_000_000_000_000_000;
 
-/// Lets at most `count` calls through in a `window`, whoever makes them: all processes that use the
-/// name share the limit.
+/// Lets at most `count` calls through in a `window`. All processes that use the name share the
+/// limit.
 ///
 /// Made by [`Client::rate_limiter`](crate::Client::rate_limiter); cheap to make and to clone. Each
-/// check is one script and one round trip, and only the server's clock counts. It comes in two
-/// forms:
+/// check is one script and one round trip, and only the server's clock counts. A limiter has one of
+/// two forms:
 ///
-/// - **Fixed window**, as it is made. The first call begins a window; when it ends, all permits are
-///   back at once. The key, prefix and name, holds a plain integer with a TTL, as `INCR` and
-///   `EXPIRE` leave it, so that code which counts in that way shares the limit. Around the end of a
-///   window *twice* the count can pass in a moment: the end of one window's permits, and the start
-///   of the next one's.
+/// - **Fixed window**, the default. The first call begins a window; when the window ends, all
+///   permits are back at once. The key, prefix and name, holds a plain integer with a TTL, as
+///   `INCR` and `EXPIRE` leave it, so code which counts in that way shares the limit. Around the
+///   end of a window *twice* the count can pass in a moment: the last permits of one window and the
+///   first of the next.
 /// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady
-///   rate, and never are there more than `count`.
+///   rate, and there are never more than `count`.
 ///
 /// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that
-/// share a limit should give it the same count and window. Where they do not, a fixed window is as
-/// long as the shortest one that is asked for; in the smooth form each permit counts for as long as
-/// its taker said, so nobody gets more than by its own count and window, and the smaller limit may
-/// wait for what the larger one took.
+/// share a limit should use the same count and window. If they do not, a fixed window is as long as
+/// the shortest window that is asked for. In the smooth form each permit counts for as long as its
+/// taker said. So no process gets more than its own count and window allow, and a process with the
+/// smaller limit may wait for permits that another took under the larger limit.
 ///
-/// A lock must not have the name of a fixed window: they would use the same key, and a lock takes
-/// the counter for a holder.
+/// A lock must not have the name of a fixed window: they would use the same key, and the lock would
+/// take the counter for a holder.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -69,7 +69,7 @@ pub struct RateLimiter {
     store: Arc<dyn LimitStore>,
     context: Arc<Context>,
     lines: Arc<Lines>,
-    /// Where its threads stand in line: with those that ask for the same.
+    /// The key of the line in which its threads wait, with others that ask for the same.
     line: Key,
     /// Keeps the client open: dropping the last handle closes it.
     _client: Arc<dyn Send + Sync>,
@@ -102,11 +102,11 @@ impl RateLimiter {
     /// Lets permits come back one by one, at the rate of `count` per `window`, instead of all at
     /// once when a window ends.
     ///
-    /// `count` may pass at once if nobody has called for a window; then one each `window / count`.
-    /// So in any stretch of time `t`, wherever it begins, at most `count + count * t / window`
-    /// pass. (The method is known as GCRA, or leaky bucket.) Its state is kept under a key of its
-    /// own, which ends in `smooth`: it shares no limit with a fixed window of the same name, and
-    /// code that counts with `INCR` never meets it.
+    /// If nobody has called for a window, `count` calls may pass at once; then one call each
+    /// `window / count`. So in any time span `t` at most `count + count * t / window` calls pass.
+    /// (The method is known as GCRA, or leaky bucket.) Its state is kept under a key of its own,
+    /// which ends in `smooth`: it shares no limit with a fixed window of the same name, and code
+    /// that counts with `INCR` never touches it.
     #[must_use]
     pub fn smooth(mut self) -> Self {
         if self.form == Form::Fixed {
@@ -123,7 +123,7 @@ impl RateLimiter {
     }
 
     /// The key in Redis: the client's prefix and the name; for the smooth form, a companion of that
-    /// in the same slot.
+    /// key in the same slot.
     #[must_use]
     pub fn key(&self) -> &str {
         self.key.as_str()
@@ -137,21 +137,20 @@ impl RateLimiter {
         self.check_n(1)
     }
 
-    /// Takes `n` permits if they are all there, and else none. One round trip; never waits for
-    /// permits. With 0 it only tells how many are left.
+    /// Takes `n` permits if all of them are available, otherwise none. One round trip; never waits
+    /// for permits. With 0 it only tells how many are left.
     ///
-    /// An idle connection that turns out to be closed is replaced, and the question put again,
-    /// once. If the server had taken the permits before the connection ended, they are taken twice:
-    /// a limit may so become stricter, never laxer.
+    /// If an idle connection turns out to be closed, it is replaced and the question is sent once
+    /// more. If the server had taken the permits before the connection ended, they are taken twice:
+    /// so a limit may become stricter, never laxer.
     ///
     /// # Errors
-    /// Never because there are too few permits: that is a [`Decision`]. `InvalidInput`, before
-    /// anything is sent: `n` is more than the limiter's count, so that it could never fit; or the
-    /// limiter's name (empty, or with its prefix longer than 1024 bytes), count (1 to 10^15) or
-    /// window (1 ms to 100 years) cannot work. `Unavailable`: no answer; the permits may have been
-    /// taken or not, and whether to go on without a limit is for the caller to decide. `WrongType`:
-    /// the key holds other data, which was left alone. `Denied`, `Server`: what the server said;
-    /// nothing was taken.
+    /// Too few permits are no error but a [`Decision`]. `InvalidInput`, before anything is sent:
+    /// `n` is more than the limiter's count, so it could never fit; or the limiter's name (empty,
+    /// or with its prefix longer than 1024 bytes), count (1 to 10^15) or window (1 ms to 100 years)
+    /// cannot work. `Unavailable`: no answer; the permits may have been taken or not, and the
+    /// caller decides whether to go on without a limit. `WrongType`: the key holds other data,
+    /// which was not changed. `Denied`, `Server`: the server's error; nothing was taken.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
         self.check_input(n)
             .and_then(|()| self.context.check_open())
@@ -159,41 +158,42 @@ impl RateLimiter {
         self.take(n, Duration::ZERO).map_err(|error| self.named(error.into_error()))
     }
 
-    /// Waits for a permit, and takes it. `Ok(true)`: taken, and usable from now on. `Ok(false)`:
-    /// none will be there within `timeout`; said as soon as that is known.
+    /// Waits for a permit, and takes it. `Ok(true)`: taken, and usable from now on. `Ok(false)`: no
+    /// permit will be available within `timeout`; returned as soon as that is known.
     ///
-    /// Zero is one check without waiting; [`Duration::MAX`] is no limit, but a promise of a smooth
-    /// permit is for a hundred years at most. Ends by the deadline, plus one command timeout where
-    /// an answer is under way.
+    /// Zero is one check without waiting; [`Duration::MAX`] is no limit, but a smooth permit is
+    /// promised for at most a hundred years ahead. Ends by the deadline, plus one command timeout
+    /// if an answer is under way.
     ///
-    /// **Smooth**: one question. The server promises the next permit that comes back if that is
-    /// within `timeout`, and else takes nothing; the thread sleeps until then and returns without
-    /// asking again. So permits go out in the order in which the server was asked, by whatever
-    /// process. What is promised is taken: a [`check`](RateLimiter::check) is refused until all
-    /// that was promised before it has come back, and `retry_after` says when; who only checks is
-    /// served after those who wait.
+    /// **Smooth**: one question. If the next permit comes back within `timeout`, the server
+    /// promises it; the thread sleeps until then and returns without asking again. Otherwise the
+    /// server takes nothing. So permits go out in the order in which the server was asked, over all
+    /// processes. A promised permit is taken: a [`check`](RateLimiter::check) is refused until all
+    /// permits promised before it have come back, and `retry_after` says when that is. So callers
+    /// that only check are served after those that wait.
     ///
-    /// A promise is never given back. It is lost when the client is closed, or the process ends,
-    /// while the thread sleeps, and when its answer did not arrive, because the next question is
-    /// promised another. A limit may so become stricter, never laxer; with a `timeout` no lost
-    /// promise is further away than that. A thread that is paused uses its permit later. The server
-    /// knows its promises as long as it has the key: after a `FLUSHALL`, a restart without data, or
-    /// a clock that was set forward it counts from nothing, and what it had promised passes beside
-    /// that.
+    /// A promise is never given back. It is lost if the client is closed, or the process ends,
+    /// while the thread sleeps. It is also lost if its answer did not arrive, because the next
+    /// question is promised another permit. So a limit may become stricter, never laxer; with a
+    /// `timeout` no lost promise is further away than that. A thread that is paused uses its permit
+    /// later. The server knows its promises as long as it has the key: after a `FLUSHALL`, a
+    /// restart without data, or a clock that was set forward it counts from zero, and calls with
+    /// earlier promises pass in addition.
     ///
     /// **Fixed window**: nothing can be promised, because others count in the same key. The threads
-    /// of one client stand in line, first come first served, and ask in that order, no more of them
-    /// at a time than there is room for; when a window is used up the first sleeps until its end
-    /// and asks again. That is one question for each permit and one more for each window, and one
-    /// for a thread whose `timeout` ends in the line. Among processes there is no order.
+    /// of one client stand in line, first come first served, and ask in that order. No more of them
+    /// ask at a time than there is room for. When a window is used up, the first thread sleeps
+    /// until the window ends and asks again. That is one question for each permit, one more for
+    /// each window, and one for each thread whose `timeout` ends in the line. Among processes there
+    /// is no order.
     ///
     /// # Errors
-    /// As [`check_n`](RateLimiter::check_n), but an outage is waited through: until the deadline,
-    /// or without one up to the client's `max_outage`. "Redis is down" is never `Ok(false)`. Each
-    /// unanswered check may have taken a permit. `Unavailable` also when the client is closed
-    /// meanwhile.
+    /// As [`check_n`](RateLimiter::check_n), but the call waits through an outage: until the
+    /// deadline, or, without a deadline, up to the client's `max_outage`. "Redis is down" is never
+    /// `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the
+    /// client is closed meanwhile.
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
-        // Before anything is locked: in a forked child nobody may ever unlock it.
+        // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         self.check_input(1)
             .and_then(|()| self.context.check_open())
             .map_err(|error| self.named(error))?;
@@ -230,7 +230,7 @@ impl RateLimiter {
                     let room = asked_at
                         .checked_add(retry_after)
                         .filter(|room| deadline.is_none_or(|deadline| *room <= deadline));
-                    // A smooth limit would have promised what comes in time.
+                    // A smooth limit would have promised a permit that comes in time.
                     let (Some(place), Some(room)) = (&place, room) else { return Ok(false) };
                     place.refused(room.max(clock.now() + backoff::SHORTEST));
                     silent_since = None;
@@ -264,8 +264,8 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Asks the store; once more over a fresh connection if an idle one had been closed, which a
-    /// server does at every restart.
+    /// Asks the store. If an idle connection had been closed, as happens at every restart of a
+    /// server, asks once more over a fresh one.
     fn take(&self, wanted: u64, longest_wait: Duration) -> Result<Decision, StoreError> {
         let ask = || {
             self.store.take(&Take {
@@ -290,7 +290,7 @@ impl RateLimiter {
         Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
     }
 
-    /// Refuses what cannot work (R18).
+    /// Refuses input that cannot work (R18).
     fn check_input(&self, n: u64) -> Result<()> {
         let problem = if self.name.is_empty() {
             "the name of a rate limiter must not be empty"

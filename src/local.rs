@@ -25,7 +25,7 @@ pub(crate) struct SharedLock {
     pub(crate) contention: Contention,
     pub(crate) context: Arc<Context>,
     on_lost: Mutex<Vec<Arc<OnLost>>>,
-    /// Where it is found by its name.
+    /// The table in which the lock is found by its name.
     names: Weak<Names>,
 }
 
@@ -39,13 +39,13 @@ impl SharedLock {
         } else {
             return Ok(());
         };
-        // The name itself is left out: a megabyte of it helps nobody.
+        // The message leaves the name out: it may be a megabyte long.
         Err(Error::invalid(problem))
     }
 
     pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
         if self.context.is_forked() {
-            // Nothing is ever lost there, and the mutex may stay locked for ever.
+            // In a fork no lease is ever lost, and the mutex may stay locked for ever.
             return;
         }
         locked(&self.on_lost).push(callback);
@@ -58,8 +58,8 @@ impl Keeper for SharedLock {
     }
 
     fn over(&self, lease: &Arc<Lease>) {
-        // The holder goes on until it notices; the other threads of this process need not wait for
-        // that, as other processes do not.
+        // The holder goes on until it notices the loss. Other processes do not wait for that, so
+        // the other threads of this process need not, either.
         self.queue.leave_after_loss(lease);
     }
 
@@ -81,7 +81,7 @@ impl Drop for SharedLock {
     }
 }
 
-/// The locks of one client by name: same name, same lock. A name that is used no more leaves
+/// The locks of one client by name: same name, same lock. A name that is no longer used leaves
 /// nothing behind.
 #[derive(Default)]
 pub(crate) struct Names {
@@ -97,7 +97,8 @@ impl Names {
     ) -> Arc<SharedLock> {
         let name: Arc<str> = name.into();
         if context.is_forked() {
-            // Every call of it will be refused. The mutex may stay locked for ever here.
+            // Every call of this lock will be refused. In a fork the mutex may stay locked for
+            // ever.
             return self.make(name, prefix, context);
         }
         let mut by_name = locked(&self.by_name);
@@ -126,8 +127,8 @@ impl Names {
         })
     }
 
-    /// Takes the name out, unless a new lock has been made under it since the old one's last handle
-    /// went.
+    /// Removes the name, unless a new lock has been made under it since the last handle of the old
+    /// lock was dropped.
     fn forget(&self, name: &str) {
         let mut by_name = locked(&self.by_name);
         if by_name.get(name).is_some_and(|lock| lock.strong_count() == 0) {

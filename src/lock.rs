@@ -1,4 +1,4 @@
-//! What users hold: the `Lock` trait, which is the contract, and its implementation.
+//! What users work with: the `Lock` trait, which is the contract, and its implementation.
 
 pub(crate) mod condition;
 pub(crate) mod guard;
@@ -13,9 +13,9 @@ use condition::Condition;
 /// A lock with the six methods of Java's `java.util.concurrent.locks.Lock`, and one more for an
 /// interruptible timed wait.
 ///
-/// It is owned by threads: what one thread locked, no other can unlock, and a thread that holds it
-/// may lock it again (it then unlocks as often). Unlike Java's, every call can fail, because the
-/// lock lives on a server.
+/// It is owned by threads: only the thread that locked can unlock, and a thread that holds the lock
+/// may lock it again (it must then unlock as often). Unlike in Java, every call can fail, because
+/// the lock is kept on a server.
 ///
 /// ```
 /// use distlock::{Client, Lock, Result};
@@ -40,15 +40,15 @@ use condition::Condition;
 pub trait Lock: Send + Sync {
     /// Locks, and blocks until it can. Java: `lock()`.
     ///
-    /// It returns when this thread holds the lock. An outage of the server is waited through, up to
+    /// It returns when this thread holds the lock. It waits through an outage of the server, up to
     /// the client's `max_outage`.
     ///
     /// # Errors
-    /// Whatever the kind, this call added no hold. `Unavailable` after an outage of `max_outage`;
+    /// With any error, this call added no hold. `Unavailable` after an outage of `max_outage`;
     /// `Denied`, `WrongType` and `InvalidInput` at once; `Exhausted` with
     /// [`Retry::attempts`](crate::Retry::attempts); `Lost` if this thread holds the lock already
     /// but has lost the lease; `Conflict` if it holds it with other options.
-    /// [`ErrorKind`](crate::ErrorKind) says what each leaves on the server.
+    /// [`ErrorKind`](crate::ErrorKind) says what each error leaves on the server.
     fn lock(&self) -> Result<()>;
 
     /// Locks as [`lock`](Lock::lock) does, unless `interrupt` ends the wait. Java:
@@ -57,8 +57,7 @@ pub trait Lock: Send + Sync {
     /// # Errors
     /// As `lock`, and `Interrupted`: this call added no hold; what an attempt left on the server is
     /// withdrawn in the background. As in Java, an interrupt that is set when the call begins ends
-    /// it, also for a thread that holds the lock already and would not have to wait; the holds that
-    /// it has stay.
+    /// it, even if the thread holds the lock already and would not have to wait; its holds stay.
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else
@@ -66,12 +65,11 @@ pub trait Lock: Send + Sync {
     ///
     /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. Zero is one attempt
     /// without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline, plus one
-    /// command timeout where an answer is under way.
+    /// command timeout if an answer is under way.
     ///
     /// # Errors
-    /// As `lock`; but `Unavailable` already when the time is over and there was no answer since the
-    /// last refusal, or ever: "Redis is down" is never `Ok(false)`, and "held by another" never an
-    /// error.
+    /// As `lock`; but `Unavailable` as soon as the time is over, if the last attempt had no answer:
+    /// "Redis is down" is never `Ok(false)`, and "held by another" is never an error.
     fn try_lock(&self, timeout: Duration) -> Result<bool>;
 
     /// Locks as [`try_lock`](Lock::try_lock) does, unless `interrupt` ends the wait.
@@ -80,28 +78,27 @@ pub trait Lock: Send + Sync {
     /// As `try_lock`, and `Interrupted`, as in `lock_interruptibly`.
     fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool>;
 
-    /// Takes one hold of this thread back, and with the last one releases the lock. Java:
-    /// `unlock()`.
+    /// Removes one hold of this thread, and with the last hold releases the lock. Java: `unlock()`.
     ///
-    /// One round trip. Where the server does not answer it is asked once more over another
-    /// connection, so it ends within two command timeouts.
+    /// One round trip. If the server does not answer, it is asked once more over another
+    /// connection, so the call ends within two command timeouts.
     ///
     /// # Errors
-    /// `NotHeld`: this thread does not hold it, nothing was changed. `Lost`: it held it, but the
-    /// lease was lost before; another may hold the lock now, and the hold is taken back all the
-    /// same. `Unknown`: no answer, or none before the lease ran out; the lock may still be held on
-    /// the server, until the background has removed it or the lease has run out; this thread does
-    /// not hold it any more.
+    /// `NotHeld`: this thread does not hold the lock; nothing was changed. `Lost`: this thread held
+    /// the lock, but the lease was lost before; another may hold the lock now, and the hold is
+    /// still removed. `Unknown`: no answer, or none before the lease ran out. The lock may still be
+    /// held on the server, until the background has removed it or the lease has run out; this
+    /// thread does not hold it any more.
     fn unlock(&self) -> Result<()>;
 
-    /// A condition of this lock, by name. Same name on the same lock: same condition, in whatever
-    /// process. Java: `newCondition()`. Talks to nobody.
+    /// A condition of this lock, by name. Same name on the same lock: same condition, in every
+    /// process. Java: `newCondition()`. Sends nothing.
     ///
     /// # Errors
-    /// `Unsupported` unless the lock has conditions, as this default body says:
-    /// [`RedisLock`](crate::RedisLock) has them in the plain layout with
-    /// [`Queue::Fifo`](crate::Queue::Fifo) and without an owner of the caller's. `InvalidInput` for
-    /// a name that is empty or longer than 256 bytes.
+    /// `Unsupported` unless the lock has conditions; this default body always returns it.
+    /// [`RedisLock`](crate::RedisLock) has conditions in the plain layout with
+    /// [`Queue::Fifo`](crate::Queue::Fifo) and without an `owner`. `InvalidInput` for a name that
+    /// is empty or longer than 256 bytes.
     fn new_condition(&self, name: &str) -> Result<Condition> {
         let _ = name;
         Err(Error::unsupported("this lock has no conditions"))

@@ -1,22 +1,22 @@
-//! Pauses between attempts: never a hot loop, never in step (R14).
+//! Pauses between attempts: no busy loop, and no two waiters in step (R14).
 
 use std::time::Duration;
 
 use super::options::Retry;
 
-/// A waiter that the store wakes asks by itself only as a safety net (R15).
+/// A waiter that the store wakes polls only as a safety net (R15).
 const WOKEN: (Duration, Duration) = (Duration::from_millis(1000), Duration::from_millis(1500));
-/// One that nobody wakes has to poll.
+/// A waiter that nobody wakes has to poll.
 const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(80));
-/// While the server does not answer. Together with the node's gate it bounds how late its return is
-/// seen: a little longer than the gate's pause, or a lone waiter would find the gate shut after
-/// every second of its own probes.
+/// The pause while the server does not answer. With the node's gate it bounds how late we notice
+/// that the server is back. It is a little longer than the gate's pause: otherwise a lone waiter
+/// would find the gate shut after every other probe of its own.
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
 /// The shortest pause of a thread that was told when to come back.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Between two signs of life of a waiter in a condition, which is told when there is anything new.
+/// Between two signs of life of a waiter in a condition. The store wakes it when anything changes.
 const IN_CONDITION: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(6));
 
 /// The pause of a waiter in a condition.
@@ -24,15 +24,15 @@ pub(crate) fn condition_pause() -> Duration {
     between(IN_CONDITION.0, IN_CONDITION.1)
 }
 
-/// For how long a waiter in a condition counts as alive without a sign of life: three pauses.
+/// How long a waiter in a condition counts as alive without a sign of life: three pauses.
 pub(crate) fn condition_life() -> Duration {
     IN_CONDITION.1 * 3
 }
 
 /// The pause after a refusal.
 ///
-/// `first_lease`: what a hand-off grants. It counts from the last attempt that was refused, so half
-/// of it must be left after the longest pause.
+/// `first_lease`: the lease that a hand-off grants. It counts from the last refused attempt, so
+/// half of it must be left after the longest pause.
 pub(crate) fn pause(retry: Option<Retry>, woken: bool, first_lease: Duration) -> Duration {
     let (min, max) = match retry {
         Some(retry) => (retry.min, retry.max),
@@ -52,8 +52,8 @@ pub(crate) fn outage_pause() -> Duration {
     between(OUTAGE.0, OUTAGE.1)
 }
 
-/// The pause of a thread that was told to come back after `wait`: never none, and not in step with
-/// others that were told the same.
+/// The pause of a thread that was told to come back after `wait`: never zero, and not in step with
+/// other threads that were told the same.
 pub(crate) fn room_pause(wait: Duration) -> Duration {
     wait.saturating_add(between(Duration::ZERO, SHORTEST)).max(SHORTEST)
 }

@@ -11,17 +11,17 @@ use super::locked;
 pub struct Fences {
     /// The last of them.
     pub last: u64,
-    /// How many there are: at least one, and perhaps fewer than were asked for (R16).
+    /// How many there are: at least one, perhaps fewer than requested (R16).
     pub count: u32,
 }
 
-/// A hand-off that a release made to a waiter: which attempt of it was served, and with which
+/// A hand-off from a release to a waiter: which of the waiter's attempts was served, and with which
 /// fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The number of the attempt whose entry in the queue was served (R15).
     pub attempt: u64,
-    /// The fences that came with it.
+    /// The fences that came with the hand-off.
     pub fences: Option<Fences>,
 }
 
@@ -30,14 +30,14 @@ pub struct Grant {
 pub enum Rung {
     /// Nobody rang until the deadline.
     Silent,
-    /// Something changed: its turn, an interrupt, a hint. The waiter looks again.
+    /// Something changed: the waiter's turn, an interrupt, a hint. The waiter checks again.
     Hint,
     /// The server's queue handed the lock over.
     Grant(Grant),
 }
 
-/// Rung by a grant, a hint, its turn, an interrupt. A ring before the wait is not lost: the next
-/// wait returns at once.
+/// Wakes one waiting thread. A grant, a hint, the thread's turn or an interrupt rings it. A ring
+/// before the wait is not lost: the next wait returns at once.
 #[derive(Debug, Default)]
 pub struct Bell {
     state: Mutex<Rings>,
@@ -57,7 +57,7 @@ impl Bell {
         Arc::default()
     }
 
-    /// Wakes the waiter, to look again.
+    /// Wakes the waiter, which then checks again.
     pub fn ring(&self) {
         locked(&self.state).rung = true;
         self.changed.notify_all();
@@ -69,7 +69,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Sleeps until somebody rings, or until `until` (`None`: no limit).
+    /// Sleeps until the bell rings, or until `until` (`None`: no limit).
     pub fn wait(&self, clock: &Clock, until: Option<Instant>) -> Rung {
         let mut state = locked(&self.state);
         loop {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where leases, waits and limits read the time: a test may advance it. What waits for a socket
-/// reads `Instant` itself. Both are the monotonic clock: a wall clock that is set must not move a
-/// lease.
+/// The clock that leases, waits and limits read; a test may advance it. Code that waits for a
+/// socket reads `Instant` itself. Both are the monotonic clock: setting the wall clock must not
+/// move a lease.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     #[cfg(feature = "testing")]
@@ -23,7 +23,7 @@ impl Clock {
         Self { fake: Some(clock) }
     }
 
-    /// What time it is.
+    /// The current time.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Instant {
@@ -34,13 +34,13 @@ impl Clock {
         Instant::now()
     }
 
-    /// The instant that lies `wait` ahead; `None`, which means no limit, where it is too far away
-    /// to be one (R18).
+    /// The instant `wait` from now; `None`, which means no limit, if that is too far away for an
+    /// `Instant` (R18).
     pub(crate) fn after(&self, wait: Duration) -> Option<Instant> {
         self.now().checked_add(wait)
     }
 
-    /// How much time is left until `until`; none once that has passed.
+    /// The time left until `until`; zero once that has passed.
     pub(crate) fn left(&self, until: Instant) -> Duration {
         until.saturating_duration_since(self.now())
     }
@@ -48,7 +48,7 @@ impl Clock {
     /// How long a thread that wants to sleep until `until` may sleep before it looks at the clock
     /// again.
     ///
-    /// On the real clock that is the whole time. A fake clock moves without waking anybody, so its
+    /// On the real clock that is the whole time. A fake clock wakes nobody when it moves, so its
     /// sleepers look every millisecond.
     pub(crate) fn sleep_for(&self, until: Instant) -> Duration {
         #[cfg(feature = "testing")]
@@ -75,7 +75,7 @@ impl FakeClock {
         Self { origin: Instant::now(), advanced: Arc::new(AtomicU64::new(0)) }
     }
 
-    /// What the clock shows.
+    /// The time that the clock shows.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.origin + Duration::from_nanos(self.advanced.load(Ordering::SeqCst))

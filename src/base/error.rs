@@ -11,10 +11,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A boxed cause. Causes never carry a URL, a password or a token.
 pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
 
-/// What kind of thing went wrong.
+/// What went wrong.
 ///
-/// For each kind its text says whether the lock **may still be held on the server** after the call
-/// that returned it.
+/// The text of each kind says whether the lock **may still be held on the server** after the call
+/// that returned that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -23,45 +23,45 @@ pub enum ErrorKind {
     NotHeld,
     /// This thread held the lock, and the lease was lost: it ran out, the server said that it
     /// belongs to somebody else, or the client was closed. Another process may hold the lock now.
-    /// From this thread nothing is left behind for longer than the rest of one lease.
+    /// This thread leaves nothing behind for longer than the rest of one lease.
     Lost,
-    /// The server did not answer, so nobody knows whether it did what was asked. After an unlock:
-    /// the lock may still be held on the server; the background goes on removing it, and it ends
-    /// with its lease at the latest. After an `extend`, a `force_unlock` or a notification: a lock
-    /// that this thread holds is held still.
+    /// The server did not answer, so it is unknown whether it carried the request out. After an
+    /// unlock: the lock may still be held on the server; the background keeps removing it, and it
+    /// ends with its lease at the latest. After an `extend`, a `force_unlock` or a notification:
+    /// this thread still holds the lock if it did before.
     Unknown,
-    /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held:
-    /// whatever an unanswered attempt left is withdrawn in the background. Of a wait in a
-    /// condition: held.
-    Interrupted,
-    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, each refused. Not
+    /// The wait was ended by [`Interrupt::interrupt`](crate::Interrupt::interrupt). Not held: what
+    /// an unanswered attempt left is withdrawn in the background. After a wait in a condition:
     /// held.
+    Interrupted,
+    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, and all were
+    /// refused. Not held.
     Exhausted,
-    /// No lock could be had because the server did not answer, is down, loading or overloaded, or
-    /// because no pooled connection came free in time. Not held: whatever an unanswered attempt
-    /// left is withdrawn in the background.
+    /// The lock could not be acquired: the server did not answer, is down, loading or overloaded,
+    /// or no pooled connection came free in time. Not held: what an unanswered attempt left is
+    /// withdrawn in the background.
     Unavailable,
     /// The server refuses this user: a wrong password, or no permission for a command or key. Not
     /// held.
     Denied,
-    /// The lock's key holds data of another type, which was left alone. Not held.
+    /// The lock's key holds data of another type, which was not changed. Not held.
     WrongType,
     /// A name, a duration or another setting cannot work. Nothing was sent. Not held.
     InvalidInput,
-    /// This thread holds the lock with other options. The hold that it has is unchanged.
+    /// This thread holds the lock with other options. Its hold is unchanged.
     Conflict,
     /// This store or layout cannot do what was asked. Nothing was sent.
     Unsupported,
-    /// The server answered with an error that none of the other kinds covers. Not held: whatever
-    /// the call may have left is withdrawn in the background.
+    /// The server answered with an error that none of the other kinds covers. Not held: what the
+    /// call may have left is withdrawn in the background.
     Server,
 }
 
 /// An error of this crate.
 ///
-/// It is opaque: ask for its [`kind`](Error::kind), or use the predicate for one kind.
-/// [`source`](StdError::source) gives the cause where there is one, such as the server's reply.
-/// Neither text ever holds a token, a password or a URL.
+/// The type is opaque: ask for its [`kind`](Error::kind), or use the predicate for one kind.
+/// [`source`](StdError::source) gives the cause if there is one, such as the server's reply. The
+/// texts of the error and of its cause never hold a token, a password or a URL.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
@@ -79,7 +79,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     lock_name: Option<Arc<str>>,
-    /// What that is the name of.
+    /// What `lock_name` names.
     what: &'static str,
     message: Cow<'static, str>,
     source: Option<Cause>,
@@ -136,7 +136,7 @@ impl Error {
     }
 
     /// The name of the lock or the rate limiter that the call was about, as it was given to the
-    /// client; `None` where the call was about neither.
+    /// client; `None` if the call was about neither.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {
         self.0.lock_name.as_deref()

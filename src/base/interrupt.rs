@@ -9,8 +9,8 @@ use super::locked;
 
 /// Ends the waits of the threads that were given it.
 ///
-/// Plain threads cannot be interrupted from outside, so a wait that shall be interruptible is
-/// handed an `Interrupt`; any thread that has a clone of it can end the wait. It stays set until
+/// Plain threads cannot be interrupted from outside, so an interruptible wait takes an `Interrupt`.
+/// Any thread that has a clone of it can end the wait. It stays set until
 /// [`reset`](Interrupt::reset), so a wait that begins later ends at once. Clones are the same
 /// interrupt.
 ///
@@ -41,8 +41,8 @@ struct Shared {
     waiting: Mutex<Waiting>,
 }
 
-/// The bells to ring, by number: thousands of threads may wait with one interrupt, and each takes
-/// its own out again.
+/// The bells to ring, by number. Thousands of threads may wait with one interrupt, and each removes
+/// its own bell again.
 #[derive(Debug, Default)]
 struct Waiting {
     bells: HashMap<u64, Weak<Bell>>,
@@ -64,7 +64,7 @@ impl Interrupt {
         }
     }
 
-    /// Lets waits last again.
+    /// Clears the interrupt: it ends no more waits.
     pub fn reset(&self) {
         self.shared.set.store(false, Ordering::SeqCst);
     }
@@ -75,10 +75,10 @@ impl Interrupt {
         self.shared.set.load(Ordering::SeqCst)
     }
 
-    /// Has `bell` rung by this interrupt until the returned value is dropped.
+    /// Lets this interrupt ring `bell` until the returned value is dropped.
     ///
-    /// The caller looks at [`is_interrupted`](Self::is_interrupted) *after* this, so an interrupt
-    /// is either seen there or rings.
+    /// The caller checks [`is_interrupted`](Self::is_interrupted) *after* this, so it either sees
+    /// the interrupt there or its bell rings.
     pub(crate) fn rings(&self, bell: &Arc<Bell>) -> Ringing<'_> {
         let mut waiting = locked(&self.shared.waiting);
         waiting.last += 1;
@@ -88,7 +88,7 @@ impl Interrupt {
     }
 }
 
-/// An interrupt's hold on a bell; ends when dropped.
+/// A bell's registration with an interrupt, until dropped.
 pub(crate) struct Ringing<'a> {
     interrupt: &'a Interrupt,
     number: u64,
@@ -117,7 +117,7 @@ mod tests {
         let interrupt = Interrupt::new();
         let bells: Vec<_> = (0..5).map(|_| Bell::new()).collect();
         let mut ringing: Vec<_> = bells.iter().map(|bell| Some(interrupt.rings(bell))).collect();
-        // One bell may be there twice.
+        // One bell may be registered twice.
         let again = interrupt.rings(&bells[3]);
         for out in [2, 0, 3, 4, 1] {
             ringing[out] = None;
@@ -138,7 +138,7 @@ mod tests {
     fn a_wait_that_ends_costs_the_same_however_many_others_wait() {
         let interrupt = Interrupt::new();
         let bell = Bell::new();
-        // The quickest of many: what the machine does meanwhile does not count.
+        // The quickest of many runs, so that other work of the machine does not count.
         let quickest = || {
             let one = || {
                 let ringing: Vec<_> = (0..16).map(|_| interrupt.rings(&bell)).collect();

@@ -1,4 +1,4 @@
-//! Keys: where a lock lives in the store, and its companions in the same slot.
+//! Keys: the key of a lock in the store, and its companion keys in the same slot.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ struct Parts {
 impl Key {
     /// The key with this text.
     ///
-    /// Companion keys begin with its stem, which Redis Cluster hashes to the same slot: `{key}:`
-    /// where the key has no hash tag of its own, else `key::`. The two forms differ so that the
-    /// locks `x` and `{x}` never share a companion: a shared queue would hand one lock to a waiter
-    /// of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
+    /// Companion keys begin with the stem, which Redis Cluster hashes to the same slot as the key:
+    /// `{key}:` if the key has no hash tag of its own, else `key::`. The two forms differ so that
+    /// the locks `x` and `{x}` never share a companion: a shared queue would hand one lock to a
+    /// waiter of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
     #[must_use]
     pub fn new(full: String) -> Self {
         let stem = if has_hash_tag(&full) { format!("{full}::") } else { format!("{{{full}}}:") };
@@ -35,7 +35,7 @@ impl Key {
         &self.0.full
     }
 
-    /// What every companion key begins with.
+    /// The start of every companion key.
     #[must_use]
     pub fn stem(&self) -> &str {
         &self.0.stem
@@ -48,8 +48,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whether Redis Cluster hashes only a part of the key: what stands between the first `{` and the
-/// next `}`, if anything does.
+/// Whether Redis Cluster hashes only a part of the key: the text between the first `{` and the next
+/// `}`, unless it is empty.
 fn has_hash_tag(key: &str) -> bool {
     key.split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'))

@@ -1,4 +1,4 @@
-//! How a lock behaves: lease, renewal, retry, layout, and what else can be chosen.
+//! How a lock behaves: lease, renewal, retry, layout and the other settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,94 +21,93 @@ pub enum Renewal {
     /// before.
     Never,
     /// At most this many times; then as [`Never`](Renewal::Never). Only an extend that the server
-    /// has confirmed counts: one without an answer, which may have run all the same, is tried
-    /// again, so the lease can end a little later than after `n` extends, never earlier.
+    /// has confirmed counts. An extend without an answer may have run, and is tried again. So the
+    /// lease can end a little later than after `n` extends, never earlier.
     AtMost(u32),
 }
 
-/// How a lease is written in Redis: which other programs take it for a lock of theirs.
+/// How a lease is written in Redis, and so which other programs see it as a lock of their own.
 ///
 /// Processes that share a lock must use the same layout. A key that another layout has written is
-/// foreign data here: the call fails with [`is_wrong_type`](Error::is_wrong_type), or, where both
-/// layouts write a string and nothing tells them apart, the lock looks held by another. Other
-/// layouts than `Plain` are for one server, neither for `memory://` nor for a quorum, and have no
-/// conditions.
+/// foreign data here: the call fails with [`is_wrong_type`](Error::is_wrong_type). If both layouts
+/// write a string and nothing tells them apart, the lock looks held by another. Layouts other than
+/// `Plain` need one server, not `memory://` or a quorum, and have no conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Layout {
-    /// A string key that holds the token: `SET key token NX PX lease`. The default; what Jedis,
-    /// redis-py and redsync write.
+    /// A string key that holds the token: `SET key token NX PX lease`. The default. Jedis, redis-py
+    /// and redsync write the same.
     #[default]
     Plain,
     /// A hash of one field, the owner `<uuid>:<number>`, as Redisson's `RLock` and `RFencedLock`
     /// write it.
     ///
-    /// Shared with Java: `redisson.getLock(name)` excludes us, is excluded, wakes our waiters by
-    /// its release and is woken by ours. The key is the client's prefix and the name; on the Java
-    /// side a `NameMapper` gives the same.
+    /// Shared with Java: `redisson.getLock(name)` and this lock exclude each other, and a release
+    /// on either side wakes the waiters of the other. The key is the client's prefix and the name;
+    /// on the Java side a `NameMapper` gives the same key.
     ///
-    /// - **Owner.** Both parts are fresh for every acquisition, unlike Redisson's, where each hold
-    ///   of a thread looks like the one before. Holds are counted in this process: the count in
-    ///   Redis is always 1. An [`owner`](LockOptions::owner) is written as it is given.
-    /// - **Waiting.** There is no queue on the server: whoever asks first after a release has the
-    ///   lock, as among Redisson's clients. One waiter per lock and client is woken by the message;
-    ///   without a message (the holder's process died, the subscription was lost) it asks again
-    ///   when the lease in the way has run out, and at least every 1.5 s. With [`Queue::None`] or
-    ///   an `owner` nobody is woken here, and the lock is polled.
-    /// - **Local hand-offs.** They publish nothing. Where Java must not wait behind a run of our
+    /// - **Owner.** Both parts are fresh for every acquisition. In Redisson each hold of a thread
+    ///   looks like its last hold. Holds are counted in this process, and the count in Redis is
+    ///   always 1. An [`owner`](LockOptions::owner) is written as it is given.
+    /// - **Waiting.** There is no queue on the server: the first to ask after a release gets the
+    ///   lock, as among Redisson's clients. The message wakes one waiter per lock and client.
+    ///   Without a message (the holder's process died, the subscription was lost) that waiter asks
+    ///   again when the present lease has run out, and at least every 1.5 s. With [`Queue::None`]
+    ///   or an `owner` nobody is woken here, and waiters poll.
+    /// - **Local hand-offs.** They publish nothing. If Java must not wait behind a run of our
     ///   threads, set [`local_hand_offs(0)`](LockOptions::local_hand_offs).
-    /// - **Fences** come from `RFencedLock`'s own counter `redisson_lock_token:{name}`, and grow in
-    ///   common with Java's tokens. Ours never lag behind the server's clock in microseconds, so
-    ///   Java sees tokens of 16 digits from the first of ours on. The counter has no time to live,
-    ///   because Redisson's has none: if it ended, Java would begin at 1 again and be refused by
-    ///   every resource that had seen more. So one small key stays per fenced lock name. If the
-    ///   counter is lost, our next fence is larger all the same, while Java's tokens begin at 1
-    ///   until then.
-    /// - **Not promised.** What Redisson does not promise: a Java thread whose unlock is sent late
-    ///   may free its own next hold; nothing waits for replicas.
+    /// - **Fences** come from `RFencedLock`'s own counter `redisson_lock_token:{name}`, and grow
+    ///   together with Java's tokens. Our fences are never below the server's clock in
+    ///   microseconds, so Java's tokens have 16 digits after our first fence. The counter has no
+    ///   time to live, because Redisson's has none: if it expired, Java would begin at 1 again, and
+    ///   every resource that had seen a larger token would refuse it. So one small key stays per
+    ///   fenced lock name. If the counter is lost, our next fence is still larger, but Java's
+    ///   tokens begin at 1 until then.
+    /// - **Not promised.** As in Redisson: a Java thread whose unlock is sent late may free its own
+    ///   next hold; nothing waits for replicas.
     ///
     /// Acquire, extend and release are one round trip each. A contended wait costs up to three
-    /// more: it subscribes, asks once again when the subscription stands, and asks when it is
-    /// woken.
+    /// more: it subscribes, asks again once it is subscribed, and asks again when it is woken.
     ///
-    /// What a user with an ACL needs stands in the [guide](crate::guide::security). Without
-    /// `SUBSCRIBE` or the channels to hear, waiters ask every 1.5 s at the latest.
+    /// The [guide](crate::guide::security) lists the permissions that a user with an ACL needs.
+    /// Without `SUBSCRIBE` or access to the channels, waiters ask every 1.5 s at the latest.
     Redisson,
-    /// A string key that holds the deadline in epoch milliseconds, taken over with `GETSET` once it
-    /// has passed: the oldest form, with the oldest hazards.
+    /// A string key that holds the deadline in epoch milliseconds. Once the deadline has passed,
+    /// old clients take the lock over with `GETSET`. It is the oldest form, with the oldest
+    /// hazards.
     ///
     /// For fleets in which such code still runs: `SETNX key deadline`; if that fails, `GET`; if the
-    /// deadline has passed, `GETSET` and compare what it gave back with what was read; release by
-    /// `DEL`, only inside the own deadline. Our side asks and takes over in one script, by the
-    /// server's clock. Move to [`Plain`](Layout::Plain) when the last such client is gone.
+    /// deadline has passed, `GETSET` and compare its reply with the value that was read; release by
+    /// `DEL`, only before the client's own deadline. Our side asks and takes over in one script, by
+    /// the server's clock. Move to [`Plain`](Layout::Plain) when the last such client is gone.
     ///
     /// Against old clients the promise of this crate does **not** hold in full:
     ///
     /// - **Clocks.** Old clients write and judge deadlines by their own clocks, we by the server's,
-    ///   so all of them must agree. An old client whose clock is ahead takes over while we still
-    ///   hold; from one whose clock is behind we take over while it still works. What is forgiven
-    ///   is what a lease's validity here is shorter than the lease: 1 % and 2 ms.
-    /// - **False loss.** An old client that read a passed deadline and is overtaken by us
-    ///   overwrites our deadline with its own `GETSET` all the same. It then knows that it lost,
-    ///   but our lease is gone: reported as lost at the next extend or `unlock`, and the lock is
-    ///   nobody's until that deadline has passed. If its lease is shorter than ours, others may
-    ///   take over before we know: use the same lease on both sides, and renewal.
-    /// - **Strangers.** A `DEL` of an old client is not compared with anything: one that was
-    ///   overtaken without knowing deletes our lease.
+    ///   so all these clocks must agree. An old client whose clock is ahead takes over while we
+    ///   still hold. From an old client whose clock is behind, we take over while it still works.
+    ///   The tolerance is the difference between a lease and its validity here: 1 % and 2 ms.
+    /// - **False loss.** An old client reads a passed deadline; then we take over. Its `GETSET`
+    ///   still overwrites our deadline. The old client then knows that it lost, but our lease is
+    ///   gone: it is reported as lost at the next extend or `unlock`, and nobody has the lock until
+    ///   the old client's deadline has passed. If its lease is shorter than ours, others may take
+    ///   over before we know: use the same lease on both sides, and renewal.
+    /// - **Strangers.** An old client's `DEL` compares nothing: if it was overtaken without
+    ///   knowing, it deletes our lease.
     ///
     /// Among this crate's own processes all rules hold: a companion key `{name}:owner` says which
-    /// token wrote the deadline, so a late or repeated command of one lease never touches
-    /// another's, even with equal deadlines. Both keys end with the deadline, by Redis itself: an
-    /// old client then finds no key and has it by `SETNX`, where a passed deadline left behind
-    /// would have invited several of them to the race above. Old code that cannot take a nil from
-    /// its `GET` fails here as it does after every release.
+    /// token wrote the deadline, so a late or repeated command of one lease never touches another
+    /// lease, even with equal deadlines. Redis itself expires both keys at the deadline: an old
+    /// client then finds no key and gets the lock by `SETNX`. A passed deadline left behind would
+    /// lead several old clients into the race above. Old code that cannot handle a nil from its
+    /// `GET` fails here as it does after every release.
     ///
-    /// No wake-ups and no queue: waiters poll. Neither [`fenced`](LockOptions::fenced) nor
-    /// [`owner`](LockOptions::owner). A string that is not a number of at least 13 digits is
-    /// foreign data. [`inspect`](crate::RedisLock::inspect) gives the deadline itself for the token
-    /// of an old client. Acquire, extend and release are one round trip each.
+    /// No wake-ups and no queue: waiters poll. [`fenced`](LockOptions::fenced) and
+    /// [`owner`](LockOptions::owner) are refused. A string that is not a number of at least 13
+    /// digits is foreign data. [`inspect`](crate::RedisLock::inspect) shows an old client's
+    /// deadline as its token. Acquire, extend and release are one round trip each.
     ///
-    /// What a user with an ACL needs stands in the [guide](crate::guide::security).
+    /// The [guide](crate::guide::security) lists the permissions that a user with an ACL needs.
     Timestamp,
 }
 
@@ -119,19 +118,19 @@ pub enum Queue {
     /// default.
     #[default]
     Fifo,
-    /// No queue: every process asks again and again, and whoever asks first after a release has the
-    /// lock. For locks shared with clients of other libraries, which would starve beside processes
-    /// that hand the lock on without a gap.
+    /// No queue: every process polls, and the first to ask after a release gets the lock. Use it
+    /// for locks shared with clients of other libraries: they would starve beside processes that
+    /// hand the lock on without a gap.
     None,
 }
 
 /// The pause between two attempts, and how many attempts there are.
 ///
-/// Without one, a waiter that is woken by the server asks again about once a second, and one that
-/// is not woken every 20 to 80 ms. A pause is never longer than the rest of the lease that is in
-/// the way. Of the threads of one client that wait for a lock only the first asks, for all of them:
-/// a long pause of its own is theirs, too, and a `try_lock` that ends meanwhile is told what that
-/// one heard last.
+/// Without a `Retry`, a waiter that the server wakes asks again about once a second, and a waiter
+/// that it does not wake asks every 20 to 80 ms. A pause is never longer than the rest of the
+/// present lease. If several threads of one client wait for a lock, only the first asks, for all of
+/// them. So its long pause holds for all of them, and a `try_lock` that ends meanwhile returns what
+/// the first thread was last told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     pub(crate) min: Duration,
@@ -155,8 +154,8 @@ impl Retry {
 
     /// Gives up after `n` attempts: `lock` then ends with [`is_exhausted`](Error::is_exhausted),
     /// `try_lock` with `Ok(false)`. A thread that waits behind another thread of its process uses
-    /// up one attempt per pause, too. A wake-up that comes before the pause is over makes it ask
-    /// once more than that.
+    /// up one attempt per pause, too. A wake-up before the end of a pause causes one extra attempt,
+    /// which does not count.
     #[must_use]
     pub fn attempts(mut self, n: u32) -> Self {
         self.attempts = Some(n);
@@ -213,11 +212,11 @@ impl LockOptions {
         Self::default()
     }
 
-    /// How long ownership lasts unless it is extended: how soon the lock of a dead process is free.
-    /// Default 30 s; 100 ms to 24 h; what is finer than a millisecond is cut off.
+    /// How long ownership lasts unless it is extended. After this time the lock of a dead process
+    /// is free. Default 30 s; 100 ms to 24 h; rounded down to whole milliseconds.
     ///
-    /// The lease may be shorter than the command timeout; a grant that is answered after it has run
-    /// out is not a grant.
+    /// The lease may be shorter than the command timeout; a grant whose answer comes after the
+    /// lease has run out does not count.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = whole_millis(lease);
@@ -249,23 +248,23 @@ impl LockOptions {
     /// 1024 bytes.
     ///
     /// For programs that must see their own value there. It costs safety: a late command of one
-    /// hold cannot be told from a later hold with the same value, so two processes must never use
-    /// the same value, and one process not for two holds that overlap an outage. Another thread is
-    /// refused even though the value is the same, and an attempt that finds the value already there
-    /// is believed only after an unanswered attempt of the same call. What one hold of this client
-    /// has left behind is never withdrawn beside its next hold of the same value; and after a
-    /// release without an answer the value is not used again until that release cannot arrive any
-    /// more: `lock` waits, for about ten seconds after the server's next answer, or fails by
-    /// `max_outage` if that is shorter, and `try_lock` is `Unavailable`. There is no server queue
-    /// for such locks. Refused with [`Layout::Timestamp`].
+    /// hold looks like a command of a later hold with the same value. So two processes must never
+    /// use the same value, and one process must not use it for two holds that overlap an outage.
+    /// Another thread is refused even if its value is the same. If an attempt finds the value
+    /// already there, this counts as a grant only after an unanswered attempt of the same call.
+    /// What one hold of this client has left behind is never withdrawn during its next hold with
+    /// the same value. After a release without an answer the value is not used again until that
+    /// release can no longer arrive: `lock` waits for about ten seconds after the server's next
+    /// answer, or fails after `max_outage` if that is shorter; `try_lock` fails with `Unavailable`.
+    /// There is no server queue for such locks. Refused with [`Layout::Timestamp`].
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());
         self
     }
 
-    /// Gives every acquisition a fence: a number that grows with each. The protected resource
-    /// refuses an older one than it has seen.
+    /// Gives every acquisition a fence: a number that grows with each acquisition. The protected
+    /// resource refuses a fence that is older than the newest it has seen.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.fenced = true;
@@ -274,9 +273,9 @@ impl LockOptions {
 
     /// How many times in a row a lease may pass from thread to thread of this process without
     /// asking the server. Default 16; 0 turns it off; at most 1,000,000. Only leases with
-    /// [`Renewal::UntilUnlock`] are passed on. A fenced lock needs a fence for each, which never
-    /// run ahead of the server's clock: it passes on at most 1,023 times, and less often if it was
-    /// acquired less than as many microseconds ago.
+    /// [`Renewal::UntilUnlock`] are passed on. A fenced lock needs a fence for each hand-off, and
+    /// fences never run ahead of the server's clock: it passes on at most 1,023 times, and fewer
+    /// times if its last acquisition was fewer microseconds ago.
     #[must_use]
     pub fn local_hand_offs(mut self, times: u32) -> Self {
         self.local_hand_offs = times;
@@ -290,7 +289,7 @@ impl LockOptions {
         self
     }
 
-    /// Refuses what cannot work (R18).
+    /// Refuses settings that cannot work (R18).
     pub(crate) fn check(&self) -> Result<()> {
         check_lease(self.lease)?;
         if let Some(retry) = &self.retry {
@@ -326,8 +325,8 @@ impl LockOptions {
 
     /// How many local hand-offs one acquisition may serve.
     pub(crate) fn hand_offs(&self) -> u32 {
-        // A lease that is not renewed was promised whole to the thread that acquired it, and an
-        // owner's value to one hold.
+        // A lease without renewal was promised whole to the thread that acquired it, and a caller's
+        // own value to one hold.
         if self.renewal == Renewal::UntilUnlock && self.owner.is_none() {
             self.local_hand_offs
         } else {
@@ -344,8 +343,8 @@ pub(crate) fn check_lease(lease: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Redis counts leases in milliseconds: the finer part would be validity that the server does not
-/// know of.
+/// Redis counts leases in milliseconds: a fraction of one would be validity that the server does
+/// not know of.
 pub(crate) fn whole_millis(length: Duration) -> Duration {
     Duration::from_millis(u64::try_from(length.as_millis()).unwrap_or(u64::MAX))
 }

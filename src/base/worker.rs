@@ -1,4 +1,4 @@
-//! A named background thread that is fed, and stopped, over a channel.
+//! A named background thread. A channel gives it work and stops it.
 
 use std::borrow::Cow;
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) struct Worker<T> {
 }
 
 enum Lifecycle<T> {
-    /// Not started: what is sent waits here, so a start that failed once loses nothing.
+    /// Not started: work that is sent waits here, so a failed start loses nothing.
     Idle(Sender<T>, Receiver<T>),
     Running {
         work: Sender<T>,
@@ -35,10 +35,11 @@ enum Lifecycle<T> {
 pub(crate) struct Stopped(Option<(Receiver<()>, ThreadId)>);
 
 impl Stopped {
-    /// Waits until the thread has ended. `false`: not by `deadline`.
+    /// Waits until the thread has ended. `false`: it had not ended by `deadline`.
     pub(crate) fn wait(&self, deadline: Instant) -> bool {
         match &self.0 {
-            // A callback may drop the last handle of its client: a thread does not wait for itself.
+            // A callback may drop the last handle of its client: then the thread must not wait for
+            // itself.
             Some((ended, id)) if *id != thread::current().id() => !matches!(
                 ended.recv_deadline(deadline),
                 Err(crossbeam_channel::RecvTimeoutError::Timeout)
@@ -54,8 +55,8 @@ impl<T: Send + 'static> Worker<T> {
         Self { name: name.into(), state: Mutex::new(Lifecycle::Idle(work, todo)) }
     }
 
-    /// Starts the thread unless it has been started. It shall return when the receiver it is given
-    /// is disconnected.
+    /// Starts the thread unless it has been started. `run` shall return when its receiver is
+    /// disconnected.
     pub(crate) fn start(&self, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> io::Result<()> {
         let mut state = locked(&self.state);
         if let Lifecycle::Idle(work, todo) = &*state {
@@ -63,8 +64,8 @@ impl<T: Send + 'static> Worker<T> {
             let (work, todo) = (work.clone(), todo.clone());
             let thread =
                 thread::Builder::new().name(self.name.clone().into_owned()).spawn(move || {
-                    // Dropped at the end of the thread, however it ends: that is what
-                    // `Stopped::wait` waits for.
+                    // Dropped when the thread ends, in whatever way: `Stopped::wait` waits for
+                    // that.
                     let _ending = ending;
                     run(&todo);
                 })?;
@@ -73,9 +74,9 @@ impl<T: Send + 'static> Worker<T> {
         Ok(())
     }
 
-    /// Gives the thread something to do. Does not block. After `stop` the work comes back.
+    /// Gives the thread work. Does not block. After `stop` it returns the work.
     pub(crate) fn send(&self, work: T) -> Result<(), T> {
-        // Nothing is done under the lock but putting it into an unbounded channel.
+        // The lock is held only to put the work into an unbounded channel.
         match &*locked(&self.state) {
             Lifecycle::Idle(sender, _) | Lifecycle::Running { work: sender, .. } => {
                 sender.send(work).map_err(|unsent| unsent.0)
@@ -84,7 +85,7 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Lets the thread finish what it has been given, and end.
+    /// Lets the thread finish its work, and end.
     pub(crate) fn stop(&self) -> Stopped {
         let mut state = locked(&self.state);
         let stopped = match &*state {

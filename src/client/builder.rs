@@ -30,10 +30,10 @@ pub struct ClientBuilder {
 pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl ClientBuilder {
-    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one more of its
-    /// own.
+    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one extra
+    /// connection of its own.
     ///
-    /// They are opened when they are needed, and closed when nobody has used them for 20 to 50 s.
+    /// Connections are opened when they are needed, and closed after 20 to 50 s without use.
     #[must_use]
     pub fn pool_size(mut self, connections: u32) -> Self {
         self.settings.pool_size = connections;
@@ -43,8 +43,8 @@ impl ClientBuilder {
     /// How long one command may take, from the wait for a pooled connection to the end of its
     /// reply. Default 2 s; at least 1 ms, at most 1 h.
     ///
-    /// Linux may end the wait for a reply late, by at most an eighth of this: it rounds the
-    /// timeouts of sockets up.
+    /// Linux may end the wait for a reply late, by at most an eighth of the timeout: it rounds
+    /// socket timeouts up.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
@@ -53,23 +53,22 @@ impl ClientBuilder {
 
     /// How long opening a connection may take: name resolution, TCP, TLS and AUTH together. Default
     /// 2 s; at least 1 ms, at most 1 h. A command that needs a new connection has no longer than
-    /// its own timeout for both.
+    /// its own timeout for both the connection and the reply.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
-    /// For how long `lock()` waits through an outage before it fails with `Unavailable`. Default 30
-    /// s.
+    /// How long `lock()` waits through an outage before it fails with `Unavailable`. Default 30 s.
     #[must_use]
     pub fn max_outage(mut self, outage: Duration) -> Self {
         self.max_outage = outage;
         self
     }
 
-    /// What stands before each lock's name in its key, such as `lock:`. Default: nothing, the name
-    /// is the key.
+    /// The text before each lock's name in its key, such as `lock:`. Default: none, the name is the
+    /// key.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -83,15 +82,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Uses a pool that the program already has, instead of one of the client's own.
+    /// Uses a pool that the program already has, instead of a pool of the client's own.
     ///
     /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool
-    /// delays no extend. The pool's own settings stand: with r2d2's default `test_on_check_out`
-    /// each check-out costs one more round trip, which r2d2 waits for without an end over a
-    /// connection that has no read timeout: a call may then last as long as the server is silent.
-    /// Turn it off, or give the connections a timeout; those that the client has used have one. The
-    /// connections are given the client's command timeout, and one that timed out or failed is
-    /// replaced by a closed one, which the pool then discards.
+    /// delays no extend. The pool keeps its own settings. With r2d2's default `test_on_check_out`
+    /// each check-out costs one more round trip. Over a connection without a read timeout r2d2
+    /// waits for that without limit: a call may then last as long as the server is silent. Turn the
+    /// test off, or give the connections a timeout; connections that the client has used have one.
+    /// The client gives the connections its command timeout. It replaces a connection that timed
+    /// out or failed by a closed one, which the pool then discards.
     #[must_use]
     pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
         self.settings.pool = Some(pool);
@@ -106,7 +105,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Makes the client. Never connects yet.
+    /// Makes the client. Does not connect.
     ///
     /// # Errors
     /// `InvalidInput` for a URL that cannot be understood or settings that cannot work,

@@ -13,7 +13,7 @@ use crate::local::Names;
 use crate::local::line::Lines;
 use crate::store::Backend;
 
-/// Closes the client when the last handle goes.
+/// Closes the client when the last handle is dropped.
 pub(super) struct Open {
     pub(super) backend: Backend,
     pub(super) context: Arc<Context>,
@@ -21,10 +21,10 @@ pub(super) struct Open {
     pub(super) lines: Arc<Lines>,
     pub(super) prefix: String,
     pub(super) options: Arc<LockOptions>,
-    /// Where locks with these options live.
+    /// The store of locks with these options.
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) command_timeout: Duration,
-    /// What closing came to.
+    /// The result of closing.
     pub(super) closed: Mutex<Closed>,
 }
 
@@ -32,19 +32,19 @@ pub(super) struct Open {
 pub(super) enum Closed {
     #[default]
     NotYet,
-    /// Not confirmed in time: so many locks, and the end of the threads.
+    /// Not confirmed in time: the release of this many locks; `true`: the end of the threads.
     Left(usize, bool),
 }
 
 impl Open {
     pub(super) fn close(&self, timeout: Duration) -> Result<()> {
         let context = &self.context;
-        // The threads and the sockets of a fork belong to its parent (R11).
+        // In a fork, the threads and the sockets belong to the parent (R11).
         if context.is_forked() {
             return Ok(());
         }
-        // Held until it is closed: a second call at the same time does not wait for the first,
-        // which may be waiting for its caller.
+        // Held until the client is closed. A second call at the same time does not wait for the
+        // first, which may be waiting for the second call's thread.
         let Ok(mut closed) = self.closed.try_lock() else {
             return Err(Error::new(
                 ErrorKind::Unknown,
@@ -57,14 +57,14 @@ impl Open {
         let deadline = Instant::now().checked_add(timeout);
         let deadline =
             deadline.unwrap_or_else(|| Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
-        // From here on nobody waits and nobody begins to; whoever is granted a lock at this very
-        // moment finds the book closed and gives it up.
+        // From here on no thread waits or begins to wait. A thread that is granted a lock at this
+        // very moment finds the book closed and gives the lock up.
         context.closing.interrupt();
         for lease in context.renewal.close() {
             context.finish(&lease, Ended::Lost(LostReason::Closed));
         }
-        // Whoever was waiting for a lock, or in a condition, hands what is left of that to the
-        // cleaner.
+        // Threads that were waiting for a lock, or in a condition, hand what they leave behind to
+        // the cleaner.
         let waiting = context.acquiring.wait(&context.clock, deadline);
         let cleaner = context.cleaner.close(deadline);
         let threads = [context.renewal.stop(), context.notifier.stop()];
@@ -77,7 +77,7 @@ impl Open {
     }
 }
 
-/// What `close` says of what it could not confirm.
+/// The result of `close`: what it could not confirm.
 fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
     let message = match locks {
         0 if threads => "the threads of the client did not end in time".to_owned(),
@@ -92,12 +92,12 @@ fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
 impl Drop for Open {
     fn drop(&mut self) {
         if self.context.is_forked() {
-            // Left as they are, for a destructor might wait for a mutex that another thread held
-            // when this process was copied.
+            // Not dropped: a destructor might wait for a mutex that another thread held when this
+            // process was copied.
             return std::mem::forget((Arc::clone(&self.context), Arc::clone(&self.store)));
         }
         if self.context.closing.is_interrupted() {
-            // Closed before, and what came of that was said.
+            // Closed before: that call returned the result.
             return;
         }
         if let Err(error) = self.close(self.command_timeout) {

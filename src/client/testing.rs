@@ -1,4 +1,4 @@
-//! The doors of the feature `testing`.
+//! What the feature `testing` adds.
 
 use super::{Client, ClientBuilder};
 use crate::base::clock::{Clock, FakeClock};
@@ -16,7 +16,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Puts a store of the test's own around each of the client's.
+    /// Wraps each store of the client in a store of the test's own.
     #[doc(hidden)]
     #[must_use]
     pub fn wrap(
@@ -29,8 +29,7 @@ impl ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Puts a store of the test's own around each node of a quorum; it is given the node's
-    /// index.
+    /// Wraps each node of a quorum in a store of the test's own; `wrap` gets the node's index.
     #[doc(hidden)]
     #[must_use]
     pub fn wrap_nodes(

@@ -14,8 +14,8 @@ use crate::base::error::Result;
 pub(crate) struct InTheWay(pub(crate) Option<Duration>);
 
 impl Acquisition {
-    /// Asks until granted, or until the time or the attempts are used up: `Ok(None)` where that is
-    /// an answer, and the last answer was a refusal.
+    /// Asks until granted, or until the time or the attempts are used up. `Ok(None)`: a `try_lock`
+    /// used them up, and the last answer was a refusal.
     ///
     /// `refused`: a refusal that was received before, where the wait goes on from that instead of
     /// an attempt.
@@ -47,8 +47,8 @@ impl Acquisition {
                     (self.pause_after_refusal(remaining), None)
                 }
                 Step::Failed(error) if error.permanent => return Err(error.into_error()),
-                // An idle connection that the server had closed: not an outage yet. The same token
-                // asks again over a fresh one.
+                // The server had closed an idle connection: not an outage yet. Ask again over a
+                // fresh connection, with the same token.
                 Step::Failed(error) if error.stale && !std::mem::replace(&mut was_stale, true) => {
                     continue;
                 }
@@ -67,8 +67,8 @@ impl Acquisition {
             };
             let until = wait.attempts.pause(now, now.checked_add(pause));
             let until = until.into_iter().chain(limits.deadline).min();
-            // Only whoever sleeps has to be woken. Looked at after they can ring, so that nothing
-            // is missed.
+            // Only a sleeping thread has to be woken. Checked after the bell can ring, so that no
+            // interrupt is missed.
             rings.get_or_insert_with(|| {
                 let interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
                 (context.closing.rings(&bell), interrupt)
@@ -78,8 +78,8 @@ impl Acquisition {
                 match self.enter(grant) {
                     Ok(Some(lease)) => return Ok(Some(self.hand_out(lease))),
                     Ok(None) => {}
-                    // It was handed to us, and may be ours: at the deadline that is not "held by
-                    // another".
+                    // The lock was handed to us, and may be ours: so at the deadline the answer is
+                    // not "held by another".
                     Err(_) => _ = wait.silent_since.get_or_insert_with(|| context.clock.now()),
                 }
             }

@@ -24,14 +24,14 @@ use crate::base::key::Key;
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 pub(super) use place::Waiting;
 
-/// A hand-off first grants at most this much, so that a frozen waiter never costs a whole lease
-/// (R20).
+/// A hand-off first grants at most this long a lease, so that a frozen waiter never costs a whole
+/// lease (R20).
 const FIRST_LEASE: Duration = Duration::from_secs(3);
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
 ///
-/// Dropped without a grant, it has whatever it may have left behind withdrawn. It can pass to
-/// another thread, place and all.
+/// If dropped without a grant, it has what it may have left behind withdrawn. It can pass to
+/// another thread, with its place.
 pub(crate) struct Acquisition {
     pub(super) context: Arc<Context>,
     pub(super) store: Arc<dyn LeaseStore>,
@@ -47,23 +47,23 @@ pub(crate) struct Acquisition {
     pub(super) unanswered: bool,
     /// The condition that it is, or may be, in.
     pub(super) condition: Option<Arc<str>>,
-    /// Whether it has been in one: then a hand-off may go with a notification.
+    /// Whether it has been in a condition: then a hand-off may come with a notification.
     pub(super) was_in_condition: bool,
     /// The use of the caller's own value; `None` with a fresh token, and until the first attempt.
     in_use: Option<InUse>,
     pub(super) bell: Arc<Bell>,
     listening: OnceCell<Option<Listening>>,
-    /// Last, so that closing waits until all that is above has gone.
+    /// The last field, so that closing waits until the fields above are dropped.
     _counted: Counted,
 }
 
-/// The last refusal that was received: what a hand-off must name, and what its validity counts from
-/// (R15).
+/// The last refusal that was received. A hand-off must name its attempt, and the hand-off's
+/// validity counts from its `asked_at` (R15).
 #[derive(Clone, Copy)]
 struct Refusal {
     attempt: u64,
     asked_at: Instant,
-    /// How long it took to come.
+    /// How long the answer took.
     took: Duration,
     /// Whether a wake-up would have reached us then.
     heard: bool,
@@ -127,8 +127,8 @@ impl Acquisition {
         match answer {
             Ok(Answer::Granted { asked_at, fences }) => {
                 if self.attempts == 1 {
-                    // A store that was refused first, and granted it on a closer look, has asked
-                    // where the waiter listens.
+                    // A store that refused first, and granted at a second look, has asked where the
+                    // waiter listens.
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
@@ -146,8 +146,8 @@ impl Acquisition {
         }
     }
 
-    /// Before the first attempt under a caller's own value: what an earlier hold has left under it
-    /// must not be undone beside this one.
+    /// Called before the first attempt under a caller's own value: what an earlier hold has left
+    /// under it must not be undone during this hold.
     fn begin_use(&mut self, limits: &WaitLimits<'_>) -> std::result::Result<(), StoreError> {
         if self.options.owner.is_some() && self.in_use.is_none() {
             let deadline = limits.attempt_deadline(&self.context);
@@ -174,9 +174,9 @@ impl Acquisition {
         }
     }
 
-    /// Whether a key that holds our token already is ours. Nobody has seen a fresh token before its
-    /// first attempt; a caller's own value may be there for somebody else, unless an attempt of
-    /// ours may have put it there.
+    /// Whether a key that already holds our token is ours. Only our own attempts can have put a
+    /// fresh token there. A caller's own value may be somebody else's, unless an unanswered attempt
+    /// of ours may have put it there.
     fn may_be_mine(&self) -> bool {
         self.unanswered || (self.options.owner.is_none() && self.attempts > 1)
     }
@@ -194,8 +194,7 @@ impl Acquisition {
         error
     }
 
-    /// Granted, and the lease had run out when the grant was answered (R2), or there is no fence
-    /// with it.
+    /// Granted, but the lease had run out when the answer came (R2), or the fence is missing.
     pub(super) fn too_late(&mut self) -> StoreError {
         self.left_behind = true;
         StoreError::not_sent(
@@ -204,8 +203,8 @@ impl Acquisition {
         )
     }
 
-    /// The store is undoing the last attempt, which takes its token with it. What it does not know
-    /// of is left to the cleaner: a grant that we did not take because it came too late.
+    /// The store is undoing the last attempt, so its token must not be used again. A grant that
+    /// came too late is left to the cleaner: the store does not undo it.
     pub(super) fn change_token(&mut self) -> Result<()> {
         if self.attempts == 0
             || !self.store.abilities().undoes_attempts
@@ -238,7 +237,7 @@ impl Acquisition {
         let heard = self.refusal.is_some_and(|refusal| refusal.heard);
         let woken = heard && self.listening.get().is_some_and(Option::is_some);
         let pause = backoff::pause(self.options.retry, woken, self.first_lease());
-        // A key that simply runs out is taken at once by whoever asks then.
+        // If the key runs out, the first to ask gets the lock: so ask right after that.
         remaining.map_or(pause, |remaining| {
             pause.min(remaining.saturating_add(Duration::from_millis(1)))
         })
@@ -270,8 +269,8 @@ impl Acquisition {
         length: Duration,
         fences: Option<Fences>,
     ) -> Option<Arc<Lease>> {
-        // Without the fence that was asked for, the resource would not be protected: as if it had
-        // not been granted.
+        // Without the fence that was asked for, the resource would not be protected: treat that as
+        // not granted.
         let is_whole = fences.is_some() || !self.options.fenced;
         if !is_whole || self.context.clock.now() >= valid_until(asked_at, length) {
             return None;
@@ -284,9 +283,8 @@ impl Acquisition {
             fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
-            // Whoever was in a condition may have been notified, and what it was notified of is
-            // used up by the first word of this lease: only then is it certain that the wait has
-            // come to something.
+            // A waiter that was in a condition may have been notified. The first command of this
+            // lease uses the notification up: from then on it is certain that the wait succeeded.
             settles: self.was_in_condition,
             in_use: self.in_use.take(),
         };
@@ -301,7 +299,7 @@ impl Acquisition {
         )))
     }
 
-    /// A hand-off was announced. It lets us in only if it names the last attempt whose refusal we
+    /// A hand-off was announced. It counts only if it names the last attempt whose refusal we
     /// received (R15):
     ///
     /// 1. attempt 1 is refused; the holder releases, we are granted, and the message is delayed;
@@ -309,8 +307,8 @@ impl Acquisition {
     /// 3. the message of step 1 arrives. It names attempt 1, not 2: a hint to ask again, and no
     ///    lease.
     ///
-    /// `Err`: it had to be made whole first, and the server did not say whether it was. The next
-    /// attempt asks.
+    /// `Err`: the lease had to be made whole first, and the server did not answer. The next attempt
+    /// asks.
     pub(super) fn enter(&mut self, grant: Grant) -> Result<Option<Arc<Lease>>, StoreError> {
         let Some(refusal) = self.refusal.filter(|refusal| grant.attempt == refusal.attempt) else {
             return Ok(None);
@@ -323,8 +321,8 @@ impl Acquisition {
         if left.is_zero() {
             return Ok(None);
         }
-        // Nobody would make this one whole, or it would count as an extend; or it would end before
-        // renewal has made it whole.
+        // Renewal would not make this lease whole, or would count that as an extend; or the lease
+        // would end before renewal has made it whole.
         let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
         if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
             return self.make_whole(grant.fences);
@@ -332,8 +330,8 @@ impl Acquisition {
         Ok(self.granted(refusal.asked_at, first, grant.fences))
     }
 
-    /// Makes a lease that was handed to us whole, before the caller has it. `None`: ours no more;
-    /// the next attempt asks, with the same token.
+    /// Extends a lease that was handed to us to its whole length, before the caller has it. `None`:
+    /// it is not ours any more; the next attempt asks, with the same token.
     fn make_whole(&mut self, fences: Option<Fences>) -> Result<Option<Arc<Lease>>, StoreError> {
         let asked_at = self.context.clock.now();
         let whole = Extend {
@@ -347,7 +345,7 @@ impl Acquisition {
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 
-    /// From here on the lease answers for what was left behind.
+    /// From here on the lease is responsible for what was left behind.
     pub(super) fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
         self.left_behind = false;
         if let Some(listening) = self.listening.take().flatten()
@@ -361,10 +359,10 @@ impl Acquisition {
     /// Ends without a grant, and withdraws what may be left behind: on this thread, if the caller's
     /// time allows it.
     ///
-    /// The server answers then, and a place that stays for a moment longer may be handed the lock:
-    /// whoever was told "held by another" would find it held by nobody he knows. But a caller whose
-    /// time is over is not kept for one more round trip that would end later than an attempt may
-    /// (R13):
+    /// This thread does so only while the server answers. A place that stayed a moment longer might
+    /// be handed the lock: a caller that was told "held by another" would find a lock that no
+    /// thread holds. But the caller does not wait for one more round trip if that would end later
+    /// than an attempt may (R13):
     ///
     /// 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2
     ///    s;

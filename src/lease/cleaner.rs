@@ -21,7 +21,7 @@ use crate::base::worker::{Stopped, Worker};
 use withdrawal::OpenWithdrawal;
 pub(crate) use withdrawal::Withdrawal;
 
-/// For how long after the first answer a withdrawal is repeated.
+/// How long after the first answer a withdrawal is repeated.
 ///
 /// "Not ours" proves nothing while an unanswered attempt may still be in flight:
 ///
@@ -29,13 +29,13 @@ pub(crate) use withdrawal::Withdrawal;
 /// 2. we withdraw over another connection: "not ours";
 /// 3. the attempt arrives, is granted, and nobody knows.
 ///
-/// Our own kernel forgets what it has not delivered when the connection is closed (it is reset), so
-/// what can arrive late is what already waits at the server, which is read within moments of the
-/// server's next answer, or what a middle-box keeps.
+/// When the connection is closed, our kernel drops what it has not delivered (the connection is
+/// reset). So an attempt can arrive late only if it already waits at the server, which reads it
+/// within moments of its next answer, or if a middle-box keeps it.
 const SETTLE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
-/// At most so many in one call: a call that fails is repeated as a whole.
+/// The most withdrawals in one call. A call that fails is repeated as a whole.
 const BULK: usize = 256;
 
 /// Hands withdrawals to the cleaner's thread. Clones feed the same thread.
@@ -66,8 +66,8 @@ struct Shared {
 struct Todo {
     jobs: Vec<OpenWithdrawal>,
     last_number: u64,
-    /// The values of callers that acquisitions and leases use now. What is left of an earlier use
-    /// waits for its end.
+    /// The callers' own values that acquisitions and leases use now. What an earlier use left
+    /// behind waits for the end of this use.
     in_use: Vec<(Key, Token)>,
     /// Until when to go on trying, once the client is closed.
     closing: Option<Instant>,
@@ -78,7 +78,7 @@ struct Todo {
 pub(crate) struct InUse {
     cleaner: Cleaner,
     name: (Key, Token),
-    /// Whether something of an earlier use may still arrive at the store.
+    /// Whether a command of an earlier use may still arrive at the store.
     pub(crate) left_behind: bool,
 }
 
@@ -100,8 +100,8 @@ impl Cleaner {
         Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
-    /// Starts the thread. Before a lease is asked for: a thread that dies while it holds cannot
-    /// start another.
+    /// Starts the thread. Called before a lease is requested: a thread that dies while it holds
+    /// cannot start another thread.
     pub(crate) fn start(&self) -> io::Result<()> {
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
@@ -115,8 +115,7 @@ impl Cleaner {
         }
     }
 
-    /// Withdraws at once, on this thread; what is not answered by the deadline is left to the
-    /// background.
+    /// Withdraws at once, on this thread; without an answer by the deadline the background goes on.
     pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) {
         if let Err(error) = what.try_once(deadline) {
             what.release_in_flight |= error.may_have_run;
@@ -130,8 +129,8 @@ impl Cleaner {
         let _ = self.add(what);
     }
 
-    /// Notes what a store goes on undoing by itself, and had no answer for yet: closing asks until
-    /// there is one.
+    /// Notes a withdrawal that the store goes on with by itself and that has no answer yet: closing
+    /// asks until there is an answer.
     pub(crate) fn leave_to_the_store(&self, what: Withdrawal) {
         let _ = self.add_job(Withdrawal { release_in_flight: false, ..what }, true);
     }
@@ -176,9 +175,9 @@ impl Cleaner {
     /// 2. hold 2 begins, under the same value;
     /// 3. the next withdrawal deletes hold 2.
     ///
-    /// So what is still to be withdrawn is forgotten here: a late copy of an attempt changes
+    /// So pending withdrawals of the value are dropped here: a late copy of an attempt changes
     /// nothing while hold 2 lasts, and hold 2 withdraws it in the end. Only a late copy of a
-    /// *release* would delete hold 2: where one may be on its way, the use is refused.
+    /// *release* would delete hold 2: if one may be on its way, the use is refused.
     pub(crate) fn reuse(
         &self,
         key: &Key,
@@ -214,13 +213,13 @@ impl Cleaner {
         Ok(InUse { cleaner: self.clone(), name, left_behind })
     }
 
-    /// Lets the thread go on trying what has had no answer, until the deadline, and end.
+    /// Lets the thread retry what has had no answer, until the deadline, and then end.
     pub(crate) fn close(&self, deadline: Instant) -> Stopped {
         locked(&self.thread.shared.state).closing.get_or_insert(deadline);
         self.worker.stop()
     }
 
-    /// How many locks may still be held on the server, because nobody has answered.
+    /// How many locks may still be held on the server, because their withdrawals have no answer.
     pub(crate) fn unanswered(&self) -> usize {
         locked(&self.thread.shared.state)
             .jobs
@@ -238,7 +237,7 @@ impl CleanerThread {
     fn run(&self, wake: &Receiver<Wake>) {
         loop {
             let now = self.clock.now();
-            // What a store undoes by itself ends with its lease.
+            // A withdrawal that the store goes on with by itself ends with its lease.
             locked(&self.shared.state).jobs.retain(|job| !job.by_store || job.next > now);
             let (due, next) = self.take(|job| job.next <= now);
             if due.is_empty() {
@@ -258,7 +257,7 @@ impl CleanerThread {
         }
     }
 
-    /// Takes the jobs of one store that `wanted` chooses, or says when the next one is due.
+    /// Takes the jobs of one store that `wanted` chooses. Also returns when the next job is due.
     fn take(
         &self,
         wanted: impl Fn(&OpenWithdrawal) -> bool,
@@ -269,7 +268,7 @@ impl CleanerThread {
         let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
         let mut chosen: Vec<&mut OpenWithdrawal> =
             jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
-        // Many that fail again and again keep nothing else waiting.
+        // Jobs that fail again and again must not delay the others.
         chosen.sort_by_key(|job| job.tries);
         let mut taken: Vec<(u64, Arc<Withdrawal>)> = Vec::new();
         for job in chosen {
@@ -283,8 +282,8 @@ impl CleanerThread {
         (taken, next)
     }
 
-    /// Tries these once. `false`: not all were answered. `all`: go on also where the store goes on
-    /// by itself.
+    /// Tries these withdrawals once. `false`: not all were answered. `all`: repeat them even if the
+    /// store goes on by itself.
     fn withdraw(&self, due: &[(u64, Arc<Withdrawal>)], deadline: Instant, all: bool) -> bool {
         let Some((_, first)) = due.first() else { return true };
         for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst))
@@ -317,7 +316,7 @@ impl CleanerThread {
                     answered = false;
                     unanswered.push((&what.name, error.message.clone()));
                     if error.may_have_run {
-                        // It may arrive for as long again as any other.
+                        // This withdrawal may arrive late, too: the settling time begins again.
                         job.release_in_flight = true;
                         job.answered_at = None;
                     }
@@ -325,7 +324,7 @@ impl CleanerThread {
                         (job.by_store, job.release_in_flight, job.next) =
                             (true, false, job.since + what.lease);
                     }
-                    // What cannot be withdrawn for lack of a permission ends with its lease.
+                    // Without the permission to withdraw, the job ends with the lease.
                     error.permanent && now.saturating_duration_since(job.since) >= what.lease
                 }
                 None => {
@@ -338,8 +337,8 @@ impl CleanerThread {
             }
         }
         if !answered {
-            // One that is not answered holds up the others for its whole deadline: let them all
-            // wait for the server's return.
+            // A call without an answer delays the other jobs by its whole deadline: let them all
+            // wait until the server is back.
             let again = now + backoff::outage_pause();
             let same_store = state
                 .jobs
@@ -355,8 +354,8 @@ impl CleanerThread {
         answered
     }
 
-    /// The client is being closed: whatever has not been answered is tried until it is, or until
-    /// the time is over.
+    /// The client is being closed: tries each withdrawal without an answer until it has one, or
+    /// until the time is over.
     fn drain(&self) {
         let until = locked(&self.shared.state).closing.unwrap_or_else(|| self.clock.now());
         let mut deadline = self.command_deadline();

@@ -17,7 +17,7 @@ use crate::base::error::{Error, ErrorKind};
 pub(crate) enum Woken {
     /// Notified, and the lock is held.
     Granted(Arc<Lease>),
-    /// Notified, and refused the lock.
+    /// Notified, and refused the lock; its present lease lasts this long.
     Notified(InTheWay),
     /// Woken for no reason: the place in the condition was lost with the server's data.
     NotIn,
@@ -31,11 +31,11 @@ pub(crate) enum Failed {
     Lost,
     /// Certainly not carried out: the lease is held as before.
     NotEntered(Error),
-    /// Nobody knows; the lease is given up.
+    /// It is unknown whether it was carried out; the lease is given up.
     Unknown(Error),
 }
 
-/// What a wait has come to so far.
+/// The state of a wait so far.
 #[derive(Default)]
 struct SoFar {
     /// The server has said that we are in the condition, and that the lease is released.
@@ -68,15 +68,15 @@ enum Next {
 }
 
 impl Acquisition {
-    /// Enters `condition`, which releases the lease of `release`, and waits there. `released` is
+    /// Enters `condition`, which releases the lease of `leaving`, and waits there. `released` is
     /// called as soon as the lease is known to be gone.
     ///
-    /// Each question is the same one: "let me in if I still hold; else tell me how I stand". So an
-    /// answer that was lost is found out by asking again:
+    /// Each question is the same: "let me in if I still hold the lock; else tell me my state". So
+    /// asking again recovers a lost answer:
     ///
     /// 1. we enter, and release; the answer is lost;
     /// 2. somebody notifies us, and releases: the lock is ours;
-    /// 3. we ask again, and hear that it is.
+    /// 3. we ask again, and are told so.
     pub(crate) fn wait_in(
         &mut self,
         condition: &Arc<str>,
@@ -110,7 +110,7 @@ impl Acquisition {
                     so_far.silent_since = None;
                     self.refused_at(asked_at, true);
                     match end {
-                        // No answer to a question that leaves.
+                        // Not a valid answer to a question that leaves.
                         Some(_) if leaves => Next::Pause(backoff::outage_pause()),
                         // Entered only now: the next question leaves.
                         Some(_) => continue,
@@ -146,8 +146,8 @@ impl Acquisition {
         }
     }
 
-    /// Whether the wait is to end, and why. The error, if nothing has reached the server yet: it is
-    /// not asked again after the end.
+    /// Whether the wait is to end, and why. An error, if nothing has reached the server yet: after
+    /// the end the server is not asked again.
     fn ended(
         &mut self,
         limits: &WaitLimits<'_>,
@@ -178,8 +178,8 @@ impl Acquisition {
             self.condition = None;
             return Err(Failed::Lost);
         }
-        // An answer was lost, and since then the server has lost both the lease and our place:
-        // woken for no reason.
+        // An answer was lost, and since then the server has lost both the lease and our place: the
+        // wait ends for no reason.
         released();
         Ok(Woken::NotIn)
     }

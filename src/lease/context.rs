@@ -53,7 +53,8 @@ impl Context {
         }
     }
 
-    /// Starts the threads that a lease needs, unless they run already. Before it is asked for.
+    /// Starts the threads that a lease needs, unless they run already. Called before the lease is
+    /// requested.
     pub(crate) fn start(&self) -> Result<()> {
         self.cleaner.start().and_then(|()| self.renewal.start()).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases")
@@ -61,8 +62,8 @@ impl Context {
         })
     }
 
-    /// An error once the client is being closed, and in a forked child. To be asked before anything
-    /// is locked.
+    /// An error once the client is being closed, and in a forked child. Called before any mutex is
+    /// locked.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.check_process()?;
         if self.closing.is_interrupted() {
@@ -71,9 +72,9 @@ impl Context {
         Ok(())
     }
 
-    /// Whether this process is a fork of the one that made the client. Then nothing here may be
-    /// waited for: none of the threads is in this process, and one of them may have held any of
-    /// these mutexes when it was copied (R11).
+    /// Whether this process is a fork of the process that made the client. Then nothing here may be
+    /// waited for: none of the client's threads is in this process, and one of them may have held
+    /// any of these mutexes when the process was copied (R11).
     pub(crate) fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
@@ -90,7 +91,7 @@ impl Context {
 
     /// Ends a lease, in whatever way. `false`: it had ended before.
     pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
-        // Closing waits until the cleaner has what is left.
+        // Closing waits until the cleaner has what the lease left behind.
         let _counted = self.acquiring.add();
         self.renewal.remove(lease);
         lease.finish(&self.cleaner, how)

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use crate::base::clock::Clock;
 
-/// How often closing looks. Counting is part of every lock and unlock, and closing happens once: so
-/// nobody is woken.
+/// How often closing looks. Counting is part of every lock and unlock, but closing happens once: so
+/// a change of the count wakes nobody.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Counts them.
+/// Counts the operations that are under way.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
-/// One of them, until dropped.
+/// One counted operation, until dropped.
 pub(crate) struct Counted(Count);
 
 impl Count {
@@ -24,7 +24,7 @@ impl Count {
         Counted(self.clone())
     }
 
-    /// Waits until there is none. How many there still are at the deadline.
+    /// Waits until the count is zero, or until the deadline. Returns the count.
     pub(crate) fn wait(&self, clock: &Clock, deadline: Instant) -> usize {
         loop {
             let count = self.0.load(Ordering::SeqCst);

@@ -7,11 +7,11 @@ use super::lost::LostReason;
 pub(crate) enum Ended {
     /// The store confirmed that it was released.
     Released {
-        /// Whether a copy of the release, which had no answer, may still be on its way.
+        /// Whether a copy of an unanswered release may still be on its way.
         copy_in_flight: bool,
     },
-    /// Nobody wants it any more, and the store may hold it still: its release had no answer, or
-    /// none was sent.
+    /// No thread wants the lease any more, and the store may still hold it: its release had no
+    /// answer, or was not sent.
     GivenUp {
         /// Whether a release may be on its way.
         release_sent: bool,

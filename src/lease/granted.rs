@@ -16,14 +16,14 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Renewal as Renew;
 
-/// Whoever a lease was granted for.
+/// The lock for which a lease was granted.
 pub(crate) trait Keeper: Send + Sync {
     /// The lock's name.
     fn name(&self) -> &Arc<str>;
-    /// The lease was lost or given up: whoever waits behind its holder need not wait for that one.
-    /// Does not block.
+    /// The lease was lost or given up: threads behind its holder need not wait for the holder. Does
+    /// not block.
     fn over(&self, lease: &Arc<Lease>);
-    /// A lease was lost. Called once, on whatever thread found out: does not block.
+    /// A lease was lost. Called once, on the thread that found out; does not block.
     fn lost(&self, lost: &Lost);
 }
 
@@ -41,31 +41,32 @@ pub(crate) struct Lease {
     until: AtomicU64,
     /// Why it is over; the first reason stays.
     reason: AtomicUsize,
-    /// Whether it has ended, in whatever way: until then a release that the server confirms is
-    /// simply a release.
+    /// Whether the lease has ended, in any way. Until then a release that the server confirms
+    /// counts as a release, even if the validity is over.
     ended: AtomicBool,
     /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run
     /// after the release (R5).
     unsettled: bool,
     /// Whether the token is the caller's own value.
     reuses_value: bool,
-    /// The fences that this lease may still give out: the next one. 0 where the lock has no fences.
+    /// The fence of the present holder; a hand-off moves to the next one. 0 if the lock has no
+    /// fences.
     next_fence: AtomicU64,
     /// How often in a row it may still pass to another thread of this process.
     hand_offs: AtomicU64,
     /// The use of the caller's own value, until the lease ends.
     in_use: Mutex<Option<InUse>>,
-    /// The wait that it came of: a late wake-up must not be taken for one that nobody waits for.
+    /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,
-    /// Whether the server has not heard of us since it handed us the lock: it keeps the
-    /// notification that woke us until then.
+    /// Whether the server has had no command from us since it handed us the lock: until then it
+    /// keeps the notification that woke us.
     settles: AtomicBool,
     /// How many notifications have been sent under it.
     notifications: AtomicU64,
-    /// What has been done to its end.
+    /// The moves of its end to an earlier one.
     moves: Mutex<Moves>,
-    /// How many times renewal may still move the end; `u32::MAX`: as often as it takes. Kept here,
-    /// because a wait takes the lease out of the book for a while.
+    /// How many times renewal may still move the end; `u32::MAX`: no limit. Kept here, because a
+    /// wait takes the lease out of the book for a while.
     pub(super) extends_left: AtomicU32,
     /// Its entry in the renewal's book.
     pub(super) entry: AtomicUsize,
@@ -77,12 +78,12 @@ const OVER: u64 = 0;
 struct Moves {
     /// How often the end was moved to an earlier one.
     count: u64,
-    /// A shortening that is on its way, by the end that was valid before it.
+    /// The end that was valid before a shortening that has no answer yet.
     shortening: Option<u64>,
 }
 
-/// How often a lease had been shortened when an extend was sent; `None`: just then it was being
-/// shortened.
+/// How often a lease had been shortened when an extend was sent; `None`: a shortening was under way
+/// then.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark(Option<u64>);
 
@@ -98,7 +99,7 @@ pub(crate) struct Terms {
     pub(crate) fences: Option<Fences>,
     pub(crate) hand_offs: u32,
     pub(crate) unsettled: bool,
-    /// Whether a notification goes with it that the server keeps until it hears of us.
+    /// Whether the server keeps a notification for it until our first command.
     pub(crate) settles: bool,
     pub(crate) in_use: Option<InUse>,
 }
@@ -126,7 +127,7 @@ impl Lease {
             ended: AtomicBool::new(false),
             unsettled: terms.unsettled,
             reuses_value: terms.in_use.is_some(),
-            // The first holder gets the first of the block.
+            // The first holder gets the first fence of the block.
             next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| {
                 fences.last.saturating_sub(u64::from(fences.count.saturating_sub(1))).max(1)
             })),
@@ -175,8 +176,8 @@ impl Lease {
             if self.stamp(self.clock.now()) < until {
                 return true;
             }
-            // Run out. Renewal may move the end at this very moment; whoever is first decides, and
-            // a validity that was seen ended stays ended.
+            // Run out. Renewal may move the end at this very moment: the first of the two decides,
+            // and a validity that was seen to end stays ended.
             if self.until.compare_exchange(until, OVER, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             {
                 self.set_reason(LostReason::Expired);
@@ -198,17 +199,17 @@ impl Lease {
         }
     }
 
-    /// To be taken before an extend is sent, and shown when its answer counts.
+    /// Taken before an extend is sent, and passed to `extended` with its answer.
     pub(crate) fn mark(&self) -> Mark {
         let moves = locked(&self.moves);
         Mark(moves.shortening.is_none().then_some(moves.count))
     }
 
     /// Moves the end of the validity to a later one, after the server confirmed an extend that was
-    /// asked for at `asked_at`. `false`: it was over before.
+    /// asked for at `asked_at`. `false`: the validity was over before.
     ///
-    /// An answer does not count where a shortening was on its way since it was asked for: the two
-    /// may have been carried out in either order.
+    /// The answer does not count if a shortening was under way at any time since `asked_at`: the
+    /// two may have been carried out in either order.
     pub(crate) fn extended(&self, mark: Mark, asked_at: Instant, length: Duration) -> bool {
         let moves = locked(&self.moves);
         if moves.shortening.is_some() || mark.0 != Some(moves.count) {
@@ -217,9 +218,9 @@ impl Lease {
         self.move_to(valid_until(asked_at, length), |old, new| new > old)
     }
 
-    /// Before a shortening is sent: the server may carry it out and the answer get lost, so our end
-    /// moves first. `false`: an earlier one is still without an answer. Until that has come nothing
-    /// makes the lease longer, because a late copy would shorten it unseen.
+    /// Called before a shortening is sent: the server may carry it out and its answer may get lost,
+    /// so our end moves first. `false`: an earlier shortening has no answer yet. Until it has one,
+    /// nothing makes the lease longer, because a late copy would shorten it unseen.
     pub(crate) fn begin_shortening(&self, asked_at: Instant, length: Duration) -> bool {
         let mut moves = locked(&self.moves);
         if moves.shortening.is_some() {
@@ -237,8 +238,8 @@ impl Lease {
         *moves = Moves { count: moves.count + 1, shortening: None };
     }
 
-    /// The shortening was certainly not sent: the end is what it was before, unless the validity
-    /// has been seen to end meanwhile.
+    /// The shortening was certainly not sent: the end is as before, unless the validity has been
+    /// seen to end meanwhile.
     pub(crate) fn cancel_shortening(&self) {
         let mut moves = locked(&self.moves);
         let before = moves.shortening.take();
@@ -248,7 +249,7 @@ impl Lease {
         }
     }
 
-    /// Whether an earlier end has not been answered: nothing makes such a lease longer any more.
+    /// Whether a shortening has no answer: then nothing makes the lease longer any more.
     fn is_being_shortened(&self) -> bool {
         locked(&self.moves).shortening.is_some()
     }
@@ -280,21 +281,20 @@ impl Lease {
         let _ = self.reason.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Ends the lease, once: the first way in which it ends is the one that counts. `false`: it had
-    /// ended before.
+    /// Ends the lease. Only the first call counts. `false`: it had ended before.
     ///
-    /// What may be left on the server is handed to the cleaner first, so that it is known before
-    /// another thread has its turn.
+    /// What may be left on the server is handed to the cleaner first, so that the cleaner knows it
+    /// before another thread gets the turn.
     pub(super) fn finish(self: &Arc<Self>, cleaner: &Cleaner, how: Ended) -> bool {
         self.end(if let Ended::Lost(reason) = how { reason } else { LostReason::Expired });
         if self.ended.swap(true, Ordering::SeqCst) {
             return false;
         }
-        // A store that undoes by itself has begun to with the release.
+        // A store that undoes by itself began to do so with the release.
         let by_store = self.store.abilities().undoes_attempts
             && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
-        // A late copy of a release, or of a shortening, finds nothing of a fresh token, but the
-        // next hold of a caller's own value (R38).
+        // A late copy of a release, or of a shortening, finds nothing under a fresh token, but it
+        // finds the next hold under a caller's own value (R38).
         let released_late = matches!(
             how,
             Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true }
@@ -339,13 +339,13 @@ impl Lease {
         (fence != 0).then_some(fence)
     }
 
-    /// Takes one local hand-off off the lease, and moves to the next fence of the block. `false`:
+    /// Uses up one local hand-off of the lease, and moves to the next fence of the block. `false`:
     /// none is left.
     pub(crate) fn take_hand_off(&self) -> bool {
         let left = self.hand_offs.load(Ordering::SeqCst);
-        // One that may be shortened unseen would take the next thread's validity with it. Nor one
-        // that was extended beyond its length: if this process dies, the lock shall be free within
-        // one lease.
+        // A lease that may be shortened unseen could end under the next thread. A lease that was
+        // extended beyond its length is not passed on, either: if this process dies, the lock shall
+        // be free within one lease.
         if left == 0 || self.is_being_shortened() || self.remaining() > self.length {
             return false;
         }
@@ -357,17 +357,17 @@ impl Lease {
         true
     }
 
-    /// Keeps hearing what is for this token, until the lease is gone.
+    /// Keeps listening for this token until the lease is gone.
     pub(crate) fn go_on_listening(&self, listening: Listening) {
         let _ = self.listening.set(listening);
     }
 
-    /// Whether what is sent next uses up the notification that woke us.
+    /// Whether the next command uses up the notification that woke us.
     pub(crate) fn settles(&self) -> bool {
         self.settles.load(Ordering::SeqCst)
     }
 
-    /// The server has heard of us.
+    /// The server has had a command from us.
     pub(crate) fn settled(&self) {
         self.settles.store(false, Ordering::SeqCst);
     }
@@ -377,7 +377,7 @@ impl Lease {
         self.notifications.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// What the cleaner needs to remove whatever the store may still have of this lease.
+    /// What the cleaner needs to remove from the store what may be left of this lease.
     fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
             store: Arc::clone(&self.store),

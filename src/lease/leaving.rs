@@ -1,4 +1,4 @@
-//! A held lease that is about to be released: who ends it, and until when it is renewed.
+//! A held lease that is about to be released: which thread ends it, and until when it is renewed.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use super::granted::Lease;
 use super::lost::LostReason;
 use super::store::Release;
 
-/// A lease whose release has been asked for.
+/// A lease whose release was requested.
 ///
-/// It stays in renewal until the release is about to be sent, because that may take as long as a
-/// connection is waited for (R9). Whoever takes it out of there ends it, and nobody else does:
+/// It stays in renewal until the release is about to be sent, because the wait for a connection may
+/// be long (R9). The thread that takes it out of renewal ends it, and no other thread does:
 ///
 /// 1. a thread unlocks, and waits for a connection;
 /// 2. renewal finds the lease lost, and ends it; a thread may now use its value again;
-/// 3. the first thread has its connection. It must not send: that would release the next hold.
+/// 3. the first thread gets its connection. It must not send: that would release the next hold.
 pub(crate) struct Leaving<'a> {
     context: &'a Context,
     lease: &'a Arc<Lease>,
     /// Whether closing waits for this thread anyway.
     is_counted: bool,
-    /// There while the lease is ours to end.
+    /// `Some` while this thread is the one that ends the lease.
     ours: RefCell<Option<Ours>>,
     is_over: Cell<bool>,
 }
 
 struct Ours {
-    /// When renewal would have looked at it next.
+    /// When renewal would have looked at the lease next.
     due: Instant,
-    /// Closing waits for us.
+    /// Makes closing wait for us.
     counted: Option<Counted>,
 }
 
 impl<'a> Leaving<'a> {
-    /// Of a lease that is released.
+    /// For a lease that is released.
     pub(crate) fn new(context: &'a Context, lease: &'a Arc<Lease>) -> Self {
         Self {
             context,
@@ -48,7 +48,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Of a lease that is released for a wait in a condition: its acquisition is counted already.
+    /// For a lease that is released for a wait in a condition: its acquisition is counted already.
     pub(crate) fn of_a_wait(context: &'a Context, lease: &'a Arc<Lease>) -> Self {
         Self {
             context,
@@ -59,8 +59,8 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Takes the lease out of renewal, so that no extend of ours follows its release (R8).
-    /// `false`: it has ended, or is just being ended, by somebody else.
+    /// Takes the lease out of renewal, so that no extend of ours follows its release (R8). `false`:
+    /// another thread has ended it, or is ending it.
     pub(crate) fn take(&self) -> bool {
         let mut ours = self.ours.borrow_mut();
         if ours.is_none() {
@@ -71,7 +71,7 @@ impl<'a> Leaving<'a> {
         ours.is_some()
     }
 
-    /// What was sent was certainly not carried out: the lease is held, and renewed, as before.
+    /// The release was certainly not carried out: the lease is held, and renewed, as before.
     pub(crate) fn put_back(&self) {
         let Some(Ours { due, counted }) = self.ours.take() else { return };
         if !self.context.renewal.put_back(self.lease, due) {
@@ -80,13 +80,13 @@ impl<'a> Leaving<'a> {
         drop(counted);
     }
 
-    /// Ends the lease, which is ours.
+    /// Ends the lease, which this thread has taken out.
     pub(crate) fn end(&self, how: Ended) {
         self.is_over.set(true);
         self.context.finish(self.lease, how);
     }
 
-    /// Leaves the lease as it is: held, or ended by somebody else.
+    /// Leaves the lease as it is: held, or ended by another thread.
     pub(crate) fn let_go(&self) {
         self.put_back();
         self.is_over.set(true);
@@ -108,8 +108,8 @@ impl<'a> Leaving<'a> {
 }
 
 impl Drop for Leaving<'_> {
-    /// Only a panic comes here before it is over, for example of a program's own pool. Nobody has
-    /// the lease any more, so nobody may renew it.
+    /// Only a panic, for example in a program's own pool, gets here before the release is over. No
+    /// thread holds the lease any more, so it must not be renewed.
     fn drop(&mut self) {
         if self.is_over.get() {
             return;

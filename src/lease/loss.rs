@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::lost::{Lost, OnLost};
 use crate::base::worker::Worker;
 
-/// Runs callbacks one after another on its own thread, started with the first loss that has one.
+/// Runs callbacks one after another on its own thread, which starts with the first loss that has a
+/// callback.
 pub(crate) struct Notifier {
     worker: Worker<(Arc<OnLost>, Lost)>,
 }
@@ -16,12 +17,12 @@ impl Notifier {
         Self { worker: Worker::new("distlock-notify") }
     }
 
-    /// Has `callback` called soon. A slow one delays other callbacks, and nothing else.
+    /// Calls `callback` soon. A slow callback delays other callbacks, and nothing else.
     pub(crate) fn notify(&self, callback: Arc<OnLost>, lost: Lost) {
         let started = self.worker.start(|work| {
             for (callback, lost) in work.iter() {
                 if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(&lost))) {
-                    // Not dropped: that could panic, too.
+                    // Not dropped: the drop could panic, too.
                     std::mem::forget(payload);
                     log::error!("lock {:?}: an on_lost callback panicked", lost.name());
                 }
@@ -33,7 +34,7 @@ impl Notifier {
                 lost.name()
             );
         }
-        // After the client was closed there is nobody to tell.
+        // After the client was closed no callback is called.
         let _ = self.worker.send((callback, lost));
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-/// Told once for each lost lease.
+/// A callback that is called once for each lost lease.
 pub type OnLost = dyn Fn(&Lost) + Send + Sync;
 
 /// Why a lease was lost.
@@ -37,8 +37,8 @@ impl LostReason {
     }
 }
 
-/// A lease that was lost while it was held; what an [`on_lost`](crate::RedisLock::on_lost) callback
-/// is given.
+/// A lease that was lost while it was held. An [`on_lost`](crate::RedisLock::on_lost) callback gets
+/// it.
 #[derive(Debug, Clone)]
 pub struct Lost {
     name: Arc<str>,

@@ -9,16 +9,16 @@ use super::granted::Lease;
 use super::lost::LostReason;
 use super::store::{End, Extend, StoreError};
 
-/// What a new end came to.
+/// The result of a new end.
 pub(crate) enum Moved {
     Yes,
     /// The lease is lost.
     Lost,
-    /// Nothing was sent: an earlier end was, and had no answer.
+    /// Nothing was sent: a shortening that was sent before has no answer.
     Unanswered,
     /// The lease is as before.
     No(StoreError),
-    /// No answer: nobody knows which end it has.
+    /// No answer: the lease has its old end or the new one.
     Unknown(StoreError),
 }
 
@@ -33,8 +33,8 @@ impl Context {
         let end = if shorter { End::Exactly } else { End::NotBefore };
         let moved =
             Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
-        // Our own end has moved already: if nothing can be sent, for want of a connection, that
-        // must be known before it.
+        // Our own end has moved already: if there is no connection to send over, we must know that
+        // before the new end.
         let deadline = self.command_deadline();
         let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
         let answer = held.store.move_end(&moved, end, deadline);

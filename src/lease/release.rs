@@ -1,4 +1,4 @@
-//! Releasing a lease, and what came of it (R12).
+//! Releasing a lease, and the result (R12).
 
 use std::sync::Arc;
 use std::thread;
@@ -12,12 +12,12 @@ use super::store::{Gone, StoreError};
 use crate::base::backoff;
 use crate::base::error::ErrorKind;
 
-/// What a release came to.
+/// The result of a release.
 pub(crate) enum Released {
     Yes,
     /// The lease had been lost before.
     Lost,
-    /// No answer: it may still be held on the server, until the background has removed it.
+    /// No answer: the lock may still be held on the server, until the background has removed it.
     Unknown(StoreError),
 }
 
@@ -31,7 +31,7 @@ impl Context {
         let mut unanswered = false;
         let answer = self.ask_to_release(&leaving, &mut unanswered);
         if !leaving.take() {
-            // Whoever ended it tells of the loss, and sees to what is left.
+            // The thread that ended it reports the loss and withdraws what is left.
             leaving.let_go();
             return Released::Lost;
         }
@@ -51,8 +51,8 @@ impl Context {
         }
     }
 
-    /// Asks until there is an answer, or the time is over. `unanswered`: whether one of the
-    /// questions may have arrived, or do so yet, without an answer.
+    /// Asks until there is an answer, or the time is over. `unanswered`: whether a question without
+    /// an answer may have arrived, or may still arrive.
     fn ask_to_release(
         &self,
         leaving: &Leaving<'_>,
@@ -64,18 +64,18 @@ impl Context {
         let mut repeated = false;
         loop {
             let error = match lease.store.release(&leaving.release(&take), deadline) {
-                // A release without an answer has run after all: nobody else can have taken it
-                // while it was valid.
+                // A release without an answer has run after all: nobody else can have taken the
+                // lease while it was valid.
                 Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
-                // It may have been that, or the end of the lease, or somebody else: nobody knows
-                // any more.
+                // The cause may be our release, the end of the lease, or somebody else: that is
+                // unknown.
                 Ok(Gone::NotOurs) if *unanswered => {
                     let late = "the lease ran out before it was known whether it had been released";
                     return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
                 }
                 Ok(gone) => return Ok(gone),
-                // It goes on by itself. A second question would be answered "not ours" by the nodes
-                // that the first has reached.
+                // The store goes on by itself. The nodes that the first question has reached would
+                // answer a second one with "not ours".
                 Err(error) if lease.store.abilities().undoes_attempts => {
                     *unanswered |= error.may_have_run;
                     return Err(error);
@@ -88,8 +88,8 @@ impl Context {
             }
             let timed_out = self.clock.now() >= deadline;
             if timed_out && *unanswered && !repeated && lease.is_valid() {
-                // An idle connection may have died without a word, or one reply got lost: the next
-                // connection tells.
+                // An idle connection may have died unnoticed, or one reply got lost: the next
+                // connection shows it.
                 repeated = true;
                 deadline = self.command_deadline();
                 continue;

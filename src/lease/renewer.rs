@@ -1,4 +1,4 @@
-//! The renewal thread: keeps leases alive, in bulk, and tells when one is lost (R7, R8, R9).
+//! The renewal thread: keeps leases alive, in bulk, and reports lost leases (R7, R8, R9).
 
 mod book;
 mod pace;
@@ -23,20 +23,19 @@ use crate::base::locked;
 use crate::base::worker::{Stopped, Worker};
 use book::{Book, Sleep};
 
-/// At most this many leases in one call: so few that the call ends well before the next short lease
-/// is due,
+/// The most leases in one call: so few that the call ends well before the next short lease is due.
 const BULK: usize = 1024;
-/// and of leases of at least [`LONG`]: each call costs a round trip, on a slow line too, and
+/// The same for leases of at least [`LONG`]: each call costs a round trip, also on a slow link, and
 /// thousands may be due together.
 const LONG_BULK: usize = 4096;
 /// Extends of long leases are brought forward to a common beat, so that thousands of them go out
-/// together, and no later than their time although the batch before them took a round trip; leases
+/// together, and in time although the batch before them took a round trip. Extends of leases
 /// shorter than [`LONG`] are not.
 const BEAT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3);
 /// A hand-off grants a short lease first, and renewal makes it whole once the hold has lasted for
-/// this long: at once, as far as a paused process is concerned (R20), and so late that a hold of
-/// less than a millisecond costs no extend.
+/// this long. That is so early that only a paused process misses it (R20), and so late that a hold
+/// of less than a millisecond costs no extend.
 const FIRST: Duration = Duration::from_millis(10);
 
 fn bulk(lease: &Lease) -> usize {
@@ -50,7 +49,7 @@ pub(crate) struct Renewer {
     thread: RenewerThread,
 }
 
-/// Says that a deadline has come nearer than what the thread sleeps for.
+/// Says that a lease is due before the time until which the thread sleeps.
 struct Wake;
 
 #[derive(Clone)]
@@ -85,7 +84,7 @@ impl Renewer {
         }
     }
 
-    /// Starts the thread. Before a lease is asked for, so that one that was granted is always
+    /// Starts the thread. Called before a lease is requested, so that a granted lease is always
     /// looked after (R8).
     pub(crate) fn start(&self) -> io::Result<()> {
         let thread = self.thread.clone();
@@ -112,8 +111,8 @@ impl Renewer {
         true
     }
 
-    /// Looks after `lease` as before it was removed, also if that is done again and again. `false`:
-    /// the client was closed meanwhile.
+    /// Looks after `lease` as before it was removed: repeated removal must not postpone its
+    /// renewal. `false`: the client was closed meanwhile.
     pub(crate) fn put_back(&self, lease: &Arc<Lease>, due: Instant) -> bool {
         let mut book = locked(&self.thread.book);
         if book.closed {
@@ -125,8 +124,8 @@ impl Renewer {
     }
 
     /// Stops looking after `lease`, before its release is sent (R8). An extend that is under way
-    /// may still arrive: it compares the token. Result: when it was due; `None`: it was not looked
-    /// after any more.
+    /// may still arrive, without harm: it compares the token. Returns when the lease was due;
+    /// `None`: it was not looked after any more.
     pub(crate) fn remove(&self, lease: &Lease) -> Option<Instant> {
         locked(&self.thread.book).remove(lease)
     }
@@ -166,7 +165,7 @@ impl Renewer {
         locked(&self.thread.book).due.len()
     }
 
-    /// Takes every lease out, and takes no new one.
+    /// Removes every lease, and accepts no new one.
     pub(crate) fn close(&self) -> Vec<Arc<Lease>> {
         let mut book = locked(&self.thread.book);
         book.closed = true;
@@ -192,13 +191,13 @@ struct Due {
     extends_left: u32,
     /// How long to wait for the answer: so short that three tries fit into a validity, the first of
     /// them after a third of it.
-    limits: Duration,
+    reply_limit: Duration,
 }
 
 impl Due {
     fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
-        let limits = (lease.length / 6).min(lease.remaining() / 3);
-        Self { lease, extends_left, limits }
+        let reply_limit = (lease.length / 6).min(lease.remaining() / 3);
+        Self { lease, extends_left, reply_limit }
     }
 }
 
@@ -242,11 +241,11 @@ impl RenewerThread {
         let mut due: Vec<Due> =
             found.into_iter().map(|(lease, extends_left)| Due::new(lease, extends_left)).collect();
         // One store after another, the most urgent first; leases of very different urgency never
-        // share a call, because its deadline suits the most urgent.
+        // share a call, because the call's deadline is that of the most urgent lease.
         let urgency = |due: &Due| {
             (
                 Arc::as_ptr(&due.lease.store).cast::<()>() as usize,
-                due.limits.as_millis().checked_ilog2(),
+                due.reply_limit.as_millis().checked_ilog2(),
             )
         };
         due.sort_by_key(urgency);
@@ -279,8 +278,8 @@ impl RenewerThread {
         let silent = took >= within.reply
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.timeouts.command_timeout;
-        // In vain by the pace's own time, not by that of a lease so short that it could not wait
-        // for longer.
+        // A silent call is a time-out only if the pace limited its time, not a lease so short that
+        // it could not wait for longer.
         let no_connection = took >= within.connect_by.saturating_duration_since(asked_at)
             && answers.iter().all(Result::is_err);
         if (silent && hurried) || no_connection {
@@ -293,13 +292,13 @@ impl RenewerThread {
             match answer {
                 Ok(true) if lease.extended(mark, asked_at, lease.length) => {
                     lease.settled();
-                    // `AtMost` counts those that moved the end: the holder may have moved it
+                    // `AtMost` counts only extends that moved the end: the holder may have moved it
                     // further meanwhile.
                     let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));
                     let counts = moved && *extends_left != u32::MAX;
                     self.put_off(lease, None, extends_left - u32::from(counts));
                 }
-                // Confirmed, but after the validity had run out: a validity that was seen ended
+                // Confirmed, but after the validity had run out: a validity that was seen to end
                 // stays ended.
                 Ok(true) => self.lost(lease, LostReason::Expired),
                 Ok(false) => self.lost(lease, LostReason::Taken),
@@ -309,8 +308,8 @@ impl RenewerThread {
                         lease.keeper.name(),
                         error.message
                     );
-                    // A short wait that was in vain is a pause itself; whatever fails sooner, or
-                    // had all the time there is, has one after it (R14).
+                    // A short wait without an answer is a pause itself. A call that failed sooner,
+                    // or had all the time it could have, is followed by a pause (R14).
                     let pause =
                         (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
                     let again = now + if silent && hurried { Duration::ZERO } else { pause };
@@ -321,21 +320,21 @@ impl RenewerThread {
         }
     }
 
-    /// How long an extend of these leases may take; and whether its answer is waited for less long
-    /// than they could afford.
+    /// How long an extend of these leases may take; and whether the wait for its answer is shorter
+    /// than the leases allow.
     fn within(&self, bulk: &[Due], now: Instant) -> (Within, bool) {
-        let limits = bulk
+        let reply_limit = bulk
             .iter()
-            .map(|due| due.limits)
+            .map(|due| due.reply_limit)
             .min()
             .unwrap_or_default()
             .min(self.timeouts.command_timeout);
         let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
-        // A log-in is several round trips, and all leases of the client wait for it: so it, too,
-        // has little time at first, and more when it was in vain.
+        // A log-in takes several round trips, and all leases of the client wait for it: so it, too,
+        // gets little time at first, and more after a failure.
         let connect_by = now + (left / 2).min(self.timeouts.command_timeout).min(wait * 2);
-        (Within { reply: limits.min(wait), connect_by }, wait < limits)
+        (Within { reply: reply_limit.min(wait), connect_by }, wait < reply_limit)
     }
 
     /// When to look at a lease next: after a third of its length, or of what is left of it if that
@@ -347,11 +346,12 @@ impl RenewerThread {
         }
         let left = valid_until.saturating_duration_since(now);
         if left > lease.length {
-            // The holder has extended it further than renewal would: until two thirds of its length
-            // are left an extend would move nothing.
+            // The holder has extended the lease further than renewal would. As for other leases,
+            // the next extend is due when two thirds of its length are left.
             return valid_until - lease.length * 2 / 3;
         }
-        // A hand-off grants a short lease first, and `extend` may have left less than a whole one.
+        // A hand-off grants a short lease first, and `extend` may have left less than a whole
+        // lease.
         let due = now + left / 3;
         if left < LONG {
             return due;
@@ -368,12 +368,12 @@ impl RenewerThread {
         book.set_due(lease, due);
     }
 
-    /// Marks and tells, unless the lease was unlocked meanwhile: its entry is taken out *before*
-    /// its release is sent, so an entry that is still there when the answer has come proves that no
-    /// release of ours made the server say "not ours".
+    /// Ends the lease and reports the loss, unless the lease was unlocked meanwhile. An unlock
+    /// removes the entry *before* it sends the release. So an entry that is still there when the
+    /// answer has come proves that no release of ours made the server say "not ours".
     fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
-        // Until the cleaner has what is left: closing finds the lease neither in the book nor there
-        // meanwhile.
+        // Counted until the cleaner has what the lease left behind: meanwhile closing would find
+        // the lease neither in the book nor in the cleaner.
         let _counted = self.under_way.add();
         if locked(&self.book).remove(lease).is_none() {
             return;

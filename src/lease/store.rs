@@ -1,4 +1,4 @@
-//! `LeaseStore`: what a place that keeps leases must do.
+//! `LeaseStore`: what a store of leases must do.
 
 mod request;
 
@@ -26,14 +26,14 @@ pub enum Answer {
         /// The fences that were reserved with it.
         fences: Option<Fences>,
     },
-    /// Somebody else has it.
+    /// Somebody else has the lease.
     Refused {
         /// What the validity of a hand-off to this attempt counts from.
         asked_at: Instant,
-        /// How long their lease lasts at most; `None`: no end is known.
+        /// How long the other lease lasts at most; `None`: no end is known.
         remaining: Option<Duration>,
-        /// Whether a wake-up would reach the waiter now: the place that answered hears it
-        /// listening. Otherwise it has to poll.
+        /// Whether a wake-up would reach the waiter now: the server that answered knows that the
+        /// waiter listens. Otherwise the waiter has to poll.
         heard: bool,
     },
 }
@@ -41,7 +41,7 @@ pub enum Answer {
 /// The answer to a waiter in a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InCondition {
-    /// It is in the condition; nobody has notified it.
+    /// The waiter is in the condition; nobody has notified it.
     Waiting {
         /// As in [`Answer`].
         asked_at: Instant,
@@ -71,7 +71,7 @@ pub enum InCondition {
 /// What a release found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gone {
-    /// The lease was ours, and is no more.
+    /// The lease was ours, and is released.
     Released,
     /// The lease was not ours: nothing was changed.
     NotOurs,
@@ -80,12 +80,11 @@ pub enum Gone {
 /// Who holds a lock, as the store sees it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The token under the key. Whoever knows it can release the lock, so it is not shown by
-    /// `Debug`.
+    /// The token under the key. It is all that a release needs, so `Debug` does not show it.
     pub token: String,
     /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
-    /// lasts on a majority at least: of the nodes that were heard, one may have missed an extend,
-    /// while those that were not waited for have it.
+    /// lasts on a majority at least: a node that answered may have missed an extend, while nodes
+    /// that were not waited for have it.
     pub remaining: Option<Duration>,
 }
 
@@ -95,13 +94,13 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// A waiter's ear: wake-ups for its token ring its bell until this is dropped.
+/// A waiter that listens: wake-ups for its token ring its bell until this is dropped.
 pub struct Listening {
     /// Where the store sends them.
     pub address: Arc<str>,
-    /// Whether a place in the store's queue goes with it. Then a wake-up may be a grant, also a
-    /// late one: the place has to be withdrawn in the end, and who is granted the lease goes on
-    /// listening. Otherwise every wake-up is a hint.
+    /// Whether a place in the store's queue goes with it. Then a wake-up may be a grant, which may
+    /// come late: the place has to be withdrawn in the end, and a waiter that is granted the lease
+    /// goes on listening. Otherwise every wake-up is a hint.
     pub queues: bool,
     /// Ends the listening when dropped.
     #[allow(dead_code, reason = "it is there to be dropped")]
@@ -117,21 +116,20 @@ impl fmt::Debug for Listening {
 /// What a store can do that not every store can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Waiters are woken, so that a refused attempt listens, and may leave a place behind.
+    /// It wakes waiters, so a refused attempt listens, and may leave a place behind.
     pub wakes: bool,
     /// Locks have conditions: [`wait_in`](LeaseStore::wait_in) and [`notify`](LeaseStore::notify).
     pub conditions: bool,
-    /// The store undoes by itself, for as long as it takes, whatever an attempt left behind that it
-    /// answered without a grant, and what it was once asked to withdraw or release. The undoing may
-    /// arrive late, so the next attempt must not use the same token: what it is granted would be
-    /// deleted.
+    /// The store undoes by itself, for as long as it takes, what an attempt left behind that was
+    /// answered without a grant, and what it was once asked to withdraw or release. The undo may
+    /// arrive late, so the next attempt must not use the same token: its grant would be deleted.
     pub undoes_attempts: bool,
 }
 
-/// A place that keeps leases.
+/// A store of leases.
 ///
-/// Every call ends by its deadline. A call that fails says whether the store may have carried it
-/// out all the same; only the absence of that makes a failure harmless (R5).
+/// Every call ends by its deadline. A call that fails says whether the store may still have carried
+/// it out; a failure is harmless only if it cannot have (R5).
 pub trait LeaseStore: Send + Sync {
     /// Tries once to acquire.
     ///
@@ -158,9 +156,9 @@ pub trait LeaseStore: Send + Sync {
     /// Unknown: it may have been released or not.
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError>;
 
-    /// Undoes whatever attempts with these tokens may have done: leaves the condition and the
-    /// queue, and releases. What a waiter was notified of passes on to another. May be repeated. An
-    /// error means *unknown*, for that token.
+    /// Undoes what attempts with these tokens may have done: leaves the condition and the queue,
+    /// and releases. A waiter's notification passes on to another waiter. May be repeated. An error
+    /// means *unknown*, for that token.
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>>;
 
     /// Withdraws one.
@@ -174,16 +172,16 @@ pub trait LeaseStore: Send + Sync {
         self.withdraw(&[what], deadline).pop().unwrap_or_else(|| Err(missing()))
     }
 
-    /// Has wake-ups for this token ring `bell` until the returned value is dropped. `None`: this
-    /// store cannot wake anybody, the waiter polls.
+    /// Lets wake-ups for this token ring `bell` until the returned value is dropped. `None`: this
+    /// store cannot wake anybody, so the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
 
-    /// What it can do that not every store can. Never changes.
+    /// What this store can do that not every store can. Never changes.
     fn abilities(&self) -> Abilities;
 
     /// Enters a condition and releases the lease of `release` in one step, or keeps the place in
-    /// it. With `leave`, leaves it instead; a waiter that was notified before is told so. The
-    /// `place` of `ask` is required.
+    /// the condition. With `leave`, leaves the condition instead; a waiter that was notified before
+    /// is told so. The `place` of `ask` is required.
     ///
     /// # Errors
     /// Unknown: it may have been carried out or not. Asking again with the same arguments finds
@@ -215,13 +213,13 @@ pub trait LeaseStore: Send + Sync {
     /// When there was no answer, or foreign data under the key.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError>;
 
-    /// Deletes whoever's lease, and hands the lock on. `false`: there was none.
+    /// Deletes the lease of any holder, and hands the lock on. `false`: there was no lease.
     ///
     /// # Errors
     /// Unknown: it may have been deleted or not.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError>;
 
-    /// Whether, and why not, this store can do what the options ask for.
+    /// Checks that this store can do what the options ask for.
     ///
     /// # Errors
     /// `Unsupported`.

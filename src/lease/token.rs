@@ -37,12 +37,12 @@ impl fmt::Debug for Token {
 
 const BUFFERED: usize = 32;
 
-/// Draws tokens from a buffer of randomness, because asking the system for 16 bytes costs more than
-/// 1 % of a lock cycle.
+/// Draws tokens from a buffer of random bytes, because asking the system for 16 bytes costs more
+/// than 1 % of a lock cycle.
 ///
-/// The buffer belongs to one client. A buffer per thread would be copied by a fork, and then a new
-/// client of the child would draw the tokens of its parent; a *client* that was forked is refused
-/// before it can send anything.
+/// The buffer belongs to one client. A fork would copy a buffer per thread, and a new client of the
+/// child would then draw the tokens of its parent. A *client* that was forked is refused before it
+/// can send anything.
 #[derive(Default)]
 pub(crate) struct Tokens {
     buffer: Mutex<Vec<[u8; 16]>>,
@@ -51,9 +51,9 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// A fresh token in the form that locks of this layout show. Redisson's owners are
-    /// `uuid:thread`; both parts of ours are fresh (R3), because what Redisson does, one UUID per
-    /// client and one number per thread, makes one hold of a thread look like the next.
+    /// A fresh token in the form of this layout. Redisson's owners are `uuid:thread`, with one UUID
+    /// per client and one number per thread, so one hold of a thread looks like the next. Both
+    /// parts of ours are fresh (R3).
     pub(crate) fn fresh_for(&self, layout: Layout) -> Result<Token> {
         let token = self.fresh()?;
         if layout != Layout::Redisson {

@@ -1,4 +1,4 @@
-//! For how long a lease is valid by the clock of its holder.
+//! How long a lease is valid by the clock of its holder.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ pub(crate) fn drift(length: Duration) -> Duration {
     length / 100 + Duration::from_millis(2)
 }
 
-/// The end of the validity of a lease of `length` that was asked for at `asked_at` (R1): counted
-/// from before the first byte was sent, because the server's clock for it starts at some moment
-/// after that.
+/// The end of the validity of a lease of `length` that was asked for at `asked_at` (R1). It counts
+/// from before the first byte was sent, because the server begins to count at some moment after
+/// that.
 pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + length.saturating_sub(drift(length))
 }

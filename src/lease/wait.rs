@@ -1,4 +1,4 @@
-//! What one thread brings to its wait for a lock.
+//! The state of one thread's wait for a lock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use super::wait_limits::{Attempts, Contention, Report, WaitLimits};
 use crate::base::backoff;
 use crate::base::error::{Error, ErrorKind, Result};
 
-/// One thread's wait for a lock. None of it travels with a place that the thread passes on.
+/// One thread's wait for a lock. It stays with the thread when the thread passes its place on.
 pub(crate) struct Wait<'a> {
     pub(crate) limits: &'a WaitLimits<'a>,
     pub(crate) attempts: &'a mut Attempts,
     pub(crate) contention: &'a Contention,
-    /// Told what each attempt came to.
+    /// Called with the result of each attempt.
     pub(crate) report: &'a dyn Fn(Report),
-    /// Since when this thread has been waiting without an answer of the server.
+    /// Since when this thread has been waiting without an answer from the server.
     pub(crate) silent_since: Option<Instant>,
 }
 
 impl Wait<'_> {
-    /// An attempt had no answer. The error, once that is for the caller.
+    /// An attempt had no answer. Returns the next pause, or the error if the wait is over.
     pub(super) fn unanswered(
         &mut self,
         error: StoreError,
@@ -38,7 +38,7 @@ impl Wait<'_> {
         Ok(backoff::outage_pause())
     }
 
-    /// What a wait that ended by its deadline or its attempts came to, after a refusal.
+    /// The result of a wait that used up its time or its attempts, after a refusal.
     pub(super) fn refused(&self) -> Result<Option<Arc<Lease>>> {
         if self.limits.trying {
             return Ok(None);
@@ -49,7 +49,7 @@ impl Wait<'_> {
         ))
     }
 
-    /// What a wait that reached its deadline came to. The last answer decides, and it is known: no
+    /// The result of a wait that reached its deadline. The last answer is known and decides: no
     /// further attempt.
     pub(super) fn reached_its_deadline(&self) -> Result<Option<Arc<Lease>>> {
         if self.silent_since.is_none() {

@@ -8,8 +8,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
 use crate::base::options::LockOptions;
 
-/// How often a lock that was seen contended is asked for in the way that suits contention before
-/// that is forgotten.
+/// How many uncontended grants it takes until a lock that was seen contended no longer counts as
+/// contended.
 const REMEMBERED: u32 = 16;
 
 /// How long a caller is willing to wait.
@@ -17,8 +17,7 @@ const REMEMBERED: u32 = 16;
 pub(crate) struct WaitLimits<'a> {
     /// One attempt only: `try_lock(ZERO)`.
     pub(crate) once: bool,
-    /// When the wait ends; `None`: never. Whether that is an answer or an error is for `trying` to
-    /// say.
+    /// When the wait ends; `None`: never. `trying` says whether that is an answer or an error.
     pub(crate) deadline: Option<Instant>,
     /// Whether running out of time or attempts is an answer: `try_lock`.
     pub(crate) trying: bool,
@@ -26,7 +25,7 @@ pub(crate) struct WaitLimits<'a> {
 }
 
 impl WaitLimits<'_> {
-    /// Ends the wait of an interrupted caller, or of a closed client.
+    /// An error if the caller was interrupted or the client was closed.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {
         context.check_open()?;
         if self.interrupt.is_some_and(Interrupt::is_interrupted) {
@@ -35,8 +34,9 @@ impl WaitLimits<'_> {
         Ok(())
     }
 
-    /// Until when an attempt may wait for its answer: one command timeout, and no longer than that
-    /// after the caller's own deadline (R13). A thread whose local turn comes late has less.
+    /// Until when an attempt may wait for its answer: one command timeout, but at most until one
+    /// command timeout after the caller's own deadline (R13). A thread whose local turn comes late
+    /// has less time.
     pub(super) fn attempt_deadline(&self, context: &Context) -> Instant {
         let whole = context.command_deadline();
         let latest = self
@@ -53,7 +53,7 @@ impl WaitLimits<'_> {
 /// The attempts that a caller still has.
 pub(crate) struct Attempts {
     left: Option<u32>,
-    /// When the next one is due: the end of the pause after the last that counted.
+    /// When the next attempt is due: the end of the pause after the last attempt that counted.
     due: Option<Instant>,
 }
 
@@ -62,12 +62,12 @@ impl Attempts {
         Self { left: options.retry.and_then(|retry| retry.attempts), due: None }
     }
 
-    /// As many as it takes.
+    /// Without a limit.
     pub(crate) fn unlimited() -> Self {
         Self { left: None, due: None }
     }
 
-    /// Uses one up. `false`: it was the last.
+    /// Uses one attempt up. `false`: it was the last.
     pub(crate) fn use_one(&mut self) -> bool {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
@@ -75,13 +75,14 @@ impl Attempts {
         self.left != Some(0)
     }
 
-    /// Uses one up, unless the last pause is not over yet: what a wake-up made come early is an
-    /// extra one, or hints would use all of them up within one pause. `false`: it was the last.
+    /// Uses one attempt up, unless the last pause is not over yet. An attempt that a wake-up made
+    /// early does not count: otherwise hints could use all attempts up within one pause. `false`:
+    /// it was the last.
     pub(super) fn use_one_at(&mut self, now: Instant) -> bool {
         self.due.is_some_and(|due| now < due) || self.use_one()
     }
 
-    /// The end of the pause that begins `now`, or of the one that was begun before and goes on.
+    /// The end of the pause that begins `now`, or of an earlier pause that goes on.
     pub(super) fn pause(&mut self, now: Instant, until: Option<Instant>) -> Option<Instant> {
         if self.are_limited() && self.due.is_some_and(|due| now < due) {
             return until.into_iter().chain(self.due).min();
@@ -96,7 +97,7 @@ impl Attempts {
 }
 
 /// Whether a lock was just seen contended. Then the simple first attempt, which cannot queue, would
-/// be a round trip for nothing.
+/// waste a round trip.
 #[derive(Default)]
 pub(crate) struct Contention(AtomicU32);
 
@@ -109,14 +110,13 @@ impl Contention {
         self.0.store(REMEMBERED, Ordering::Relaxed);
     }
 
-    /// Granted at the first attempt: a little is forgotten. Only the thread whose turn it is gets
-    /// here.
+    /// Granted at the first attempt: counts down. Only the thread which has the turn gets here.
     pub(super) fn not_seen(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 }
 
-/// What an attempt came to, for the threads that wait for their local turn meanwhile.
+/// The result of an attempt, for the threads that wait for their local turn meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     Refused,

@@ -1,4 +1,4 @@
-//! What a place that keeps rate limits must do.
+//! What a store of rate limits must do.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::lease::store::StoreError;
 
-/// The answer of a rate limiter. A refusal is an answer, not an error: nothing holds the caller
-/// back but this.
+/// The answer of a rate limiter. A refusal is an answer, not an error: the caller has to hold back
+/// by itself.
 #[must_use = "a refusal is only an answer: the caller has to hold back by itself"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
@@ -35,22 +35,22 @@ pub(crate) struct Take<'a> {
     pub(crate) form: Form,
     /// How many permits there are.
     pub(crate) capacity: u64,
-    /// In what time so many come back: whole milliseconds.
+    /// The time in which `capacity` permits come back: whole milliseconds.
     pub(crate) window: Duration,
-    /// How many are wanted; 0: only to know how many are left.
+    /// How many permits are wanted; 0: only ask how many are left.
     pub(crate) wanted: u64,
     /// How long the caller would wait for permits that are promised to it now. A fixed window
     /// promises none: others count in it, too.
     pub(crate) longest_wait: Duration,
-    /// When the answer must be there.
+    /// The deadline for the answer.
     pub(crate) deadline: Instant,
 }
 
-/// A place that keeps rate limits.
+/// A store of rate limits.
 pub(crate) trait LimitStore: Send + Sync {
-    /// Takes permits if they fit: those that are there, or those that will be within the longest
-    /// wait. The `retry_after` of a decision that allows is how long to wait, from when it was
-    /// heard, until they may be used.
+    /// Takes permits if they are available now, or will be within the longest wait. The
+    /// `retry_after` of a decision that allows the call is how long to wait, counted from the
+    /// reply, until the permits may be used.
     ///
     /// # Errors
     /// When there was no answer, or foreign data under the key. The permits may have been taken if

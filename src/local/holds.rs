@@ -1,4 +1,5 @@
-//! Thread-local hold counts: what this thread holds, and what a dying thread leaves.
+//! Thread-local hold counts: what this thread holds, and what happens when a thread ends while it
+//! holds.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,25 +16,25 @@ pub(crate) struct Hold {
     pub(crate) lock: Arc<SharedLock>,
     pub(crate) options: Arc<LockOptions>,
     pub(crate) lease: Arc<Lease>,
-    /// The turn that comes with it; `None`: another thread of this process has that.
+    /// The turn that comes with the hold; `None`: another thread of this process has the turn.
     pub(crate) turn: Option<u64>,
-    /// How often it was locked and not yet unlocked.
+    /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
 }
 
-/// What an unlock came to.
+/// The result of an unlock.
 pub(crate) enum Dropped {
     NotHeld,
-    /// Held still; whether the lease is lost.
+    /// Still held; `lost`: whether the lease is lost.
     Held {
         lost: bool,
     },
     Last(Hold),
 }
 
-/// What this thread holds, by the address of the lock. Each hold keeps its lock alive, so no two
-/// have the same.
+/// This thread's holds, by the address of the lock. Each hold keeps its lock alive, so no two locks
+/// have the same address.
 struct Holds(RefCell<HashMap<usize, Hold, BuildHasherDefault<Spread>>>);
 
 thread_local! {
@@ -41,9 +42,9 @@ thread_local! {
         const { Holds(RefCell::new(HashMap::with_hasher(BuildHasherDefault::new()))) };
 }
 
-/// Hashes an address. Nobody chooses the addresses from outside, so this need not withstand
-/// anybody, and costs nearly nothing: a thread looks here each time that it locks again or asks
-/// whether it is valid.
+/// Hashes an address. No attacker can choose the addresses, so the hash need not resist attacks and
+/// can be cheap: a thread looks up its hold each time it locks again or asks whether its lease is
+/// valid.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -53,8 +54,8 @@ impl Hasher for Spread {
     }
 
     fn write_usize(&mut self, address: usize) {
-        // Addresses differ in their middle bits. The product carries those upwards, and the table
-        // looks at both ends.
+        // Addresses differ in their middle bits. The product carries those upwards, and the hash
+        // table uses the bits at both ends.
         let product = (self.0 ^ address as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = product ^ (product >> 32);
     }
@@ -70,16 +71,16 @@ fn address(lock: &Arc<SharedLock>) -> usize {
 
 /// Looks at this thread's hold of `lock`; `None` if it has none.
 pub(crate) fn with<R>(lock: &Arc<SharedLock>, look: impl FnOnce(&mut Hold) -> R) -> Option<R> {
-    // Gone already, or in use further up this very call chain: both mean that this thread can hold
-    // nothing here.
+    // The map is gone already, or in use further up this call chain: in both cases this thread can
+    // hold nothing here.
     HOLDS
         .try_with(|holds| holds.0.try_borrow_mut().ok()?.get_mut(&address(lock)).map(look))
         .ok()
         .flatten()
 }
 
-/// Enters a hold. Gives back what cannot be held: this hold where the thread is ending; and never
-/// drops one unseen.
+/// Enters a hold. Returns a hold that cannot be kept, such as this one if the thread is ending: no
+/// hold is dropped unseen.
 pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
     let mut hold = Some(hold);
     let _ = HOLDS.try_with(|holds| {
@@ -90,12 +91,12 @@ pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
     hold.map_or(Ok(()), Err)
 }
 
-/// Takes the whole hold out, with all its levels.
+/// Removes the whole hold, with all its levels.
 pub(crate) fn take(lock: &Arc<SharedLock>) -> Option<Hold> {
     HOLDS.try_with(|holds| holds.0.try_borrow_mut().ok()?.remove(&address(lock))).ok().flatten()
 }
 
-/// Takes one level off.
+/// Removes one level of the hold.
 pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
     HOLDS
         .try_with(|holds| {
@@ -116,14 +117,14 @@ impl Drop for Holds {
     /// The thread ends, or panicked, while it holds (R11).
     ///
     /// No I/O here, nothing that can wait for a server, no logging, and no panic: a panic in a
-    /// thread-local destructor aborts the process. The cleaner does the rest. It runs: it was
-    /// started before the lease was asked for.
+    /// thread-local destructor aborts the process. The cleaner does the rest. Its thread runs: it
+    /// was started before the lease was requested.
     fn drop(&mut self) {
         for (_, hold) in self.0.get_mut().drain() {
             let context = &hold.lock.context;
             if context.is_forked() {
-                // The parent's. Not even dropped: that could wait for a mutex that another thread
-                // held when this process was copied.
+                // The hold is the parent's. It is not even dropped: the drop could wait for a mutex
+                // that another thread held when this process was copied.
                 std::mem::forget(hold);
                 continue;
             }

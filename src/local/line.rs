@@ -1,6 +1,6 @@
 //! Threads of this process that wait for permits which cannot be promised: first come, first
-//! served. All of them know what one was told, so that nobody asks before there is room, and no
-//! more of them than there is room for.
+//! served. The threads of a line share each answer. So no thread asks before there is room, and no
+//! more of them ask than there is room for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,7 @@ use crate::base::bell::Bell;
 use crate::base::key::Key;
 use crate::base::locked;
 
-/// The lines of one client, by the key of what is waited for. One that nobody stands in leaves
-/// nothing behind.
+/// The lines of one client, by key. An empty line leaves nothing behind.
 #[derive(Default)]
 pub(crate) struct Lines {
     by_key: Mutex<HashMap<Key, Line>>,
@@ -21,7 +20,7 @@ pub(crate) struct Lines {
 #[derive(Default)]
 struct Line {
     last_turn: u64,
-    /// Before then there is no room, as was last heard.
+    /// By the last answer, there is no room before this time.
     room: Option<Instant>,
     waiting: VecDeque<Waiter>,
 }
@@ -31,8 +30,8 @@ struct Waiter {
     bell: Arc<Bell>,
     /// `None`: no limit.
     deadline: Option<Instant>,
-    /// Whether it may ask as soon as there is room. Those who may stand anywhere in the line: one
-    /// that was refused waits for those before it.
+    /// Whether the thread may ask as soon as there is room. Such threads may stand anywhere in the
+    /// line: a refused thread waits for the threads before it.
     may_ask: bool,
 }
 
@@ -47,13 +46,13 @@ pub(crate) struct Place<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Ask,
-    /// Sleeps until then, its deadline, or a ring.
+    /// Sleeps until this time, its deadline, or a ring.
     Sleep(Option<Instant>),
 }
 
 impl Lines {
-    /// Where nobody has to wait one may ask at once, beside the others who ask: only a refusal
-    /// makes a queue.
+    /// If no thread of the line has to wait, a new one may ask at once, beside the others: only a
+    /// refusal makes a queue.
     pub(crate) fn enter<'a>(
         &'a self,
         key: &'a Key,
@@ -77,7 +76,7 @@ impl Line {
         self.room.is_none_or(|room| room <= now)
     }
 
-    /// Lets so many ask, those included who may already.
+    /// Lets at most `most` threads ask, including those that already may.
     fn admit(&mut self, most: usize) {
         let already = self.waiting.iter().filter(|waiter| waiter.may_ask).count();
         for waiter in self
@@ -96,8 +95,8 @@ impl Place<'_> {
     pub(crate) fn next(&self, now: Instant) -> Next {
         self.with(|line, at| {
             let waiter = &line.waiting[at];
-            // The last question; and that of one for whom there will be no room in time, as others
-            // have heard. The answer is the server's, never a guess of ours.
+            // A thread asks a last time at its deadline, or as soon as others have heard that there
+            // will be no room in time. The answer is the server's, never a guess of ours.
             if waiter.deadline.is_some_and(|deadline| {
                 deadline <= now || line.room.is_some_and(|room| deadline < room)
             }) {
@@ -114,8 +113,8 @@ impl Place<'_> {
         .unwrap_or(Next::Ask)
     }
 
-    /// Permits were taken, and so many are left: as many others may ask at the same time, or a line
-    /// would be served more slowly than a crowd.
+    /// A permit was taken, and `left` are left: as many other threads may ask at the same time.
+    /// Otherwise a line would be served more slowly than threads without a line.
     pub(crate) fn passed(&self, left: u64) {
         self.with(|line, _| {
             line.room = None;
@@ -123,7 +122,7 @@ impl Place<'_> {
         });
     }
 
-    /// There is no room before then: one will ask, the first.
+    /// There is no room before `room`: then one thread asks, the first.
     pub(crate) fn refused(&self, room: Instant) {
         self.with(|line, at| {
             line.room = Some(room);
@@ -136,7 +135,7 @@ impl Place<'_> {
         });
     }
 
-    /// No answer: each sees for itself how long the outage lasts.
+    /// No answer: each thread finds out for itself how long the outage lasts.
     pub(crate) fn unanswered(&self) {
         self.with(|line, _| line.admit(usize::MAX));
     }
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(asks(&places, start), [false; 3]);
         let end = start + SECOND * 2;
         assert_eq!(asks(&places, end).iter().filter(|asks| **asks).count(), 1);
-        // Whoever comes now overtakes nobody.
+        // A thread that comes now overtakes nobody.
         places.extend([enter(end), enter(end)]);
         assert_eq!(asks(&places, end).iter().filter(|asks| **asks).count(), 1);
         let first = asks(&places, end).iter().position(|asks| *asks).unwrap();

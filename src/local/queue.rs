@@ -1,5 +1,5 @@
 //! Whose turn it is among this process's threads. They queue here, first come first served, and
-//! only the one whose turn it is talks to Redis. With the turn passes what the last one had: a
+//! only the thread which has the turn talks to Redis. With its turn it passes on what it had: a
 //! lease that is still valid, or a place in the server's queue.
 
 mod turn;
@@ -21,11 +21,12 @@ pub(crate) use turn::Turn;
 
 /// What comes with the turn.
 pub(crate) enum Handover {
-    /// Nothing: the thread asks the server, which has not answered since then, if at all.
+    /// Nothing: the thread asks the server. `silent_since`: since when the server is silent, if it
+    /// is.
     Nothing { silent_since: Option<Instant> },
     /// A lease to hold at once: a local hand-off.
     Lease(Arc<Lease>),
-    /// An acquisition that waits in the server's queue; the server's silence as with `Turn`.
+    /// An acquisition that waits in the server's queue; `silent_since` as with `Nothing`.
     Place { place: Box<Acquisition>, silent_since: Option<Instant> },
 }
 
@@ -51,17 +52,17 @@ pub(crate) struct LocalQueue {
 struct Inner {
     last_turn: u64,
     phase: Phase,
-    /// What the server last said to whoever's turn it is, for those who wait behind.
+    /// The server's last answer to the thread which has the turn, for the threads behind it.
     answer: LastAnswer,
     waiting: VecDeque<Waiter>,
 }
 
-/// Whose turn it is, and what its thread does with it.
+/// Which thread has the turn, and what it does with it.
 #[derive(Default)]
 enum Phase {
     #[default]
     Nobody,
-    /// The thread with this ticket has not picked up yet what comes with its turn.
+    /// The thread with this turn number has not yet picked up what comes with its turn.
     Given(u64, Handover),
     /// It asks the server.
     Asking(u64),
@@ -77,7 +78,7 @@ impl Phase {
         }
     }
 
-    /// What is given to the thread with this ticket. From then on it asks.
+    /// Takes what is given to the thread with this turn number. From then on that thread asks.
     fn pick_up(&mut self, wanted: u64) -> Option<Handover> {
         if !matches!(self, Self::Given(turn, _) if *turn == wanted) {
             return None;
@@ -103,7 +104,7 @@ struct Waiter {
     options: Arc<LockOptions>,
 }
 
-/// How the lock stands, for a thread that waits behind another.
+/// The state of the lock, for a thread that waits behind another.
 enum Standing {
     Held,
     Refused,
@@ -112,8 +113,8 @@ enum Standing {
 }
 
 impl Standing {
-    /// For a thread that has waited since `started`, without a deadline: when it gives up a silent
-    /// server, and when it looks again.
+    /// For a thread that has waited since `started`, without a deadline: when it gives up on a
+    /// silent server, and when it looks again.
     fn look_again(
         &self,
         started: Instant,
@@ -124,13 +125,13 @@ impl Standing {
             Self::Silent(since) => (*since).max(started).checked_add(max_outage),
             _ => None,
         };
-        // Whoever is before us may fall silent without anybody ringing.
+        // The server may fall silent for the thread before us, and nobody rings then.
         (give_up, now.checked_add((max_outage / 4).max(LOOK_AGAIN)))
     }
 }
 
 impl LocalQueue {
-    /// Waits for the turn. `Ok(None)`: the time or the attempts are used up, that is an answer, and
+    /// Waits for the turn. `Ok(None)`: the time or the attempts of a `try_lock` are used up, and
     /// another has the lock.
     pub(crate) fn take(
         &self,
@@ -158,10 +159,10 @@ impl LocalQueue {
         if let Ok(Some(_)) = result {
             return result;
         }
-        // The turn may have come at the very moment at which the thread gave up.
+        // The turn may have come at the moment when the thread gave up.
         match self.give_up(turn) {
             None => result,
-            // It holds the lock then, as if it had looked a moment earlier.
+            // The thread then holds the lock, as if it had looked a moment earlier.
             Some(handover @ Handover::Lease(_)) => Ok(Some((Turn::new(self, turn), handover))),
             Some(Handover::Place { place, .. }) => {
                 drop(Turn::new(self, turn).pass_place(*place));
@@ -215,8 +216,8 @@ impl LocalQueue {
                     }
                     Standing::Held | Standing::Refused => return Ok(None),
                     Standing::Silent(_) => return Err(silent()),
-                    // The first question of whoever is before us is on its way: its answer is ours,
-                    // too, and bounded as every command is.
+                    // The first question of the thread before us is under way. Its answer is ours,
+                    // too: we wait for it, but no longer than one command timeout.
                     Standing::Asking => {
                         let asked_for =
                             now.saturating_duration_since(*over_since.get_or_insert(now));
@@ -258,7 +259,7 @@ impl LocalQueue {
         }
     }
 
-    /// What the server said to the one whose turn it is.
+    /// Notes the server's answer to the thread which has the turn.
     pub(crate) fn report(&self, report: Report, now: Instant) {
         let mut state = locked(&self.state);
         state.answer = match (report, state.answer) {
@@ -268,8 +269,8 @@ impl LocalQueue {
         };
     }
 
-    /// Passes a lease that is still valid to the next thread, if it waits for such a one. `false`:
-    /// it does not.
+    /// Passes a lease that is still valid to the next thread, if that waits with the same options.
+    /// `false`: not passed on.
     pub(crate) fn hand_off(
         &self,
         turn: Option<u64>,
@@ -291,7 +292,7 @@ impl LocalQueue {
         true
     }
 
-    /// Gives the turn up. Nothing happens where it has passed on before.
+    /// Gives the turn up. Does nothing if it has passed on before.
     pub(crate) fn leave(&self, turn: Option<u64>) {
         let mut state = locked(&self.state);
         if turn.is_none() || state.phase.turn() != turn {
@@ -302,8 +303,8 @@ impl LocalQueue {
         ring(next);
     }
 
-    /// Gives the turn of the holder of `lease` up. Nothing happens where that is on its way to the
-    /// next thread, which will see that the lease is over.
+    /// Gives up the turn of the holder of `lease`. Does nothing if the lease is on its way to the
+    /// next thread, which will see that it is over.
     pub(crate) fn leave_after_loss(&self, lease: &Arc<Lease>) {
         let mut state = locked(&self.state);
         let is_its = |held: &Weak<Lease>| std::ptr::eq(held.as_ptr(), Arc::as_ptr(lease));
@@ -315,8 +316,8 @@ impl LocalQueue {
         ring(next);
     }
 
-    /// Gives the turn up, and with it a place in the server's queue, if the next thread asks for
-    /// the same. Gives the place back otherwise.
+    /// Gives the turn up, and with it a place in the server's queue, if the next thread has the
+    /// same options. Otherwise returns the place.
     fn pass_place(&self, turn: u64, place: Acquisition) -> Option<Acquisition> {
         let mut state = locked(&self.state);
         let mut place = Some(place);
@@ -334,15 +335,15 @@ impl LocalQueue {
         place
     }
 
-    /// Leaves the queue. What it came to instead, if the turn has come.
+    /// Leaves the queue. Returns the handover if the turn has come meanwhile.
     fn give_up(&self, turn: u64) -> Option<Handover> {
         let mut state = locked(&self.state);
         state.waiting.retain(|waiter| waiter.turn != turn);
         state.phase.pick_up(turn)
     }
 
-    /// The turn for a thread that has `lease` without having waited here for it, as after a wait in
-    /// a condition; `None` if another thread has the turn.
+    /// The turn for a thread that got `lease` without waiting here for it, as after a wait in a
+    /// condition; `None` if another thread has the turn.
     pub(crate) fn adopt(&self, lease: &Arc<Lease>) -> Option<u64> {
         let mut state = locked(&self.state);
         if !matches!(state.phase, Phase::Nobody) {
@@ -361,11 +362,11 @@ impl LocalQueue {
 }
 
 impl Inner {
-    /// Makes it the next waiter's turn, with what `baton` makes of the server's silence so far. Not
-    /// called where nobody waits.
+    /// Gives the turn to the next waiter, with what `handover` makes of the server's silence so
+    /// far. If nobody waits, `handover` is not called.
     fn pass(&mut self, handover: impl FnOnce(Option<Instant>) -> Handover) -> Option<Arc<Bell>> {
         if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Handover::Lease(_))) {
-            // What the server said before that lease is old.
+            // The server's answer from before that lease is out of date.
             self.answer = LastAnswer::NoneYet;
         }
         let Some(next) = self.waiting.pop_front() else {
@@ -392,5 +393,5 @@ fn silent() -> Error {
     )
 }
 
-/// How often a thread looks at what nobody rings for.
+/// How often a thread checks for changes for which nobody rings.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! `Condition`: waiting, under a lock, for something that another holder of it brings about.
+//! `Condition`: waiting, under a lock, for something that another holder of the lock does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::base::interrupt::Interrupt;
 
 const LONGEST_NAME: usize = 256;
 
-/// What a lock does for its conditions. [`RedisLock`](crate::RedisLock) does it; a lock of your own
-/// may, and then makes its conditions with [`Condition::new`].
+/// What a lock does for its conditions. [`RedisLock`](crate::RedisLock) implements it. A lock of
+/// your own may implement it, too, and then makes its conditions with [`Condition::new`].
 ///
-/// The holder of the lock calls it; the documentation of [`Condition`] says what each call owes.
+/// The holder of the lock calls it; the documentation of [`Condition`] says what each call must do.
 pub trait ConditionLock: fmt::Debug + Send + Sync {
-    /// Gives all holds of this thread back, waits in this condition, and has them again when it
-    /// returns. `Ok(false)`: `timeout` was over before a notification came. `None` is no limit.
+    /// Gives up all holds of this thread, waits in this condition, and restores the holds before it
+    /// returns. `Ok(false)`: `timeout` ended before a notification came. `None` is no limit.
     ///
     /// # Errors
     /// As [`Condition::wait_interruptibly`].
@@ -26,7 +26,7 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
         interrupt: Option<&Interrupt>,
     ) -> Result<bool>;
 
-    /// Wakes those that have waited longest in this condition, at most `most` of them.
+    /// Wakes at most `most` waiters of this condition, those that have waited longest.
     ///
     /// # Errors
     /// As [`Condition::notify_one`].
@@ -36,8 +36,8 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
 /// A condition of a lock, between processes; Java's `java.util.concurrent.locks.Condition`. Made by
 /// [`Lock::new_condition`](crate::Lock::new_condition).
 ///
-/// Same name on the same lock: same condition, in whatever process. A wait gives the lock back,
-/// with all holds of this thread, and has them again when it returns:
+/// Same name on the same lock: same condition, in every process. A wait gives the lock up, with all
+/// holds of this thread, and restores them before it returns:
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -65,12 +65,12 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
 /// | Java's `Condition` | here |
 /// |---|---|
 /// | waiting releases the lock atomically | same: one script enters the condition and releases |
-/// | the lock is held again when a wait returns | same, with as many holds; the lease is a new one, its fence larger. Different where the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` and the lock is **not** held |
+/// | the lock is held again when a wait returns | same, with as many holds; the lease is new, and its fence is larger. Different if the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` and the lock is **not** held |
 /// | spurious wake-ups may occur | same, after the server lost its data: wait in a loop, as [`wait_while`](Condition::wait_while) does |
 /// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
-/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; those whose process is dead or cut off come last. No notification is lost while a waiter is alive that waited when it was given: if the notified one dies, is cut off, is closed, or does not ask within a second, another is notified in its place. That is seen at the next release, notification, or sign of life of a waiter (4 to 6 s), and after a hand-off to a dead waiter when its first lease is over (at most 3 s) |
+/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; waiters whose process is dead or cut off come last. No notification is lost while a waiter that waited when it was given is alive: if the notified waiter dies, is cut off, is closed, or does not ask within a second, another is notified in its place. That is noticed at the next release, notification, or sign of life of a waiter (4 to 6 s), and after a hand-off to a dead waiter when its first lease is over (at most 3 s) |
 /// | a signal wakes nobody who began to wait after it | same |
-/// | one signal wakes one waiter | same, unless the notified one was cut off or slow, and another was notified in its place: then both may wake |
+/// | one signal wakes one waiter | same, unless the notified waiter was cut off or slow, and another was notified in its place: then both may wake |
 /// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
 /// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |
 /// | `await(time)` returns false after the time | same: [`wait_timeout`](Condition::wait_timeout) |
@@ -82,8 +82,8 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition of `lock`: what a lock of your own returns from
-    /// [`Lock::new_condition`](crate::Lock::new_condition). Talks to nobody.
+    /// A condition of `lock`. A lock of your own returns it from
+    /// [`Lock::new_condition`](crate::Lock::new_condition). Sends nothing.
     ///
     /// # Errors
     /// `InvalidInput` for a name that is empty or longer than 256 bytes.
@@ -102,14 +102,14 @@ impl Condition {
 
     /// Waits until notified. Java: `awaitUninterruptibly()`.
     ///
-    /// One round trip to enter; the way back is the hand-off of the lock. Meanwhile a waiter shows
+    /// One round trip to enter; the hand-off of the lock ends the wait. Meanwhile the waiter sends
     /// a sign of life every 4 to 6 s. It may wake for no reason: wait in a loop.
     ///
     /// # Errors
     /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the
     /// lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held,
-    /// what may be left behind is withdrawn in the background; if the error came before anything
-    /// was sent, the lock is held as before (ask [`is_held`](crate::RedisLock::is_held)). `Denied`,
+    /// and what may be left behind is withdrawn in the background; if nothing was sent before the
+    /// error, the lock is held as before (ask [`is_held`](crate::RedisLock::is_held)). `Denied`,
     /// `Server`: likewise.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)
@@ -118,7 +118,7 @@ impl Condition {
     /// Waits until notified, at most for `timeout`; [`Duration::MAX`] is no limit. `Ok(false)`: the
     /// time was over first. Java: `await(time, unit)`.
     ///
-    /// The lock is held again in both cases, and waiting for that is not part of `timeout`.
+    /// The lock is held again in both cases; the wait for the lock is not part of `timeout`.
     ///
     /// # Errors
     /// As [`wait`](Condition::wait). `Unavailable` also if nothing could be sent within `timeout`:
@@ -127,8 +127,8 @@ impl Condition {
         self.wait_for(Some(timeout), None)
     }
 
-    /// Waits while `unready` says so, which is asked under the lock: before the first wait and
-    /// after each.
+    /// Waits while `unready` returns `true`. It is called under the lock, before the first wait and
+    /// after each wait.
     ///
     /// # Errors
     /// As [`wait`](Condition::wait).
@@ -142,26 +142,26 @@ impl Condition {
     /// Waits until notified, or until `interrupt` ends the wait. Java: `await()`.
     ///
     /// # Errors
-    /// `Interrupted`, with the lock **held**: again, or still, if nothing could be sent before;
-    /// otherwise as [`wait`](Condition::wait).
+    /// `Interrupted`, with the lock **held**: held again, or still held if nothing could be sent
+    /// before; otherwise as [`wait`](Condition::wait).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.wait_for(None, Some(interrupt)).map(drop)
     }
 
-    /// Wakes the one that has waited longest. It has the lock when this thread, and whoever queues
-    /// for it already, has released it. Java: `signal()`.
+    /// Wakes the waiter that has waited longest. It gets the lock when this thread, and all that
+    /// queue for the lock already, have released it. Java: `signal()`.
     ///
     /// One round trip, and one more over a fresh connection if an idle one turned out to be closed.
     ///
     /// # Errors
     /// `NotHeld`, `Lost`, `Conflict` (this thread holds the lock by a handle with other options):
-    /// nobody was woken. `Unknown`: no answer; one may have been woken. `Unavailable`, `Denied`,
-    /// `Server`: nobody was woken. The lock is held as before.
+    /// nobody was woken. `Unknown`: no answer; a waiter may have been woken. `Unavailable`,
+    /// `Denied`, `Server`: nobody was woken. The lock is held as before.
     pub fn notify_one(&self) -> Result<()> {
         self.lock.notify(&self.name, 1)
     }
 
-    /// Wakes all who wait, in the order in which they began. Java: `signalAll()`.
+    /// Wakes all waiters, in the order in which they began to wait. Java: `signalAll()`.
     ///
     /// One round trip.
     ///

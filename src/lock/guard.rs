@@ -1,4 +1,4 @@
-//! `LockGuard`: one hold of a lock, taken back on drop.
+//! `LockGuard`: one hold of a lock, which ends on drop.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,8 +10,8 @@ use crate::base::error::{ErrorKind, Result};
 
 /// One hold of a lock; dropping it unlocks.
 ///
-/// It owns its lock, so it fits into a struct; and it stays on its thread, because the hold is the
-/// thread's. An error of the unlock in `drop` goes to the log at `warn`;
+/// It owns its lock, so it fits into a struct. It stays on its thread, because the hold belongs to
+/// the thread. An error of the unlock in `drop` goes to the log at `warn`;
 /// [`release`](LockGuard::release) returns it.
 ///
 /// ```
@@ -45,8 +45,8 @@ impl LockGuard {
         &self.lock
     }
 
-    /// Whether the lease is still ours, by this process's own clock and by all that the server has
-    /// said. Local: no round trip. Once `false`, it stays `false`.
+    /// Whether the lease is still valid, by this process's own clock and by the server's answers so
+    /// far. Local: no round trip. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lock.is_valid()
@@ -61,8 +61,8 @@ impl LockGuard {
 
     /// An error unless the lease is valid. Local: no round trip.
     ///
-    /// Valid *now*: a pause of this process right after may outlast the lease. The fence has to
-    /// stop whatever must not happen then.
+    /// Valid *now*: this process may be paused right after, for longer than the lease. Only the
+    /// fence protects the resource then.
     ///
     /// # Errors
     /// `Lost`; another process may hold the lock.
@@ -86,7 +86,7 @@ impl LockGuard {
         self.lock.extend(lease)
     }
 
-    /// Unlocks, and says what came of it.
+    /// Unlocks, and returns the result.
     ///
     /// # Errors
     /// As [`Lock::unlock`].
@@ -103,8 +103,8 @@ impl Drop for LockGuard {
         }
         match self.lock.unlock() {
             Ok(()) => {}
-            // Somebody unlocked by hand what the guard held: said, because the hold that ended may
-            // have been another's.
+            // Somebody unlocked the guard's hold by hand. Logged, because the hold that ended may
+            // have been another guard's.
             Err(error) if error.kind() == ErrorKind::NotHeld => {
                 log::warn!("{error}: a guard found nothing left to unlock")
             }
@@ -141,7 +141,8 @@ impl RedisLock {
         Ok(self.try_lock(timeout)?.then(|| LockGuard::new(self.clone())))
     }
 
-    /// Runs `work` under the lock, and gives its value back if the lease lasted until its end.
+    /// Runs `work` under the lock, and returns its value if the lease lasted until the end of
+    /// `work`.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -153,10 +154,10 @@ impl RedisLock {
     /// ```
     ///
     /// # Errors
-    /// As [`Lock::lock`], before `work` ran; `Lost` after it ran, if the lease was lost before its
-    /// end, or is found lost by the release: the value is dropped, and another process may have
-    /// worked at the same time. A release without an answer is no error here: the work was done
-    /// under a valid lease, and the background removes the rest.
+    /// As [`Lock::lock`], before `work` runs. `Lost` after `work` ran, if the lease was lost before
+    /// its end, or if the release finds the loss: the value is dropped, and another process may
+    /// have worked at the same time. A release without an answer is no error here: the work was
+    /// done under a valid lease, and the background removes the rest.
     pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
         let guard = self.guard()?;
         let value = work(&guard);

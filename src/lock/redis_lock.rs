@@ -25,12 +25,12 @@ use crate::local::holds::{self, Dropped, Hold};
 /// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
 /// clone; same name, same lock.
 ///
-/// A hold belongs to the thread that locked. The same thread may lock again, and unlocks as often;
-/// that costs no round trip. With nobody in the way, `lock` and the last `unlock` are one round
+/// A hold belongs to the thread that locked. The same thread may lock again, and must unlock as
+/// often; that costs no round trip. Without contention, `lock` and the last `unlock` are one round
 /// trip each.
 ///
-/// After a loss this thread still *holds* the lock, in the sense that it owes an `unlock` for each
-/// `lock`: each of these unlocks says [`is_lost`](Error::is_lost), and so does any further `lock`
+/// After a loss this thread still *holds* the lock: it must still call `unlock` for each `lock`.
+/// Each of these calls fails with [`is_lost`](Error::is_lost), and so does any further `lock`
 /// before them.
 #[derive(Clone)]
 pub struct RedisLock {
@@ -63,8 +63,8 @@ impl RedisLock {
         self.shared.key.as_str()
     }
 
-    /// Whether this thread holds the lock: it has locked more often than it has unlocked, be the
-    /// lease lost or not. Local: no round trip.
+    /// Whether this thread holds the lock: it has locked more often than it has unlocked, whether
+    /// the lease is lost or not. Local: no round trip.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold_count() > 0
@@ -83,32 +83,33 @@ impl RedisLock {
     }
 
     /// How long this thread's lease is still valid unless it is extended: zero once lost, `None` if
-    /// it holds none. Local: no round trip.
+    /// the thread does not hold the lock. Local: no round trip.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         holds::with(&self.shared, |hold| hold.lease.remaining())
     }
 
-    /// The fence of this thread's hold; `None` if it holds none, or without
+    /// The fence of this thread's hold; `None` if it does not hold the lock, or without
     /// [`LockOptions::fenced`]. Local: no round trip.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         holds::with(&self.shared, |hold| hold.fence).flatten()
     }
 
-    /// Moves the end of this thread's lease to `lease` from now, be that later or earlier; also
-    /// with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h. One round trip; to an
-    /// earlier end over an idle connection one more before it, because that must not be sent twice.
-    /// Renewal goes on as before, and never to an earlier end.
+    /// Moves the end of this thread's lease to `lease` from now, which may be later or earlier;
+    /// also with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h. One round trip; for an
+    /// earlier end over an idle connection, one more comes first, because an earlier end must not
+    /// be sent twice. Renewal goes on as before, and never moves the end to an earlier one.
     ///
     /// # Errors
-    /// `NotHeld`: by this thread. `Lost`: another may hold the lock. `Unknown`: no answer; the lock
-    /// is held still, and valid until the earlier of the two ends. If the new end was the earlier
-    /// one, nothing makes the lease longer any more, nor is it handed to another thread: a late
-    /// copy could end it unseen. `Unavailable`, `InvalidInput`: nothing was sent, and the lease is
-    /// as before; `Denied`, `Server`: so it is, too.
+    /// `NotHeld`: this thread does not hold the lock. `Lost`: another may hold the lock. `Unknown`:
+    /// no answer; the lock is still held, and valid until the earlier of the two ends. If the new
+    /// end was the earlier one, the lease is no longer extended or handed to another thread: a late
+    /// copy of the command could end it unseen. `Unavailable`, `InvalidInput`: nothing was sent,
+    /// and the lease is as before. `Denied`, `Server`: the lease is as before, too.
     ///
-    /// An earlier end has two thirds of its length to be answered, at most one command timeout.
+    /// The answer to an earlier end must come within two thirds of the new length, and within one
+    /// command timeout.
     pub fn extend(&self, lease: Duration) -> Result<()> {
         let length = whole_millis(lease);
         check_lease(length).map_err(|error| self.named(error))?;
@@ -134,9 +135,9 @@ impl RedisLock {
         }
     }
 
-    /// Has `callback` called whenever a lease of this lock is lost in this client: once per lost
-    /// lease, on a thread of its own, in the order in which callbacks were added. It stays as long
-    /// as a handle or a hold of the lock exists.
+    /// Calls `callback` whenever a lease of this lock is lost in this client: once per lost lease,
+    /// on a thread of its own, in the order in which callbacks were added. The callback stays as
+    /// long as a handle or a hold of the lock exists.
     ///
     /// Called when the server says that a lease is not ours, when a lease runs out while it is
     /// held, when an `unlock` finds the loss, and when the client is closed while the lock is held.
@@ -162,7 +163,7 @@ impl RedisLock {
         &self.shared.context
     }
 
-    /// Releases what this thread held (R12).
+    /// Releases the lease of a hold (R12).
     fn release(&self, hold: &Hold) -> Result<()> {
         match self.context().release(&hold.lease) {
             Released::Yes => Ok(()),
@@ -194,7 +195,7 @@ impl RedisLock {
     }
 
     fn named(&self, error: Error) -> Error {
-        // A name that is refused is not worth repeating, and may be a megabyte.
+        // An invalid name is left out: it may be a megabyte long.
         if self.shared.check_name().is_ok() { error.named(&self.shared.name) } else { error }
     }
 }
@@ -229,8 +230,8 @@ impl Lock for RedisLock {
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
             Dropped::Last(hold) => {
-                // Before anything is locked: in a forked child any mutex may stay locked for ever.
-                // Nor is the hold dropped there.
+                // Checked before any mutex is locked: in a forked child it may stay locked for
+                // ever. The hold is not dropped there, either.
                 if let Err(error) = self.context().check_process() {
                     std::mem::forget(hold);
                     return Err(self.named(error));

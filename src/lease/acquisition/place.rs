@@ -21,8 +21,8 @@ impl Place for Waiting<'_> {
     }
 
     fn alive_for(&self) -> Duration {
-        // Three pauses, and not so few milliseconds that a question over a slow line comes after
-        // its own end.
+        // Three pauses, but not so short that a question over a slow link arrives after the place
+        // has expired.
         let pause = backoff::longest_pause(self.acquisition.options.retry, true)
             .max(backoff::longest_pause(None, true));
         pause.saturating_mul(3)

@@ -1,4 +1,4 @@
-//! What is to be withdrawn, and how far that has come.
+//! What is to be withdrawn, and its progress.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,7 +29,7 @@ pub(crate) struct Withdrawal {
 }
 
 impl Withdrawal {
-    /// A grant that came back for a token that nobody knows any more.
+    /// For a grant whose token nobody uses any more.
     pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
         Self {
             name: key.as_str().into(),
@@ -57,7 +57,7 @@ impl Withdrawal {
     }
 }
 
-/// A withdrawal in the cleaner's hands.
+/// A withdrawal that the cleaner works on.
 pub(super) struct OpenWithdrawal {
     pub(super) number: u64,
     pub(super) what: Arc<Withdrawal>,
@@ -65,13 +65,13 @@ pub(super) struct OpenWithdrawal {
     pub(super) next: Instant,
     pub(super) pause: Duration,
     pub(super) answered_at: Option<Instant>,
-    /// Whether a withdrawal or a release of it may still be on its way.
+    /// Whether a copy of a withdrawal or a release may still be on its way.
     pub(super) release_in_flight: bool,
     /// Whether it is being tried now.
     pub(super) running: bool,
     /// How often it was tried.
     pub(super) tries: u64,
-    /// Whether its store goes on with it by itself: then only closing asks for it again.
+    /// Whether the store goes on with it by itself: then only closing tries it again.
     pub(super) by_store: bool,
 }
 

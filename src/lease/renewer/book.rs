@@ -16,8 +16,8 @@ pub(super) struct Book {
     pub(super) free: Vec<usize>,
     pub(super) due: BTreeSet<(Instant, usize)>,
     pub(super) sleep: Sleep,
-    /// How far ahead the last lease that came in was due; zero if none came since there was nothing
-    /// to do.
+    /// How far ahead the last added lease was due; zero if none was added since the thread last had
+    /// nothing to do.
     pub(super) linger: Duration,
     pub(super) pace: Pace,
     pub(super) closed: bool,
@@ -28,8 +28,8 @@ pub(super) struct Entry {
     pub(super) due: Instant,
 }
 
-/// What the thread sleeps for. Whoever enters an earlier deadline wakes it, and nobody else does:
-/// most leases are short and gone before.
+/// What the thread sleeps for. Only a thread that enters an earlier due time wakes it: most leases
+/// are short and gone before then.
 #[derive(Default, Clone, Copy)]
 pub(super) enum Sleep {
     #[default]
@@ -72,7 +72,7 @@ impl Book {
         lease.entry.store(index + 1, Ordering::SeqCst);
     }
 
-    /// When it was due; `None`: it was not there any more.
+    /// Returns when the lease was due; `None`: it was not there any more.
     pub(super) fn remove(&mut self, lease: &Lease) -> Option<Instant> {
         let index = lease.entry.swap(0, Ordering::SeqCst).checked_sub(1)?;
         let entry = self.entries.get_mut(index).and_then(Option::take)?;
@@ -81,7 +81,7 @@ impl Book {
         Some(entry.due)
     }
 
-    /// The leases whose time has come, or else until when to sleep.
+    /// The leases that are due. If there are none, sets until when to sleep.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(Arc<Lease>, u32)> {
         self.sleep = Sleep::Awake;
         let mut found = Vec::new();
@@ -102,8 +102,8 @@ impl Book {
         if found.is_empty() {
             self.sleep = match self.due.first() {
                 Some((due, _)) => Sleep::Until(*due),
-                // Leases come and go, and the next one will be due about as far ahead as the last:
-                // it need not wake anybody.
+                // Leases come and go, and the next will be due about as far ahead as the last: so
+                // it need not wake the thread.
                 None if !self.linger.is_zero() => {
                     Sleep::Until(now + std::mem::take(&mut self.linger))
                 }

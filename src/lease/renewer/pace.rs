@@ -1,22 +1,22 @@
-//! How long an answer to an extend is waited for.
+//! How long to wait for the answer to an extend.
 
 use std::time::Duration;
 
-/// No answer is waited for less long, if the lease allows: a server may well be busy for some time.
+/// The shortest wait for an answer, if the lease allows it: a server may be busy for some time.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// An answer may take so many times as long as the last.
+/// An answer may take this many times as long as the last.
 const SLOWER: u32 = 4;
-/// What each lease of a bulk may add to that.
+/// The extra time for each lease of a bulk.
 const EACH: Duration = Duration::from_micros(50);
 
-/// As long as the server seems to need, and not as long as the leases could afford, because all
-/// others wait meanwhile (R9). One reply that never comes costs them a tenth of a second; the next
-/// try has a connection of its own, and twice as long.
+/// The wait is as long as the server seems to need, not as long as the leases allow, because all
+/// other leases wait meanwhile (R9). A reply that never comes costs them a tenth of a second; the
+/// next try has a new connection, and twice the time.
 pub(super) struct Pace {
-    /// What the quickest grant took. Only the quickest is sure to be a round trip: one that was
+    /// What the quickest grant took. Only the quickest is sure to be a round trip: a lease that was
     /// handed over counts from long before.
     round_trip: Option<Duration>,
-    /// Doubled by each time-out and halved by each answer, but for what that took.
+    /// Doubled by each time-out. Halved by each answer, but at least `SLOWER` times what that took.
     wait: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How long to wait for the answer to so many extends.
+    /// How long to wait for the answer to the extends of this many leases.
     pub(super) fn wait(&self, leases: usize) -> Duration {
         let each = EACH.saturating_mul(u32::try_from(leases).unwrap_or(u32::MAX));
         self.wait
@@ -35,12 +35,12 @@ impl Pace {
             .saturating_add(each)
     }
 
-    /// A lease came in whose validity counts from so long ago.
+    /// A lease was added whose validity began `took` ago.
     pub(super) fn granted_within(&mut self, took: Duration) {
         self.round_trip = Some(self.round_trip.map_or(took, |quickest| quickest.min(took)));
     }
 
-    /// `most`: no answer is ever waited for longer.
+    /// `most`: the longest wait for any answer.
     pub(super) fn answered(&mut self, took: Duration, most: Duration) {
         self.set((self.wait / 2).max(took.saturating_mul(SLOWER)), most);
     }
@@ -63,8 +63,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// One extend over a link on which an answer takes `needs`: how many connections that costs. To
-    /// open one takes three times as long.
+    /// One extend over a link on which an answer takes `needs`: how many connections that costs.
+    /// Opening a connection takes three times as long.
     fn extend(pace: &mut Pace, needs: Duration) -> u32 {
         for timed_out in 0.. {
             if needs < pace.wait(1).min(MOST) {
@@ -88,7 +88,7 @@ mod tests {
     fn a_slow_link_is_known_from_the_first_grant() {
         let mut pace = Pace::default();
         pace.granted_within(ms(300));
-        // One that was handed over counts from long before, and says nothing.
+        // A lease that was handed over counts from long before, and tells nothing.
         pace.granted_within(ms(9_000));
         assert_eq!(pace.wait(1).as_millis(), 1200);
         assert!((0..100).all(|_| extend(&mut pace, ms(300)) == 0));

@@ -1,4 +1,4 @@
-//! What is asked of a store.
+//! The requests to a store.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,23 +22,23 @@ pub struct Ask<'a> {
     /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not
     /// queue.
     pub place: Option<&'a dyn Place>,
-    /// Whether the lock was just seen contended: then asking in the simplest way first would be a
-    /// round trip for nothing.
+    /// Whether the lock was just seen contended: then asking in the simplest way first would waste
+    /// a round trip.
     pub contended: bool,
     /// Whether a key that already holds this token may be taken for a grant of an earlier attempt
-    /// (R4). Not so for a caller's own value (`owner`) while every attempt was answered: then it is
+    /// (R4). `false` for a caller's own value (`owner`) if every attempt was answered: then it is
     /// somebody else's hold.
     pub may_be_mine: bool,
-    /// When the answer must be there.
+    /// The deadline for the answer.
     pub deadline: Instant,
 }
 
 /// What a waiter leaves in the queue.
 pub trait Place {
-    /// Begins to listen, unless it does already. Where a hand-off reaches it; `None`: the store
-    /// cannot wake anybody.
+    /// Begins to listen, unless it does already. Returns the address for hand-offs; `None`: the
+    /// store cannot wake anybody.
     fn listen(&self) -> Option<&str>;
-    /// How long it counts as alive without asking again.
+    /// How long the waiter counts as alive without asking again.
     fn alive_for(&self) -> Duration;
     /// The lease that a hand-off grants at first (R20).
     fn first_lease(&self) -> Duration;
@@ -53,17 +53,17 @@ pub struct Extend<'a> {
     pub token: &'a Token,
     /// How long it shall last from now.
     pub lease: Duration,
-    /// Whether this is the first word of a waiter that was notified in a condition, and entered by
-    /// a hand-off: from then on its notification is used up.
+    /// Whether this is the first command of a waiter that was notified in a condition and got the
+    /// lock by a hand-off: the command uses its notification up.
     pub settles: bool,
 }
 
-/// How long a call may take that has a connection of its own.
+/// How long a call over a connection of its own may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Within {
     /// How long the reply may take, once there is a connection.
     pub reply: Duration,
-    /// When a connection must be there. To open one takes several round trips, so it has more time
+    /// When the connection must be open. Opening takes several round trips, so it has more time
     /// than a reply.
     pub connect_by: Instant,
 }
@@ -95,7 +95,7 @@ pub struct Withdraw<'a> {
 }
 
 impl<'a> Withdraw<'a> {
-    /// Of a token that has entered no condition.
+    /// For a token that has entered no condition.
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
         Self { key, token, condition: None }
@@ -111,20 +111,20 @@ pub struct Release<'a> {
     pub token: &'a Token,
     /// As in [`Extend`].
     pub settles: bool,
-    /// Asked when there is a connection, before the first byte is sent, and again for every
+    /// Called when there is a connection, before the first byte is sent, and again for every
     /// connection that is tried. `false`: the lease has ended meanwhile, so nothing is sent, and
-    /// the call fails. Until it is asked the lease is as before, and may be renewed (R9).
+    /// the call fails. Until the first call the lease is as before, and may be renewed (R9).
     pub may_be_sent: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Release<'a> {
-    /// Of a lease that nobody renews.
+    /// For a lease that nobody renews.
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
         Self { key, token, settles: false, may_be_sent: &|| true }
     }
 
-    /// An error if it may not be sent any more.
+    /// An error if the release may not be sent any more.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         if (self.may_be_sent)() { Ok(()) } else { Err(StoreError::ended()) }
     }
@@ -148,7 +148,7 @@ pub struct Notify<'a> {
     pub token: &'a Token,
     /// The condition's name.
     pub condition: &'a str,
-    /// At most so many.
+    /// The most waiters to notify.
     pub most: u32,
     /// The number of this notification under this lease: a repeated one notifies nobody again.
     pub number: u64,

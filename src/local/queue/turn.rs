@@ -1,4 +1,4 @@
-//! The turn, as the thread has it whose turn it is.
+//! The turn, as its thread holds it.
 
 use std::sync::Arc;
 
@@ -31,8 +31,8 @@ impl<'a> Turn<'a> {
         number
     }
 
-    /// Gives the turn up, and with it a place in the server's queue. Gives the place back if it is
-    /// of no use to the next thread.
+    /// Gives the turn up, and with it a place in the server's queue. Returns the place if the next
+    /// thread cannot use it.
     pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
         let unused = self.queue.pass_place(self.number, place);
         // The turn has passed on.

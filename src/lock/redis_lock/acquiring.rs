@@ -1,4 +1,4 @@
-//! Acquiring: another hold of this thread's, or a lease.
+//! Acquiring: one more hold for this thread, or a lease.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::local::queue::{Handover, Turn};
 
 impl RedisLock {
     pub(super) fn acquire(&self, limits: &WaitLimits<'_>) -> Result<bool> {
-        // As in Java, also where this thread holds the lock already and would not have to wait.
+        // As in Java, also if this thread holds the lock already and would not have to wait.
         if limits.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
         }
@@ -26,7 +26,7 @@ impl RedisLock {
         self.acquire_first(limits).map_err(|error| self.named(error))
     }
 
-    /// Another hold of a lock that this thread holds already.
+    /// One more hold of a lock that this thread holds already.
     pub(super) fn lock_again(&self, hold: &mut Hold) -> Result<()> {
         if !self.same_options(hold) {
             return Err(self.conflict());
@@ -52,7 +52,7 @@ impl RedisLock {
     pub(super) fn acquire_first(&self, limits: &WaitLimits<'_>) -> Result<bool> {
         self.shared.check_name()?;
         let context = self.context();
-        // Before anything is locked: in a forked child any mutex may stay locked for ever.
+        // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         limits.check(context)?;
         context.start()?;
         let mut attempts = Attempts::new(&self.options);
@@ -63,7 +63,7 @@ impl RedisLock {
             Handover::Lease(lease) if lease.is_valid() => {
                 return self.hold(turn, &lease).map(|()| true);
             }
-            // Lost on its way from the last thread.
+            // The lease was lost on its way from the last thread.
             Handover::Lease(_) => (self.acquisition()?, None),
             Handover::Place { place, silent_since } => (*place, silent_since),
             Handover::Nothing { silent_since } => (self.acquisition()?, silent_since),
@@ -79,7 +79,7 @@ impl RedisLock {
         let result = acquisition.run(&mut wait, None);
         match result {
             Ok(Some(lease)) => {
-                // Looked after from before `lock` returns (R8).
+                // Renewal looks after the lease before `lock` returns (R8).
                 if !context.renewal.add(&lease) {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
@@ -103,8 +103,8 @@ impl RedisLock {
     pub(super) fn hold(&self, turn: Turn<'_>, lease: &Arc<Lease>) -> Result<()> {
         let turn = turn.hold(lease);
         if lease.has_ended() {
-            // Lost between the grant and this moment: whoever waits behind is told now, because the
-            // loss could not.
+            // Lost between the grant and this moment: the loss could not pass the turn on, so it
+            // passes on now.
             self.shared.queue.leave_after_loss(lease);
         }
         let hold = Hold {
@@ -116,8 +116,7 @@ impl RedisLock {
             fence: lease.held_fence(),
         };
         holds::enter(hold).or_else(|hold| {
-            // The thread is ending, and nobody would ever take this hold back, nor give up its
-            // turn.
+            // The thread is ending: nobody would ever remove this hold or give up its turn.
             let released = self.release(&hold);
             self.shared.queue.leave(hold.turn);
             released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))

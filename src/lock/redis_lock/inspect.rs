@@ -1,20 +1,20 @@
-//! What the server knows of a lock, whoever holds it; and the operator's hand.
+//! What the server knows about a lock of any holder, and the operator's forced release.
 
 use super::RedisLock;
 use crate::base::error::Result;
 use crate::lease::store::Holder;
 
 impl RedisLock {
-    /// Whether anybody holds the lock, by the server's word. One round trip; true or false of a
-    /// moment that has passed.
+    /// Whether anybody holds the lock, by the server's answer. One round trip; the answer may
+    /// already be out of date.
     ///
     /// # Errors
-    /// `Unavailable`, `Denied`, `WrongType`, `Server`: nobody knows.
+    /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown whether the lock is held.
     pub fn is_locked(&self) -> Result<bool> {
         Ok(self.inspect()?.is_some())
     }
 
-    /// Who holds the lock, by the server's word. One round trip.
+    /// Who holds the lock, by the server's answer. One round trip.
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
@@ -25,12 +25,12 @@ impl RedisLock {
             .map_err(|error| self.failed(error))
     }
 
-    /// Releases the lock whoever holds it, and hands it on if somebody waits. `false`: nobody held
-    /// it. One round trip; over an idle connection one more before it, because it must not be sent
-    /// twice.
+    /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.
+    /// One round trip; over an idle connection, one more comes first, because the release must not
+    /// be sent twice.
     ///
-    /// For an operator's hand: the holder goes on working until it notices, which a waiting process
-    /// does not wait for.
+    /// For operators: the holder goes on working until it notices the loss, and a waiting process
+    /// does not wait for that.
     ///
     /// # Errors
     /// `Unknown`: no answer; the lock may still be held on the server. `Unavailable`, `Denied`,

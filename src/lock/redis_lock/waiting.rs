@@ -1,4 +1,4 @@
-//! The holder's side of conditions: giving a lock back for a wait, having it again, and waking
+//! The holder's side of conditions: giving a lock up for a wait, getting it back, and waking
 //! others.
 
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl ConditionLock for RedisLock {
 }
 
 impl RedisLock {
-    /// Waits in a condition, and has as many holds again when it returns. `Ok(false)`: the time was
-    /// over first.
+    /// Waits in a condition, and restores as many holds before it returns. `Ok(false)`: the time
+    /// was over first.
     fn wait_under(&self, condition: &Arc<str>, limits: &WaitLimits<'_>) -> Result<bool> {
         let context = self.context();
         limits.check(context).map_err(|error| self.named(error))?;
@@ -110,7 +110,7 @@ impl RedisLock {
         outcome.map_err(|error| self.named(error))
     }
 
-    /// What the wait came to, and the lock again: whoever waited under a lock goes on under it.
+    /// The result of the wait, and the lock again: the thread which waited goes on under the lock.
     fn lock_after(
         &self,
         woken: Woken,
@@ -153,7 +153,7 @@ impl RedisLock {
         })
     }
 
-    /// Puts a hold back that a wait in a condition had taken out.
+    /// Puts back a hold that a wait in a condition had removed.
     fn keep<T>(&self, hold: Hold, error: Error) -> Result<T> {
         match holds::enter(hold) {
             Ok(()) => Err(error),
