@@ -305,20 +305,10 @@ impl LockOptions {
         if self.local_hand_offs > MOST_HAND_OFFS {
             return Err(Error::invalid("local_hand_offs must be at most 1,000,000"));
         }
-        if let Some(owner) = &self.owner {
-            if owner.is_empty() || owner.len() > LONGEST_OWNER {
-                return Err(Error::invalid("the owner must have 1 to 1024 bytes"));
-            }
-            if self.layout == Layout::Timestamp {
-                return Err(Error::invalid(
-                    "the timestamp layout holds a deadline and has no place for an owner",
-                ));
-            }
-        }
-        if self.fenced && self.layout == Layout::Timestamp {
-            return Err(Error::unsupported(
-                "the timestamp layout has no fences: its old clients do not use them",
-            ));
+        if let Some(owner) = &self.owner
+            && (owner.is_empty() || owner.len() > LONGEST_OWNER)
+        {
+            return Err(Error::invalid("the owner must have 1 to 1024 bytes"));
         }
         Ok(())
     }

@@ -86,7 +86,8 @@ impl Acquisition {
     ) -> Result<Self> {
         let token = match &options.owner {
             Some(owner) => Token::new(Arc::clone(owner)),
-            None => context.tokens.fresh_for(options.layout)?,
+            None if store.abilities().numbered_tokens => context.tokens.numbered()?,
+            None => context.tokens.fresh()?,
         };
         Ok(Self {
             context: Arc::clone(context),

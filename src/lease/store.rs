@@ -124,6 +124,9 @@ pub struct Abilities {
     /// answered without a grant, and what it was once asked to withdraw or release. The undo may
     /// arrive late, so the next attempt must not use the same token: its grant would be deleted.
     pub undoes_attempts: bool,
+    /// Its tokens have the form `uuid:number`, as those of Redisson have: with one UUID per client
+    /// and one number per thread there, and both fresh here (R3).
+    pub numbered_tokens: bool,
 }
 
 /// A store of leases.
@@ -265,7 +268,7 @@ impl StoreError {
         Self::not_sent(ErrorKind::Lost, "the lease ended before its release was sent").permanent()
     }
 
-    fn without_conditions() -> Self {
+    pub(crate) fn without_conditions() -> Self {
         Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions")
             .permanent()
     }

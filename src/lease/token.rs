@@ -8,7 +8,6 @@ use uuid::Builder;
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
-use crate::base::options::Layout;
 
 /// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text
 /// never reaches a log or a `Debug` (R19).
@@ -51,14 +50,11 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// A fresh token in the form of this layout. Redisson's owners are `uuid:thread`, with one UUID
+    /// A fresh token of the form `uuid:number`. Redisson's owners are `uuid:thread`, with one UUID
     /// per client and one number per thread, so one hold of a thread looks like the next. Both
     /// parts of ours are fresh (R3).
-    pub(crate) fn fresh_for(&self, layout: Layout) -> Result<Token> {
+    pub(crate) fn numbered(&self) -> Result<Token> {
         let token = self.fresh()?;
-        if layout != Layout::Redisson {
-            return Ok(token);
-        }
         let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Token::new(format!("{}:{number}", token.as_str())))
     }

@@ -1,7 +1,60 @@
 //! How leases and limits are written on a server: each layout beside its scripts.
 
 pub(crate) mod answers;
+mod leases;
 pub(crate) mod limits;
-pub(crate) mod plain;
-pub(crate) mod redisson;
-pub(crate) mod timestamp;
+mod plain;
+mod redisson;
+mod table;
+mod timestamp;
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use self::leases::ServerLeases;
+use self::table::Table;
+use super::server::inbox::Inbox;
+use super::server::node::Node;
+use crate::base::options::Layout;
+use crate::lease::cleaner::{Cleaner, Withdrawal};
+use crate::lease::store::LeaseStore;
+
+/// Every layout. A new one is a line here, a table beside this file, and a folder with its scripts.
+const LAYOUTS: [(Layout, fn() -> Table); 3] = [
+    (Layout::Plain, plain::table),
+    (Layout::Redisson, redisson::table),
+    (Layout::Timestamp, timestamp::table),
+];
+
+/// The leases of one place, by layout.
+pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
+
+/// The leases on one server in every layout, and the inbox that hears of them. `id`: the client's,
+/// which names its inbox.
+pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inbox>) {
+    let queued: Arc<OnceLock<Weak<dyn LeaseStore>>> = Arc::default();
+    let (store, cleaner) = (Arc::clone(&queued), cleaner.clone());
+    let stray = move |key, token| {
+        if let Some(store) = store.get().and_then(Weak::upgrade) {
+            cleaner.withdraw_later(Withdrawal::stray(store, key, token));
+        }
+    };
+    let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
+    let mut leases = Leases::new();
+    for (layout, table) in LAYOUTS {
+        let store: Arc<dyn LeaseStore> =
+            Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(&inbox), table()));
+        if layout == Layout::Plain {
+            // Its queue alone sends grants.
+            let _ = queued.set(Arc::downgrade(&store));
+        }
+        leases.push((layout, store));
+    }
+    (leases, inbox)
+}
+
+/// The leases on one node of a quorum. Nobody ever listens: a quorum has no queue, so its nodes
+/// send no wake-ups.
+pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
+    let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
+    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table()))
+}

@@ -161,7 +161,7 @@ impl LeaseStore for Memory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { wakes: true, conditions: true, undoes_attempts: false }
+        Abilities { wakes: true, conditions: true, undoes_attempts: false, numbered_tokens: false }
     }
 
     fn wait_in(

@@ -322,7 +322,7 @@ impl LeaseStore for Quorum {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { wakes: false, conditions: false, undoes_attempts: true }
+        Abilities { wakes: false, conditions: false, undoes_attempts: true, numbered_tokens: false }
     }
 
     /// Whoever a majority names.

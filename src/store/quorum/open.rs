@@ -7,9 +7,8 @@ use super::identity::Servers;
 use super::node_thread::Member;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
-use crate::store::layout::plain::Plain;
+use crate::store::layout;
 use crate::store::memory::Memory;
-use crate::store::server::inbox::Inbox;
 use crate::store::server::node::Node;
 use crate::store::server::settings::{Settings, parse};
 
@@ -86,8 +85,6 @@ fn member(
         ..settings.clone()
     };
     let node = Arc::new(Node::new(info, settings, clock.clone())?);
-    // Nobody ever listens to it: a quorum has no queue, so its nodes send no wake-ups.
-    let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    let leases = Arc::new(Plain::new(Arc::clone(&node), inbox));
+    let leases = layout::on_node(&node);
     Ok((Some(address), Member { leases, server: Some(node) }))
 }

@@ -49,6 +49,8 @@ pub(crate) enum Part<'a> {
     Text(&'a str),
     /// Two texts that make one argument, such as a companion key.
     Joined(&'a str, &'a str),
+    /// The second text in braces behind the first.
+    Braced(&'a str, &'a str),
     Number(u64),
 }
 
@@ -57,17 +59,21 @@ impl Part<'_> {
         Self::Number(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
+    /// The argument as text.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Text(text) => (*text).to_owned(),
+            Self::Joined(first, second) => format!("{first}{second}"),
+            Self::Braced(first, second) => format!("{first}{{{second}}}"),
+            Self::Number(number) => number.to_string(),
+        }
+    }
+
     fn pack(&self, buffer: &mut Vec<u8>) {
         match self {
-            Self::Text(text) => Self::Joined(text, "").pack(buffer),
-            Self::Joined(first, second) => {
-                buffer.push(b'$');
-                digits(buffer, (first.len() + second.len()) as u64);
-                buffer.extend_from_slice(b"\r\n");
-                buffer.extend_from_slice(first.as_bytes());
-                buffer.extend_from_slice(second.as_bytes());
-                buffer.extend_from_slice(b"\r\n");
-            }
+            Self::Text(text) => pack_text(&[text], buffer),
+            Self::Joined(first, second) => pack_text(&[first, second], buffer),
+            Self::Braced(first, second) => pack_text(&[first, "{", second, "}"], buffer),
             Self::Number(number) => {
                 buffer.push(b'$');
                 digits(buffer, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
@@ -77,6 +83,15 @@ impl Part<'_> {
             }
         }
     }
+}
+
+/// Packs one argument, made of these.
+fn pack_text(pieces: &[&str], buffer: &mut Vec<u8>) {
+    buffer.push(b'$');
+    digits(buffer, pieces.iter().map(|piece| piece.len()).sum::<usize>() as u64);
+    buffer.extend_from_slice(b"\r\n");
+    pieces.iter().for_each(|piece| buffer.extend_from_slice(piece.as_bytes()));
+    buffer.extend_from_slice(b"\r\n");
 }
 
 /// Packs a command that is no script.
@@ -114,6 +129,7 @@ mod tests {
             &[
                 Part::Text("SET"),
                 Part::Joined("{a}:", "fence"),
+                Part::Braced("channel:", "a"),
                 Part::Number(0),
                 Part::Number(1050),
             ],
@@ -121,7 +137,7 @@ mod tests {
         );
         assert_eq!(
             String::from_utf8(buffer).expect("text"),
-            "*4\r\n$3\r\nSET\r\n$9\r\n{a}:fence\r\n$1\r\n0\r\n$4\r\n1050\r\n"
+            "*5\r\n$3\r\nSET\r\n$9\r\n{a}:fence\r\n$11\r\nchannel:{a}\r\n$1\r\n0\r\n$4\r\n1050\r\n"
         );
     }
 

@@ -108,6 +108,7 @@ fn owners_that_cannot_work_are_refused() {
     }
     client.lock_with("job", LockOptions::new().owner("x".repeat(1024))).unwrap();
     let timestamp = LockOptions::new().owner("x").layout(Layout::Timestamp);
+    let client = Client::open("redis://127.0.0.1:1/").unwrap();
     assert!(error(client.lock_with("job", timestamp)).is_invalid_input());
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Interrupt, Layout, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, Interrupt, Lock, LockOptions, Renewal, Retry};
 use proptest::prelude::*;
 
 use crate::faults::PATIENCE;
@@ -69,7 +69,6 @@ fn settings_that_cannot_work_are_refused_when_they_are_given() {
         LockOptions::new().owner(huge.clone()),
         LockOptions::new().local_hand_offs(u32::MAX),
         LockOptions::new().local_hand_offs(1_000_001),
-        LockOptions::new().owner("me").layout(Layout::Timestamp),
     ] {
         let made = error(client.lock_with("x", options.clone()).map(drop));
         assert!(made.is_invalid_input(), "{options:?}: {made:?}");

@@ -1,0 +1,312 @@
+//! Leases on one server, written once for every layout.
+
+mod conditions;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::answers;
+use super::table::{Name, QueueScripts, Table, Wakes};
+use crate::base::bell::Bell;
+use crate::base::error::Error;
+use crate::base::key::Key;
+use crate::base::options::LockOptions;
+use crate::lease::store::{
+    Abilities, Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify,
+    Place, Release, StoreError, Withdraw, Within,
+};
+use crate::lease::token::Token;
+use crate::store::server::ask::again_if_stale;
+use crate::store::server::inbox::Inbox;
+use crate::store::server::node::Node;
+use crate::store::server::reply;
+use crate::store::server::script::Part;
+use crate::store::server::shape::Shape;
+
+/// No waiter counts as alive for longer without asking again, however long its pause.
+const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Leases on one server, in one layout.
+pub(crate) struct ServerLeases {
+    node: Arc<Node>,
+    inbox: Arc<Inbox>,
+    table: Table,
+    /// Whether it has been said that the server does not say who listens.
+    may_not_ask: AtomicBool,
+}
+
+impl ServerLeases {
+    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table) -> Self {
+        Self { node, inbox, table, may_not_ask: AtomicBool::new(false) }
+    }
+
+    /// The keys of a lock, and how many they are.
+    fn keys<'a>(&self, key: &'a Key) -> (usize, Vec<Part<'a>>) {
+        named(self.table.keys, key)
+    }
+
+    /// The keys of the lease alone.
+    fn lease_keys<'a>(&self, key: &'a Key) -> (usize, Vec<Part<'a>>) {
+        named(&self.table.keys[..self.table.lease_keys], key)
+    }
+
+    /// The channel where a release is published, for the scripts that publish it.
+    fn channel<'a>(&self, key: &'a Key) -> Option<Part<'a>> {
+        match self.table.wakes {
+            Wakes::Channel(name) => Some(name.of(key)),
+            Wakes::Nobody | Wakes::Queue(_) => None,
+        }
+    }
+
+    fn has_fences(&self) -> bool {
+        self.table.no_fences.is_none()
+    }
+
+    fn queue(&self) -> Option<&QueueScripts> {
+        match &self.table.wakes {
+            Wakes::Queue(scripts) => Some(scripts),
+            Wakes::Nobody | Wakes::Channel(_) => None,
+        }
+    }
+
+    /// `SET key token NX PX lease`: the whole of an uncontended acquire.
+    fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
+        let reply = self.node.command(
+            &[
+                Part::Text("SET"),
+                Part::Text(ask.key.as_str()),
+                Part::Text(ask.token.as_str()),
+                Part::Text("NX"),
+                Part::Text("PX"),
+                Part::millis(ask.lease),
+            ],
+            Shape::Set,
+            ask.deadline,
+        )?;
+        match reply.value {
+            Value::Okay => Ok(Some(Answer::Granted { asked_at: reply.asked_at, fences: None })),
+            Value::Nil => Ok(None),
+            _ => Err(reply::nonsense()),
+        }
+    }
+
+    /// The script: acquires, or looks closer, and queues where there is a place to take.
+    fn ask(&self, ask: &Ask<'_>, place: Option<(&str, &dyn Place)>) -> Result<Answer, StoreError> {
+        let (mut keys, mut parts) = self.keys(ask.key);
+        if let Some(counter) = self.table.counter.filter(|_| ask.fences > 0) {
+            parts.push(counter.of(ask.key));
+            keys += 1;
+        }
+        parts.extend([
+            Part::Text(ask.token.as_str()),
+            Part::millis(ask.lease),
+            Part::Number(u64::from(ask.may_be_mine)),
+        ]);
+        parts.extend(self.has_fences().then(|| Part::Number(u64::from(ask.fences))));
+        let Some((address, place)) = place else {
+            return answers::answer(self.node.script(
+                &self.table.acquire,
+                keys,
+                &parts,
+                ask.deadline,
+            )?);
+        };
+        parts.extend(place_parts(ask, address, place));
+        let before = Instant::now();
+        let _ = self.inbox.start(&self.node);
+        let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline)?;
+        self.is_heard(before, &reply.value);
+        answers::answer(reply)
+    }
+
+    fn try_acquire_queued(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        if !ask.contended {
+            // In the simplest way first, without listening for anything: most likely it is granted.
+            let simple = self.table.holds_token && ask.fences == 0;
+            let answer = if simple { self.set(ask)? } else { Some(self.ask(ask, None)?) };
+            match answer {
+                Some(answer @ Answer::Granted { .. }) => return Ok(answer),
+                Some(refused) if ask.place.is_none() => return Ok(refused),
+                // A hash refuses `SET NX` as a held lock does, and the rest of the lease is not
+                // known: the script looks closer.
+                _ => {}
+            }
+        }
+        self.ask(ask, ask.place.and_then(|place| Some((place.listen()?, place))))
+    }
+
+    /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`:
+    /// before anything was sent, and not by the client's clock, which a test may advance.
+    fn is_heard(&self, asked_at: Instant, answer: &Value) {
+        let Value::Array(words) = answer else { return };
+        match words.as_slice() {
+            [Value::Int(0 | 5), .., Value::Int(0)] => self.inbox.is_not_heard(asked_at),
+            [Value::Int(0 | 5), .., Value::Int(2)]
+                if !self.may_not_ask.swap(true, Ordering::Relaxed) =>
+            {
+                log::warn!("this user may not call PUBSUB NUMSUB, so waiters poll");
+            }
+            _ => {}
+        }
+    }
+
+    fn release_parts<'a>(&self, key: &'a Key, token: &'a Token) -> (usize, Vec<Part<'a>>) {
+        let (keys, mut parts) = self.keys(key);
+        parts.push(Part::Text(token.as_str()));
+        parts.extend(self.channel(key));
+        (keys, parts)
+    }
+
+    fn extend_parts<'a>(&self, lease: &Extend<'a>, end: End) -> (usize, Vec<Part<'a>>) {
+        let (keys, mut parts) = self.lease_keys(lease.key);
+        parts.extend([
+            Part::Text(lease.token.as_str()),
+            Part::millis(lease.lease),
+            Part::Number(u64::from(end == End::Exactly)),
+        ]);
+        parts.extend(lease.settles.then(|| Name::Companion("owed").of(lease.key)));
+        (keys, parts)
+    }
+}
+
+/// These names of a lock, with room for the arguments of a script.
+fn named<'a>(names: &[Name], key: &'a Key) -> (usize, Vec<Part<'a>>) {
+    let mut parts = Vec::with_capacity(16);
+    parts.extend(names.iter().map(|name| name.of(key)));
+    (names.len(), parts)
+}
+
+/// What a waiter leaves in the queue.
+fn place_parts<'a>(ask: &Ask<'a>, address: &'a str, place: &dyn Place) -> [Part<'a>; 4] {
+    [
+        Part::Text(address),
+        Part::Number(ask.attempt),
+        Part::millis(place.alive_for().min(LONGEST_PLACE)),
+        Part::millis(place.first_lease()),
+    ]
+}
+
+impl LeaseStore for ServerLeases {
+    fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        if self.queue().is_some() {
+            return self.try_acquire_queued(ask);
+        }
+        let answer = self.ask(ask, None)?;
+        if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
+            && place.listen().is_some()
+        {
+            // It has begun to listen just now, or before.
+            let _ = self.inbox.start(&self.node);
+            self.inbox.hurry(&self.node, ask.deadline);
+        }
+        Ok(answer)
+    }
+
+    fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
+        let calls = leases.iter().map(|lease| self.extend_parts(lease, End::NotBefore).1);
+        let answers =
+            self.node.script_in_bulk(&self.table.extend, self.table.lease_keys, calls, within);
+        answers
+            .into_iter()
+            .map(|answer| {
+                answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)
+            })
+            .collect()
+    }
+
+    fn move_end(
+        &self,
+        lease: &Extend<'_>,
+        end: End,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        let (keys, parts) = self.extend_parts(lease, end);
+        let script = &self.table.extend;
+        let answer = match end {
+            End::Exactly => self.node.script_once(script, keys, &parts, deadline),
+            End::NotBefore => again_if_stale(|| self.node.script(script, keys, &parts, deadline)),
+        };
+        answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)
+    }
+
+    fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
+        let (keys, mut parts) = self.release_parts(what.key, what.token);
+        parts.extend(what.settles.then_some(Part::Number(1)));
+        let script = &self.table.release;
+        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, deadline);
+        answers::gone(answer.map(|reply| reply.value))
+    }
+
+    fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
+        // Without a queue there is only a lease to release.
+        let queue = self.queue();
+        let script = queue.map_or(&self.table.release, |queue| &queue.withdraw);
+        let parts = what.iter().map(|what| {
+            let (_, mut parts) = self.release_parts(what.key, what.token);
+            parts.extend(queue.map(|_| Part::Text(what.condition.unwrap_or_default())));
+            parts
+        });
+        let answers = self.node.pooled_in_bulk(script, self.table.keys.len(), parts, deadline);
+        answers.into_iter().map(answers::gone).collect()
+    }
+
+    fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        match self.table.wakes {
+            Wakes::Nobody => None,
+            Wakes::Channel(name) => {
+                self.inbox.listen_at(&self.node, name.of(key).text().into(), token, bell)
+            }
+            Wakes::Queue(_) => self.inbox.listen(&self.node, token, bell),
+        }
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            wakes: !matches!(self.table.wakes, Wakes::Nobody),
+            conditions: self.queue().is_some(),
+            undoes_attempts: false,
+            numbered_tokens: self.table.numbered_tokens,
+        }
+    }
+
+    fn wait_in(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
+        self.wait_in_condition(ask, condition, release, leave)
+    }
+
+    fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
+        self.notify_condition(what, deadline)
+    }
+
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+        let (keys, parts) = self.lease_keys(key);
+        let reply =
+            again_if_stale(|| self.node.script(&self.table.inspect, keys, &parts, deadline))?;
+        answers::holder(reply.value)
+    }
+
+    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+        let (keys, mut parts) = self.keys(key);
+        parts.extend(self.channel(key));
+        let reply = self.node.script_once(&self.table.force, keys, &parts, deadline)?;
+        answers::yes(&reply.value)
+    }
+
+    fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        if let (Some(why), Some(_)) = (self.table.no_owner, &options.owner) {
+            return Err(Error::invalid(why));
+        }
+        if let (Some(why), true) = (self.table.no_fences, options.fenced) {
+            return Err(Error::unsupported(why));
+        }
+        Ok(())
+    }
+}

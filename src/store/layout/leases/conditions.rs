@@ -1,0 +1,94 @@
+//! Waiting in a condition, and notifying it: only in a layout with a queue.
+
+use std::time::Instant;
+
+use redis::Value;
+
+use super::{ServerLeases, place_parts};
+use crate::base::error::ErrorKind;
+use crate::lease::store::{Ask, InCondition, Notify, Release, StoreError};
+use crate::store::layout::answers;
+use crate::store::server::ask::again_if_stale;
+use crate::store::server::exchange::Reply;
+use crate::store::server::reply;
+use crate::store::server::script::Part;
+
+impl ServerLeases {
+    pub(super) fn wait_in_condition(
+        &self,
+        ask: &Ask<'_>,
+        condition: &str,
+        release: Option<&Release<'_>>,
+        leave: bool,
+    ) -> Result<InCondition, StoreError> {
+        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let place = ask.place.and_then(|place| Some((place.listen()?, place)));
+        let Some((address, place)) = place else {
+            return Err(StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "conditions need wake-ups, and this client cannot receive any",
+            ));
+        };
+        let _ = self.inbox.start(&self.node);
+        let stem = format!("{}condition:{condition}:", ask.key.stem());
+        let (keys, mut parts) = self.keys(ask.key);
+        parts.extend([
+            Part::Joined(&stem, "queue"),
+            Part::Joined(&stem, "waiters"),
+            Part::Text(ask.token.as_str()),
+            Part::millis(ask.lease),
+            Part::Number(u64::from(ask.fences)),
+        ]);
+        parts.extend(place_parts(ask, address, place));
+        parts.extend([
+            Part::Text(release.map_or("", |release| release.token.as_str())),
+            Part::Number(u64::from(leave)),
+        ]);
+        let before = Instant::now();
+        let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
+        let reply =
+            self.node.script_if(&may_be_sent, &queue.wait, keys + 2, &parts, ask.deadline)?;
+        self.is_heard(before, &reply.value);
+        in_condition(reply)
+    }
+
+    pub(super) fn notify_condition(
+        &self,
+        what: &Notify<'_>,
+        deadline: Instant,
+    ) -> Result<Option<u64>, StoreError> {
+        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let (keys, mut parts) = self.keys(what.key);
+        parts.extend([
+            Part::Text(what.token.as_str()),
+            Part::Text(what.condition),
+            Part::Number(u64::from(what.most)),
+            Part::Number(what.number),
+        ]);
+        // Under the same number it may be sent again.
+        let answer = again_if_stale(|| self.node.script(&queue.notify, keys, &parts, deadline));
+        let moved = answers::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
+        // -1: not ours.
+        Ok(u64::try_from(moved).ok())
+    }
+}
+
+/// What the script says to a waiter: see wait.lua.
+fn in_condition(reply: Reply) -> Result<InCondition, StoreError> {
+    let asked_at = reply.asked_at;
+    match reply::list(reply.value)?.as_slice() {
+        [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
+        [Value::Int(1), last, count] => {
+            Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
+        }
+        [Value::Int(2)] => Err(answers::foreign()),
+        [Value::Int(3)] => Ok(InCondition::NotIn),
+        [Value::Int(4)] => Ok(InCondition::NotOurs),
+        [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => Ok(InCondition::Notified {
+            asked_at,
+            remaining: answers::left(*remaining),
+            heard: *heard == 1,
+        }),
+        _ => Err(reply::nonsense()),
+    }
+}

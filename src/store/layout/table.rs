@@ -1,0 +1,105 @@
+//! What makes a layout: its keys, its scripts, and whom a release tells.
+
+use crate::base::key::Key;
+use crate::store::server::script::{Part, Script};
+
+/// A layout, as data: `ServerLeases` does the same with each.
+pub(crate) struct Table {
+    /// The keys that a lock's scripts are given, those of the lease itself first.
+    pub(crate) keys: &'static [Name],
+    /// How many of them the lease itself has. Extending and inspecting need no others.
+    pub(crate) lease_keys: usize,
+    /// The fence counter, if the scripts are given it for fenced locks only: then a user without
+    /// fences needs no permission for it.
+    pub(crate) counter: Option<Name>,
+    /// Whether the lock's value is the token alone: then `SET key token NX PX lease` is all of an
+    /// uncontended acquire without a fence.
+    pub(crate) holds_token: bool,
+    /// Keys, token, lease in ms, whether a key that holds the token is ours, how many fences if
+    /// there are any in this layout; and of a waiter that queues: inbox, attempt, how long it is
+    /// alive in ms, first lease in ms.
+    pub(crate) acquire: Script,
+    /// Keys, token, channel if there is one, and 1 if it settles a notification.
+    pub(crate) release: Script,
+    /// Keys of the lease, token, lease in ms, whether also to an earlier end, and the key of what
+    /// is owed if it settles a notification.
+    pub(crate) extend: Script,
+    /// Keys of the lease.
+    pub(crate) inspect: Script,
+    /// Keys, channel if there is one.
+    pub(crate) force: Script,
+    pub(crate) wakes: Wakes,
+    /// Why locks cannot have fences, if they cannot.
+    pub(crate) no_fences: Option<&'static str>,
+    /// Why locks cannot have a caller's own value, if they cannot.
+    pub(crate) no_owner: Option<&'static str>,
+    /// Whether tokens have the form `uuid:number`.
+    pub(crate) numbered_tokens: bool,
+}
+
+/// Whom a release tells.
+pub(crate) enum Wakes {
+    /// Nobody: waiters poll.
+    Nobody,
+    /// Everybody who listens at a channel of the lock.
+    Channel(Name),
+    /// The first waiter in the lock's queue, through its client's inbox.
+    Queue(QueueScripts),
+}
+
+/// What only a layout with a queue can do.
+pub(crate) struct QueueScripts {
+    /// Keys, token, and the name of the condition, or nothing.
+    pub(crate) withdraw: Script,
+    /// Keys, the condition's queue and waiters, token, lease in ms, how many fences, inbox,
+    /// attempt, how long it is alive in ms, first lease in ms, the token to release or nothing,
+    /// whether to leave.
+    pub(crate) wait: Script,
+    /// Keys, token, condition, at most how many, number of the notification.
+    pub(crate) notify: Script,
+}
+
+/// The name of a key or channel, made from that of the lock. All names of a lock share its slot.
+#[derive(Clone, Copy)]
+pub(crate) enum Name {
+    /// The lock's own.
+    Lock,
+    /// A companion of ours.
+    Companion(&'static str),
+    /// As Redisson derives names: this prefix, then the lock's name, in braces unless it has some.
+    Redisson(&'static str),
+}
+
+impl Name {
+    pub(crate) fn of<'a>(self, key: &'a Key) -> Part<'a> {
+        match self {
+            Self::Lock => Part::Text(key.as_str()),
+            Self::Companion(suffix) => Part::Joined(key.stem(), suffix),
+            Self::Redisson(prefix) if key.as_str().contains('{') => {
+                Part::Joined(prefix, key.as_str())
+            }
+            Self::Redisson(prefix) => Part::Braced(prefix, key.as_str()),
+        }
+    }
+}
+
+/// A script whose parts stand in these files.
+macro_rules! script {
+    ($shape:expr, $($file:literal),+) => {
+        $crate::store::server::script::Script::new($shape, concat!($(include_str!($file)),+))
+    };
+}
+pub(super) use script;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beside_a_lock_follow_redisson() {
+        let name = |prefix, key: &str| Name::Redisson(prefix).of(&Key::new(key.into())).text();
+        assert_eq!(name("redisson_lock__channel:", "orders"), "redisson_lock__channel:{orders}");
+        assert_eq!(name("redisson_lock__channel:", "a{b}c"), "redisson_lock__channel:a{b}c");
+        assert_eq!(name("redisson_lock_token:", "a{b"), "redisson_lock_token:a{b");
+    }
+}
