@@ -13,9 +13,10 @@ use super::rows::Row;
 use super::samples::{Sampler, Seen};
 use super::support::Server;
 use super::third_party::Background;
+use super::tune::{Size, Tune, ms};
 use super::verdict;
 use super::witness::Offer;
-use super::world::{Size, Tune, World, ms};
+use super::world::World;
 
 /// The head of the table.
 pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | idle (%) | faults | \

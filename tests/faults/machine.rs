@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::clock::{nanos, now};
-use super::world::ms;
+use super::tune::ms;
 
 /// How late this machine wakes a thread that sleeps: what no lock can be blamed for.
 pub struct Noise {

@@ -6,6 +6,7 @@ mod admin;
 mod buffer;
 mod check;
 mod clock;
+mod findings;
 mod history;
 mod judge;
 mod limits;
@@ -19,12 +20,13 @@ mod samples;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod third_party;
+mod tune;
 mod verdict;
 mod witness;
 mod worker;
 mod world;
 
-use world::Size;
+use tune::Size;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

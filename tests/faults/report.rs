@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::judge::{HEAD, REMARKS};
 use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
-use super::world::Size;
+use super::tune::Size;
 
 /// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if
 /// every row is green.

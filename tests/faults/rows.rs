@@ -11,6 +11,7 @@ mod quorum;
 mod quota;
 mod roles;
 mod server;
+mod shower;
 pub mod time;
 pub mod versions;
 
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 use self::packets::Namespace;
 use super::load::Load;
-use super::world::{Tune, World, ms};
+use super::tune::{Tune, ms};
+use super::world::World;
 
 /// One row.
 pub struct Row {

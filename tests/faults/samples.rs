@@ -10,7 +10,7 @@ use super::admin::Admin;
 use super::clock::{nanos, now};
 use super::load::key_name;
 use super::machine;
-use super::world::ms;
+use super::tune::ms;
 
 /// For how long something must be there to be a leak: connections and entries on their way in or
 /// out are none.

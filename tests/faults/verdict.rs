@@ -3,166 +3,23 @@
 
 use std::time::Duration;
 
-use super::check;
 use super::clock::nanos;
+use super::findings::{Findings, longer};
 use super::history::{Outcome, Record};
 use super::judge::Facts;
-use super::load::{Kind, Load};
-use super::model;
+use super::load::Load;
 use super::rows::Row;
 use super::samples::{self, Peak};
-use super::world::{Size, World, ms};
+use super::tune::{Size, ms};
+use super::world::World;
 
-/// A slice of time without a grant is idle.
-const SLICE: u64 = 250_000_000;
 /// A Redisson lock without a message is asked for again after so long at most: for those its server
 /// has no queue.
 const POLL: u64 = 1_500_000_000;
-/// How long the clients may take to reach a server that is there again.
-const RECONNECT: u64 = 250_000_000;
 /// So many holds in a row a process may have of a key for which another waits: 17 of each lease
 /// that passes from thread to thread, and another lease where the waiter had not reached the server
 /// when the first was released.
 const RUN: usize = 40;
-
-/// What the checkers found in a history.
-struct Findings {
-    overlaps: Vec<(Record, Record)>,
-    /// For how long at most two believed in their holds.
-    overlap: u64,
-    lost_updates: usize,
-    regressions: usize,
-    stale: (usize, usize),
-    /// How many timed calls were late, by how much at most, and how many were early.
-    timing: (usize, u64, usize),
-    /// Without those of keys in Redisson's layout, and with them.
-    stuck: (u64, u64),
-    orphans: Vec<u64>,
-    /// The longest wait of all, and of those for locks that nobody holds for long.
-    wait: (u64, u64),
-    unnoticed: u64,
-    /// (samples that no order explains, samples)
-    model: (usize, usize),
-    false_releases: Vec<(Record, Record)>,
-    idle: (usize, usize),
-    /// See [`check::longest_run`].
-    run: usize,
-    under_fault: usize,
-    renewed: u64,
-}
-
-impl Findings {
-    fn new(row: &Row, world: &World, facts: &Facts) -> Findings {
-        let (holds, calls, load) = (&facts.holds, &facts.calls, &world.tune.load);
-        let times = facts.times;
-        let (overlaps, overlap) = check::overlaps(holds);
-        // The kernel rounds the timeout of a socket up, by an eighth at most: one of 2.3 s ends up
-        // to 256 ms late.
-        let slack = nanos(load.command * 9 / 8 + ms(100)) + facts.delay;
-        let windows = outside(&world.times, &world.outages);
-        let under_fault = holds
-            .iter()
-            .filter(|hold| windows.iter().any(|(from, to)| (*from..*to).contains(&hold.granted)))
-            .count();
-        Findings {
-            overlap,
-            lost_updates: check::lost_updates(holds),
-            regressions: check::fence_regressions(holds, row.class == 'T'),
-            stale: check::stale_writes(holds, &facts.offers),
-            timing: check::timing(holds, calls, slack),
-            stuck: stuck(world, facts),
-            orphans: orphans(world, facts),
-            wait: (check::longest_wait(holds), longest_short_wait(load, holds)),
-            unnoticed: check::longest_unnoticed(holds, &world.taken),
-            model: if overlaps.is_empty() { model::unexplained(holds, 4) } else { (0, 0) },
-            overlaps,
-            false_releases: check::false_releases(holds),
-            idle: check::idle(holds, (times.faulted, times.healed), &longer(&world.outages), SLICE),
-            run: longest_run(load, holds),
-            under_fault,
-            renewed: holds.iter().map(|hold| hold.renewed).sum(),
-        }
-    }
-
-    fn idle_percent(&self) -> usize {
-        self.idle.0 * 100 / self.idle.1.max(1)
-    }
-}
-
-/// The same, and as long after each as clients may take to connect again.
-fn longer(outages: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    outages.iter().map(|(from, to)| (*from, to + RECONNECT)).collect()
-}
-
-/// Two threads of a process may pass a lease to each other 16 times before another process has its
-/// turn. Where each holds for up to three leases, that alone is longer than a waiter starves: there
-/// the holds in a row are counted.
-fn longest_short_wait(load: &Load, holds: &[Record]) -> u64 {
-    let long = load.keys..load.all_keys();
-    let short: Vec<Record> =
-        holds.iter().filter(|hold| !long.contains(&hold.key)).cloned().collect();
-    check::longest_wait(&short)
-}
-
-/// Of the keys whose waiters stand in a queue.
-fn longest_run(load: &Load, holds: &[Record]) -> usize {
-    let queued = |hold: &&Record| !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson);
-    check::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
-}
-
-/// The first without the second.
-fn outside(spans: &[(u64, u64)], but: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    spans.iter().flat_map(|(from, to)| check::without(but, *from, *to)).collect()
-}
-
-/// The longest time in which a key had a waiter, no holder, and a server that both could reach.
-fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
-    let load = &world.tune.load;
-    // Whoever is cut off cannot come, whether the lock is free or not.
-    let cut_off = |record: &Record, until: u64| {
-        let first = world.has_apart() && record.owner < 10_000;
-        first
-            && world
-                .times
-                .iter()
-                .any(|(from, to)| *from < until && record.called < to + nanos(load.command))
-    };
-    let of = |kinds: fn(Kind) -> bool| {
-        let chosen = |record: &&Record| kinds(load.kind(record.key));
-        let waited = |hold: Record| {
-            if cut_off(&hold, hold.granted) {
-                Record { called: hold.granted, ..hold }
-            } else {
-                hold
-            }
-        };
-        let holds: Vec<Record> = facts.holds.iter().filter(chosen).cloned().map(waited).collect();
-        let calls: Vec<Record> = facts
-            .calls
-            .iter()
-            .filter(chosen)
-            .filter(|call| !cut_off(call, call.ended))
-            .cloned()
-            .collect();
-        let spans = check::without(&world.outages, facts.times.start, facts.times.end);
-        spans
-            .into_iter()
-            .map(|(from, to)| check::longest_stuck(&holds, &calls, from, to))
-            .max()
-            .unwrap_or(0)
-    };
-    (of(|kind| kind != Kind::Redisson), of(|kind| kind == Kind::Redisson))
-}
-
-/// How long the server had tokens of which nobody alive knew, outside the outages.
-fn orphans(world: &World, facts: &Facts) -> Vec<u64> {
-    let slack = nanos(ms(50)) + facts.delay;
-    let spans = check::without(&world.outages, facts.times.start, facts.times.end);
-    let within = |(from, to): (u64, u64)| {
-        check::orphans(&facts.seen.tokens, &facts.holds, (from, to), slack)
-    };
-    spans.into_iter().flat_map(within).collect()
-}
 
 /// What is wrong with a row.
 fn problems(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {

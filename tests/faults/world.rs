@@ -12,88 +12,11 @@ use tempfile::TempDir;
 
 use super::admin::Admin;
 use super::clock::{Random, nanos, now};
-use super::load::{Habit, Load, key_name};
+use super::load::{Load, key_name};
 use super::support::process::Guarded;
-use super::support::settings::ServerBuilder;
 use super::support::{Proxy, Server};
+use super::tune::{Size, Tune, ms};
 use super::witness::Resource;
-
-/// How long a row runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    Quick,
-    Full,
-    Soak,
-}
-
-/// What a row may set before anything starts.
-pub struct Tune {
-    pub processes: u64,
-    pub load: Load,
-    /// Without the proxy in between.
-    pub direct: bool,
-    /// Whether the first process has a proxy of its own.
-    pub apart: bool,
-    pub server: ServerBuilder,
-    /// User and password that the clients come with.
-    pub user: Option<(&'static str, &'static str)>,
-    pub baseline: Duration,
-    pub faulted: Duration,
-    pub healing: Duration,
-    /// How long the fault lasts each time, and how long it is away.
-    pub on: (Duration, Duration),
-    pub off: (Duration, Duration),
-}
-
-/// A length of time in milliseconds.
-pub fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-impl Tune {
-    /// Load L. `FAULTS_SCALE` multiplies the processes.
-    pub fn new(size: Size) -> Tune {
-        let scale: u64 =
-            std::env::var("FAULTS_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
-        let quick = size == Size::Quick;
-        Tune {
-            processes: if quick { 3 } else { 4 } * scale,
-            load: Load {
-                url: String::new(),
-                threads: if quick { 6 } else { 8 },
-                keys: if quick { 12 } else { 16 },
-                lease: ms(if quick { 1000 } else { 2000 }),
-                command: ms(500),
-                pool: 8,
-                hold: ms(if quick { 2 } else { 5 }),
-                long_leases: 3,
-                long_threads: if quick { 1 } else { 2 },
-                long_keys: if quick { 4 } else { 8 },
-                bait_keys: 2,
-                pause: ms(1),
-                timed: true,
-                habit: Habit::Unlock,
-                fenced: true,
-            },
-            direct: false,
-            apart: true,
-            server: Server::builder().arg("maxclients", "4000"),
-            user: None,
-            baseline: ms(if quick { 1200 } else { 5000 }),
-            faulted: match size {
-                Size::Quick => ms(3500),
-                Size::Full => ms(47_000),
-                Size::Soak => ms(900_000),
-            },
-            // At least: it lasts until the load has come back to its rate, for the time that it has
-            // for that.
-            healing: ms(if quick { 1000 } else { 8000 }),
-            // Twenty times one to three seconds of each would not fit into a minute.
-            on: if quick { (ms(200), ms(500)) } else { (ms(500), ms(1800)) },
-            off: if quick { (ms(200), ms(400)) } else { (ms(400), ms(1400)) },
-        }
-    }
-}
 
 /// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there
 /// are too few faults and holds in it to prove anything.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::super::clock::{nanos, now};
 use super::super::support::{Fault, Held, Mode, Planned, Rule};
-use super::super::world::{World, ms};
-use super::network::{clear_rules, is_acquire};
+use super::super::tune::ms;
+use super::super::world::World;
+use super::shower::{clear_rules, is_acquire};
 use super::{Row, USUAL};
 
 pub fn rows() -> Vec<Row> {

@@ -3,7 +3,8 @@
 use super::super::clock::{nanos, now};
 use super::super::load::Habit;
 use super::super::support::process::Guarded;
-use super::super::world::{World, ms};
+use super::super::tune::ms;
+use super::super::world::World;
 use super::quota::Quota;
 use super::{Row, USUAL, a_lease, at_once};
 
@@ -18,7 +19,7 @@ pub fn rows() -> Vec<Row> {
             // waits.
             tune: |tune| (tune.load.lease, tune.load.keys) = (ms(1000), tune.load.keys * 4),
             run: |world| {
-                let pause = if world.size == super::super::world::Size::Quick {
+                let pause = if world.size == super::super::tune::Size::Quick {
                     (ms(900), ms(1300))
                 } else {
                     (ms(3000), ms(3000))

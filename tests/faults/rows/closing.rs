@@ -6,7 +6,8 @@ use std::thread;
 use super::super::clock::{nanos, now};
 use super::super::load::TIME_TO_CLOSE;
 use super::super::support::Mode;
-use super::super::world::{World, ms};
+use super::super::tune::ms;
+use super::super::world::World;
 use super::{Row, USUAL, a_lease};
 
 pub fn rows() -> Vec<Row> {

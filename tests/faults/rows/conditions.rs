@@ -12,8 +12,9 @@ use super::super::clock::{nanos, now};
 use super::super::history::{self, Outcome};
 use super::super::load::Habit;
 use super::super::support::{Fault, Held, Mode, Rule};
-use super::super::world::{Size, Tune, World, ms};
-use super::network::{is_script, shower};
+use super::super::tune::{Size, Tune, ms};
+use super::super::world::World;
+use super::shower::{is_script, shower};
 use super::{Row, USUAL};
 
 /// For how long a buffer may stand still where every notification must arrive: its holder may have

@@ -3,7 +3,8 @@
 use super::super::clock::now;
 use super::super::load::{Kind, key_name};
 use super::super::third_party;
-use super::super::world::{World, ms};
+use super::super::tune::ms;
+use super::super::world::World;
 use super::{Row, USUAL, a_lease};
 
 pub fn rows() -> Vec<Row> {

@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::support::{Fault, Held, Mode, Planned, Proxy, Rule};
-use super::super::world::{Size, World, ms};
+use super::super::tune::{Size, ms};
+use super::super::world::World;
 use super::packets::{self, Namespace};
+use super::shower::{Pause, any, clear_rules, is_acquire, is_extend, shower};
 use super::{Row, USUAL, a_lease};
 
 pub fn rows() -> Vec<Row> {
@@ -202,7 +204,6 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-type Pause = (Duration, Duration);
 const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
 /// For what costs its thread a whole command timeout, and all that wait for its lock.
 const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
@@ -211,60 +212,6 @@ const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 fn cut_off(world: &mut World, mode: Mode) {
     world.links().for_each(|link| link.set_mode(mode));
     world.faults += world.cut_all().max(1) as u64;
-}
-
-pub fn clear_rules(world: &World) {
-    world.apart.clear_rules();
-    world.proxy.clear_rules();
-}
-
-/// Hits single commands with a fault, again and again.
-pub fn shower(
-    world: &mut World,
-    pause: Pause,
-    aim: fn(&[Vec<u8>]) -> bool,
-    fault: fn(&mut World) -> Fault,
-) {
-    let mut planned: Vec<Planned> = Vec::new();
-    world.repeat(pause, |world| {
-        let before = planned.len();
-        planned.retain(|planned| planned.fired() == 0);
-        world.faults += (before - planned.len()) as u64;
-        // Where little is sent for a while, faults must not pile up until they hit one command
-        // after another.
-        if planned.len() < 2 {
-            let (fault, skip) = (fault(world), world.random.below(30));
-            planned.push(
-                world
-                    .some_link()
-                    .add(Rule::any(fault).when(aim).skip(usize::try_from(skip).unwrap()).next(1)),
-            );
-        }
-    });
-    clear_rules(world);
-    world.faults += planned.iter().map(|planned| planned.fired() as u64).sum::<u64>();
-}
-
-fn any(_: &[Vec<u8>]) -> bool {
-    true
-}
-
-/// A script with so many keys.
-pub fn is_script(command: &[Vec<u8>], keys: &[u8]) -> bool {
-    let name = command.first().map_or(&[][..], Vec::as_slice);
-    let is_script = name.eq_ignore_ascii_case(b"EVALSHA") || name.eq_ignore_ascii_case(b"EVAL");
-    is_script && command.get(2).is_some_and(|number| number == keys)
-}
-
-/// The bare `SET … NX PX …`, or the script: it has four keys and at least four arguments.
-pub fn is_acquire(command: &[Vec<u8>]) -> bool {
-    command.first().is_some_and(|name| name.eq_ignore_ascii_case(b"SET"))
-        || is_script(command, b"4") && command.len() >= 11
-}
-
-/// The extend script has one key.
-fn is_extend(command: &[Vec<u8>]) -> bool {
-    is_script(command, b"1")
 }
 
 fn nonsense(world: &mut World) -> Fault {

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::super::clock::now;
-use super::super::world::{World, ms};
+use super::super::tune::ms;
+use super::super::world::World;
 use super::{Row, USUAL};
 
 /// Whether a row runs in a network namespace of its own.

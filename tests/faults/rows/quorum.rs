@@ -7,8 +7,9 @@ use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::support::{Proxy, Server};
+use super::super::tune::{Tune, ms};
 use super::super::verdict;
-use super::super::world::{Tune, World, ms};
+use super::super::world::World;
 use super::{Row, USUAL, time};
 
 pub fn rows() -> Vec<Row> {

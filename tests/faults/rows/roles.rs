@@ -7,7 +7,8 @@ use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history;
 use super::super::support::{Proxy, Server, eventually};
-use super::super::world::{World, ms};
+use super::super::tune::ms;
+use super::super::world::World;
 use super::{Row, USUAL, a_lease};
 
 /// How long after a failover a key may have waiters and no holder.

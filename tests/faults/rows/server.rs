@@ -9,7 +9,8 @@ use super::super::clock::{nanos, now};
 use super::super::load::key_name;
 use super::super::machine::cpu_time;
 use super::super::support::{Fault, Rule};
-use super::super::world::{Tune, World, ms};
+use super::super::tune::{Tune, ms};
+use super::super::world::World;
 use super::{Row, USUAL, a_lease};
 
 pub fn rows() -> Vec<Row> {

@@ -10,7 +10,7 @@ use super::super::clock::{nanos, now};
 use super::super::limits;
 use super::super::load::Habit;
 use super::super::support::Server;
-use super::super::world::ms;
+use super::super::tune::ms;
 use super::{Row, USUAL};
 
 /// The rows whose servers must be started with the shim.
