@@ -67,9 +67,9 @@ impl Tune {
             apart: true,
             server: Server::builder().arg("maxclients", "4000"),
             user: None,
-            baseline: ms(if quick { 1200 } else { 5000 }),
+            baseline: ms(if quick { 1000 } else { 5000 }),
             faulted: match size {
-                Size::Quick => ms(3500),
+                Size::Quick => ms(3200),
                 Size::Full => ms(47_000),
                 Size::Soak => ms(900_000),
             },

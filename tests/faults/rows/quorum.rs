@@ -31,13 +31,13 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 50,
             name: "Redlock, 5 nodes: 3 killed, stopped or silent",
-            faults: (3, 10),
+            faults: (2, 10),
             // There must be none.
             holds: 0,
             tune: |tune| {
                 five(tune);
                 tune.on = (tune.load.lease * 5 / 2, tune.load.lease * 3);
-                tune.faulted = tune.faulted.max(ms(9000));
+                tune.faulted = tune.faulted.max(ms(6000));
             },
             prepare: |world| nodes(world, false),
             run: |world| away(world, 3),
@@ -74,7 +74,7 @@ pub fn rows() -> Vec<Row> {
             faults: (5, 20),
             tune: |tune| {
                 five(tune);
-                tune.faulted = tune.faulted.max(ms(8000));
+                tune.faulted = tune.faulted.max(ms(6000));
                 tune.healing = tune.healing.max(tune.load.lease * 5);
             },
             prepare: |world| nodes(world, false),

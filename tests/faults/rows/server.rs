@@ -95,7 +95,7 @@ pub fn rows() -> Vec<Row> {
                     .arg("key-load-delay", "400")
                     .arg("aof-use-rdb-preamble", "yes");
                 (tune.on, tune.off) = ((ms(0), ms(0)), (ms(1200), ms(1800)));
-                tune.faulted = tune.faulted.max(ms(8000));
+                tune.faulted = tune.faulted.max(ms(6000));
             },
             prepare: |world| {
                 world.command(&["DEBUG", "POPULATE", "3000", "filler"]);
