@@ -33,7 +33,7 @@ pub(super) type Name = (Key, Token);
 /// Our leases that the node may hold, by name. Only the node's own thread sees it.
 ///
 /// The node cannot hold a lease that has no entry: the lease was never sent there, or was refused,
-/// or was undone for good. To undo such a lease nobody is asked.
+/// or was undone for good. Undoing such a lease asks nobody.
 #[derive(Default)]
 pub(super) struct UndoLog {
     entries: HashMap<Name, Entry>,
