@@ -103,8 +103,8 @@ impl UndoLog {
         self.due.len() < MOST
     }
 
-    /// Whether all that the node was given of the lease had run out at `then`, by our clock. The
-    /// node's own may be a little behind.
+    /// Whether all that the node was given of the lease had run out at `then`. Only our clock is
+    /// used, so the node's own may be a little behind.
     pub(super) fn had_run_out(&self, name: &Name, then: Instant) -> bool {
         self.entries.get(name).is_none_or(|entry| entry.pending.is_none() && entry.until <= then)
     }

@@ -6,9 +6,8 @@
 --       5 inbox   6 attempt   7 how long an entry counts as alive (ms)
 --       8 first lease of a hand-off (ms)
 -- Result  {1, last fence or 0, how many} granted
---         {0, rest of the lease in ms, whether the waiter can be reached (0 or 1; 2: this user
---            may not ask)}
---           refused   {2} foreign data
+--         {0, rest of the lease in ms, whether the waiter can be reached (0 or 1; 2: this user may
+--           not ask)} refused   {2} foreign data
 local token, inbox = ARGV[1], ARGV[5]
 local kind = redis.call('TYPE', lock).ok
 if kind ~= 'none' and kind ~= 'string' then

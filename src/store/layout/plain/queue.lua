@@ -5,11 +5,11 @@
 --   "alive until (ms)|attempt|first lease (ms)|fences|inbox|state|since|condition"
 -- A condition has a line, the same two keys of its own. The state:
 --   ''        it has asked by itself;
---   a number  it was notified, and has not asked yet: until this time (ms) it counts all the same. It
+--   a number  it was notified, and has not asked yet: until this time (ms) it counts anyway. It
 --             came from `condition`, and had waited there `since` (µs);
 --   'silent'  in a line: it was notified once, and did not ask.
 -- `owed`, a hash, has the notifications that are not used up: under the token of the notified
--- waiter, "given at (µs)|condition". The first command of the lease that comes of a notification
+-- waiter, "given at (µs)|condition". The first command of the lease that a notification leads to
 -- uses it up: an extend or a release, or another wait or notification. The field '' is there as
 -- long as anything is owed, and has the state of the whole:
 --   "next review (ms)|number of the last notification|how many it woke|token of the notifier"
@@ -150,10 +150,9 @@ local function conditions()
     return its .. ':queue', its .. ':waiters'
   end
 
-  -- For each condition: the arrival in its line from which on this script has not yet found the
-  -- waiters deaf or silent. Those that were found so stay so: a waiter that goes back to the line
-  -- is silent. So one script looks at each waiter of a lost host once, not once for each
-  -- notification.
+  -- For each condition: the place in its line up to which this script has looked. The waiters left
+  -- before it are deaf or silent, and stay so: a waiter that goes back to the line is silent. So
+  -- one script looks at each waiter of a lost host once, not once for each notification.
   local unseen = {}
 
   -- The conditions with a waiter that was notified, is alive, and has not asked yet. Looked up once
@@ -294,8 +293,8 @@ local function conditions()
 end
 
 -- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of
--- memory may refuse to set it, and a message must not announce a lock that is not set. How many
--- receive it is not checked: subscribers at a replica receive it, too.
+-- memory may refuse to set it, and a message must not announce a lock that is not set. The
+-- number of receivers is not checked: subscribers at a replica receive it, too.
 local function grant(token, entry)
   local attempt, first, block = entry.rest:match('^(%d+)|(%d+)|(%d+)$')
   local fence, count = reserve(tonumber(block))
@@ -311,9 +310,10 @@ local function grant(token, entry)
 end
 
 -- Serves the queue of a lock that is, or is about to be, free. `asking`: the token that asks for it
--- right now, or ''. Result: 'served', the first waiter that is alive and listens is the owner;
--- 'asking', nobody is before the asker; 'nobody'. In the last two cases the lock may still hold an
--- old token: the caller sets or deletes it.
+-- right now, or ''.
+-- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is
+-- before the asker; 'nobody'. In the last two cases the lock may still hold an old token: the
+-- caller sets or deletes it.
 local function serve(asking)
   local owes = redis.call('EXISTS', owed) == 1
   if owes then

@@ -12,7 +12,7 @@
 --         {1, last fence or 0, how many} was notified and is the owner   {2} foreign data
 --         {3} is not in the condition (any more)   {4} the lease to be released is not ours
 --         {5, rest of the lease in ms, whether it can be reached} was notified and queues for the
---            lock
+--           lock
 local token, holder, leaves = ARGV[1], redis.call('GET', lock), ARGV[9] == '1'
 local line, entries = KEYS[5], KEYS[6]
 local life = tonumber(ARGV[6])

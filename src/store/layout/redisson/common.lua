@@ -1,8 +1,9 @@
 -- The common part of the scripts that look at a whole lock of Redisson's, in front of each of them.
 --
 -- Such a lock is a hash of one field: its owner, with the number of its holds. A hash of any other
--- form is foreign data. Result: the owner, nil for a free lock, false for other data. A key of
--- another type makes HLEN fail, and the script with it.
+-- form is foreign data.
+-- Result: the owner, nil for a free lock, false for other data. A key of another type makes HLEN
+-- fail, and the script with it.
 local function holder()
   local size = redis.call('HLEN', KEYS[1])
   if size == 0 then
