@@ -159,8 +159,8 @@ impl Pass<'_> {
         }
     }
 
-    /// No answer. Any attempt says so, not only a probe: the gate may have been open since before
-    /// the node went down.
+    /// No answer. That shuts the gate even if this is not a probe: the gate may have been open
+    /// since before the node went down.
     pub(crate) fn failed(self) {
         if !self.probe {
             self.gate.shut();
