@@ -40,7 +40,7 @@ type Shelf = Mutex<Contents>;
 struct Contents {
     /// Locks that are held, or were until their lease ran out, or are waited for.
     locks: HashMap<Key, Entry>,
-    /// Who listens.
+    /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
     /// The last fence given out, for any lock: one counter that grows for all locks grows for each,
     /// and no lock leaves a counter behind.
@@ -263,7 +263,7 @@ impl LeaseStore for Memory {
     }
 }
 
-/// A waiter's entry among those who listen.
+/// A waiter's entry among those that listen.
 struct Ear {
     shelf: Arc<Shelf>,
     token: Token,

@@ -12,7 +12,7 @@ use crate::lease::token::Token;
 pub(super) struct Entry {
     pub(super) holder: Option<(Token, Instant)>,
     pub(super) queue: VecDeque<Waiter>,
-    /// Who waits in a condition, by its name.
+    /// The waiters of each condition, by its name.
     pub(super) conditions: HashMap<String, VecDeque<Waiter>>,
     /// The notifications that are not used up, by the token of the notified waiter: it has not had
     /// the lock and then sent a command.

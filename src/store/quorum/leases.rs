@@ -125,8 +125,8 @@ fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
 }
 
 impl Quorum {
-    /// Whose leases the nodes have, and how long the shortest of them lasts; a majority has to
-    /// answer.
+    /// The tokens of the leases that the nodes have, and how long the shortest of these leases
+    /// lasts; a majority has to answer.
     fn holders(&self, key: &Key, deadline: Instant) -> Result<(Vec<Token>, Duration), StoreError> {
         let asked = key.clone();
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {

@@ -1,5 +1,5 @@
 -- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level): what is
--- there now, or, for a caller who waits, what comes back next.
+-- there now, or, for a caller that waits, what comes back next.
 --
 -- KEYS  1 the level: permits in use, promised ones included; a space; the server's time in µs when
 --         that many were in use; a space; and the time in µs in which one permit comes back
