@@ -22,7 +22,8 @@ use crate::lease::token::Token;
 use entry::{Entry, Shared, Waiter};
 use limit::MemoryLimits;
 
-/// By name, and by process: what a fork inherits may be locked by a thread that it does not have.
+/// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
+/// the fork.
 static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 
 /// Leases of this process.
@@ -39,12 +40,12 @@ type Shelf = Mutex<Contents>;
 struct Contents {
     /// Locks that are held, or were until their lease ran out, or are waited for.
     locks: HashMap<Key, Entry>,
-    /// Who listens.
+    /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
-    /// The last fence given out, whatever the lock: growing for all means growing for each, and
-    /// leaves nothing behind.
+    /// The last fence given out, for any lock: one counter that grows for all locks grows for each,
+    /// and no lock leaves a counter behind.
     last_fence: u64,
-    /// Apart, so that a look through many limits delays no lock.
+    /// With a mutex of their own, so that a look through many limits delays no lock.
     limits: Arc<Mutex<MemoryLimits>>,
 }
 
@@ -69,7 +70,7 @@ impl Memory {
         Arc::new(Self { shelf, limits, clock })
     }
 
-    /// Looks at one lock, as it stands now: a lease that has run out is gone. An entry that nobody
+    /// Looks at one lock, as it is now: a lease that has run out is gone. An entry that nobody
     /// needs any more is removed.
     fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
         let mut contents = locked(&self.shelf);
@@ -187,8 +188,8 @@ impl LeaseStore for Memory {
             if entry.owed.contains_key(ask.token)
                 && !entry.queue.iter().any(|queued| queued.token == *ask.token)
             {
-                // It was handed the lock, and that ran out before it heard of it. It was notified
-                // all the same.
+                // The waiter was handed the lock, and that lease ran out before the waiter was
+                // told. It was notified all the same.
                 entry.queue.push_back(Waiter::new(ask, place));
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
@@ -262,7 +263,7 @@ impl LeaseStore for Memory {
     }
 }
 
-/// A waiter's entry among those who listen.
+/// A waiter's entry among those that listen.
 struct Ear {
     shelf: Arc<Shelf>,
     token: Token,

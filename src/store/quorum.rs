@@ -2,13 +2,13 @@
 //!
 //! The algorithm is the one that the Redis documentation describes on its page about distributed
 //! locks (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>): the same
-//! token under the same key on every node, a lease where more than half of them granted it while it
-//! is still valid, and nothing left anywhere where they did not.
+//! token under the same key on every node; a lease if more than half of them granted it while it is
+//! still valid; otherwise nothing is left on any node.
 //!
 //! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as
-//! the answers decide it, so it takes as long as the slowest node of the fastest majority. What a
-//! node says later is heard by nobody. To each node questions go one after another, so whatever
-//! undoes an attempt reaches a node after the attempt itself.
+//! the answers decide it, so it takes as long as the slowest node of the fastest majority. Later
+//! answers are ignored. Each node gets its questions one after another, so an undoing reaches a
+//! node after the attempt that it undoes.
 
 mod again;
 mod attempt;
@@ -65,7 +65,7 @@ struct Round<T> {
 enum Verdict {
     /// No further answer would change anything.
     Decided,
-    /// A majority has answered, and what it said will do unless the others are quick.
+    /// A majority has answered. Its answers will do unless the others come soon.
     Likely,
     Open,
 }
@@ -84,12 +84,12 @@ impl Quorum {
         }
     }
 
-    /// A fork has its parent's sockets and none of its threads (R11).
+    /// A fork has its parent's sockets, but none of its threads (R11).
     fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Asks for a sign of life of a majority.
+    /// Asks for a sign of life from a majority.
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
             let ping = |server: &Arc<Node>| again_if_stale(|_| server.ping(deadline));
@@ -137,9 +137,9 @@ impl Quorum {
         Ok(Round { answers, begun, deadline })
     }
 
-    /// Has all nodes undo whatever these tokens have there. Nodes that do not answer are asked
-    /// again, for as long as it takes (R10); one that can hold nothing of a token is not asked at
-    /// all, unless it is somebody else's.
+    /// Makes all nodes undo what these tokens have there. Nodes that do not answer are asked again,
+    /// for as long as it takes (R10). A node that can hold nothing of a token is not asked at all,
+    /// unless the token is somebody else's.
     fn undo(
         &self,
         names: Vec<Name>,
@@ -147,8 +147,8 @@ impl Quorum {
         deadline: Instant,
     ) -> Result<Round<Vec<Undone>>, StoreError> {
         self.usable()?;
-        // Before any node is told to undo it: what is to be granted again looks there before it is
-        // sent, so it is skipped or comes before the undoing (R33).
+        // Set before any node is told to undo the lease. Giving the lease again (R33) checks this
+        // before it is sent, so it is skipped or comes before the undoing.
         let mut granted = locked(&self.granted);
         names
             .iter()
@@ -158,15 +158,15 @@ impl Quorum {
         Ok(self.send_undo(names, foreign, deadline))
     }
 
-    /// Has all nodes undo what a majority said is not ours any more: what the others still have
-    /// keeps everybody out, and nobody will come for it. But only what was granted as `UndoingFlag`
-    /// says, and not what was granted since then under a caller's own value:
+    /// Makes all nodes undo leases that a majority said are not ours any more: what the other nodes
+    /// still have keeps everybody out, and nobody else will undo it. But only the grant of this
+    /// `UndoingFlag` is undone, and not a later grant under a caller's own value:
     ///
     /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under
     ///    the same value; 3. the extend is denied.
     ///
-    /// Sent before anybody else may look: a release, and so whatever is granted after it, comes
-    /// later at every node.
+    /// Sent while `granted` is locked: so a release, and what is granted after it, comes later at
+    /// every node.
     fn undo_lost(&self, lost: Vec<(Name, UndoingFlag)>) {
         let mut granted = locked(&self.granted);
         let mut names = Vec::new();
@@ -197,7 +197,7 @@ impl Quorum {
         Round { answers, begun, deadline }
     }
 
-    /// Takes answers in until they decide the question or its time is over.
+    /// Collects answers until they decide the question or its time is over.
     fn collect<T>(
         &self,
         round: &Round<T>,
@@ -243,8 +243,7 @@ impl Quorum {
     }
 }
 
-/// A quorum has no rate limits: its nodes would each count, and nobody could say which count is the
-/// limit's.
+/// A quorum has no rate limits: each of its nodes would count, and no count would be the limit's.
 pub(super) struct NoLimits;
 
 impl LimitStore for NoLimits {

@@ -58,7 +58,7 @@ impl LimitStore for ServerLimits {
             [Value::Int(2)] => return Err(foreign()),
             _ => return Err(reply::nonsense()),
         };
-        // Nobody would wait for it: the caller sleeps for as long as it is told.
+        // The caller sleeps for as long as it is told, and this is longer than it allowed.
         if decision.allowed && decision.retry_after > take.longest_wait {
             return Err(reply::nonsense());
         }

@@ -12,21 +12,22 @@ use crate::lease::token::Token;
 pub(super) struct Entry {
     pub(super) holder: Option<(Token, Instant)>,
     pub(super) queue: VecDeque<Waiter>,
-    /// Who waits in a condition, by its name.
+    /// The waiters of each condition, by its name.
     pub(super) conditions: HashMap<String, VecDeque<Waiter>>,
     /// The notifications that are not used up, by the token of the notified waiter: it has not had
-    /// the lock, and been heard of since.
+    /// the lock and then sent a command.
     pub(super) owed: HashMap<Token, Notified>,
-    /// Who notified last, under which number, and how many.
+    /// Who notified last, under which number, and how many waiters that moved.
     pub(super) last_notification: Option<(Token, u64, u64)>,
-    /// How many have begun to wait in conditions.
+    /// How many waiters have begun to wait in conditions.
     pub(super) arrivals: u64,
 }
 
 /// What a waiter was notified of.
 pub(super) struct Notified {
     pub(super) condition: String,
-    /// How many had begun to wait when it was given: it is not for later ones.
+    /// How many waiters had begun to wait when the notification was given: it is not for later
+    /// ones.
     pub(super) given: u64,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Waiter {
     pub(super) attempt: u64,
     pub(super) first_lease: Duration,
     pub(super) fences: u32,
-    /// Which it was of those that began to wait in conditions, from 1.
+    /// Its number among the waiters that began to wait in conditions, from 1.
     pub(super) arrival: u64,
 }
 
@@ -76,7 +77,7 @@ impl Entry {
         self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
     }
 
-    /// The whole lease for whoever asks, and never an earlier end than it has.
+    /// Grants the asker the whole lease, but never an earlier end than its lease already has.
     pub(super) fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
         let until = self
             .holder
@@ -86,7 +87,7 @@ impl Entry {
         self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
     }
 
-    /// Hands the lock, which is free, to the first waiter that listens.
+    /// Frees the lock, and hands it to the first waiter that listens.
     pub(super) fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
         self.holder = None;
         while let Some(next) = self.queue.pop_front() {
@@ -99,20 +100,20 @@ impl Entry {
         }
     }
 
-    /// What a waiter was notified of passes on, if it does not come.
+    /// Passes on the notification of a waiter that will not come.
     pub(super) fn pass_on(&mut self, gone: &Token, shared: &mut Shared<'_>) {
         if let Some(Notified { condition, given }) = self.owed.remove(gone) {
             self.move_on(&condition, 1, given, shared);
         }
     }
 
-    /// The lock has heard of a waiter that has it: what it was notified of is used up.
+    /// A waiter that has the lock has sent a command: its notification is used up.
     pub(super) fn settle(&mut self, token: &Token) {
         self.owed.remove(token);
     }
 
-    /// Moves the first waiters of a condition that listen to the lock's queue, of those that waited
-    /// when the notification was given. Result: how many.
+    /// Moves the first listening waiters of a condition to the lock's queue, but only those that
+    /// already waited when the notification was given. Returns how many.
     pub(super) fn move_on(
         &mut self,
         condition: &str,
@@ -171,7 +172,7 @@ impl Entry {
         shared.fences(ask.fences)
     }
 
-    /// Whether nobody who listens is before the asker.
+    /// Whether no listening waiter is before the asker.
     pub(super) fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
         self.queue
             .iter()
@@ -187,7 +188,7 @@ impl Entry {
         Gone::Released
     }
 
-    /// Whether an end was moved.
+    /// Moves the end of a lease, and returns whether the lease is held by this token.
     pub(super) fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
         let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
         else {

@@ -9,15 +9,15 @@ use crate::base::locked;
 use crate::lease::store::StoreError;
 use crate::limiter::port::{Decision, Form, LimitStore, Take, foreign};
 
-/// Below so many limits it is not worth looking for those that have ended.
+/// With fewer limits than this it is not worth looking for those that have ended.
 const FEW: usize = 64;
 
 /// The rate limits of one store.
 #[derive(Default)]
 pub(crate) struct MemoryLimits {
     by_key: HashMap<Key, Limit>,
-    /// How many there may be before those that have ended are removed. There may be one for each
-    /// address on the net, and nobody says which is done.
+    /// At this number of limits those that have ended are removed. There may be one for each
+    /// address on the net, and nobody says which are not needed any more.
     sweep_at: usize,
 }
 
@@ -44,7 +44,7 @@ enum Used {
 struct Level {
     permits: f64,
     since: Instant,
-    /// In how many ns one of them comes back.
+    /// The time in ns in which one permit comes back.
     pace: f64,
 }
 
@@ -54,7 +54,7 @@ impl MemoryLimits {
         let (decision, after) = match (take.form, used) {
             (Form::Fixed, None) => fixed(take, 0, now + take.window, now),
             (Form::Fixed, Some(Limit { used: Used::Fixed(used), until })) => {
-                // Begun by somebody who gave a longer window.
+                // The window was begun by a caller that gave a longer one.
                 *until = (*until).min(now + take.window);
                 fixed(take, *used, *until, now)
             }
@@ -67,7 +67,7 @@ impl MemoryLimits {
         if decision.allowed && take.wanted > 0 {
             if self.by_key.len() >= self.sweep_at.max(FEW) {
                 self.by_key.retain(|_, limit| limit.until > now);
-                // Twice as many before the next time: so each limit pays for looking at one or two.
+                // The next time at twice as many: so each new limit costs a look at one or two.
                 self.sweep_at = 2 * self.by_key.len();
             }
             self.by_key.insert(take.key.clone(), after);
@@ -99,7 +99,7 @@ fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Lim
     let (capacity, wanted) = (take.capacity as f64, take.wanted as f64);
     let pace = take.window.as_nanos() as f64 / capacity;
     let level = level.map_or(0.0, |level| {
-        // Taken under another count or window, they come back when their taker said.
+        // Permits taken under another count or window come back when their taker said.
         let permits = if level.pace.to_bits() == pace.to_bits() {
             level.permits
         } else {
@@ -112,7 +112,7 @@ fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Lim
         used: Used::Smooth(Level { permits, since: now, pace }),
         until: now + time(permits),
     };
-    // Below zero is zero, as a cast has it.
+    // The cast turns a value below zero into zero.
     let left = |level: f64| (capacity - level) as u64;
     let wait = if take.wanted == 0 { Duration::ZERO } else { time(level + wanted - capacity) };
     if wait > take.longest_wait {

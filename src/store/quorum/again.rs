@@ -1,27 +1,27 @@
 //! Giving a lease again to nodes that do not have it any more, or never had it (R33).
 //!
-//! Without this a hold would end once a majority has been away, one node after the other and each
-//! for longer than the lease, although a majority was up all the time. A rolling upgrade does that
-//! to whoever holds a lock for long.
+//! Without this a hold would end once a majority of the nodes has been away, one after the other
+//! and each for longer than the lease, although a majority was up all the time. A rolling upgrade
+//! would end every long hold that way.
 //!
-//! It must not bring back what was taken away. Somebody may force the lock meanwhile, or we may
-//! release it ourselves:
+//! It must not bring back a lease that was taken away. Somebody may release the lock by force
+//! meanwhile, or we may release it ourselves:
 //!
 //! 1. nodes 1 to 3 confirm an extend, node 4 denies it; all five are told to release the lease, and
 //!    do;
-//! 2. now the lease comes to node 4 again: an orphan there. And with an operator who is slow, and
-//!    nodes that deny because he has been there already, the lease could wander before him from
-//!    node to node, and live on.
+//! 2. now the lease is given to node 4 again, and is an orphan there. If an operator releases the
+//!    lock by force, but slowly, the nodes that the release has already reached deny the lease and
+//!    could get it again: it could move from node to node ahead of the release, and live on.
 //!
 //! So a node is given the lease again only if
-//! * what it was last given had run out by our clock before the extend was sent: it did not lose it
-//!   by force, or so long ago that a holder who still has a majority would have noticed;
+//! * what it was last given had run out by our clock before the extend was sent: either it did not
+//!   lose the lease by force, or that was so long ago that a holder with a majority would have
+//!   noticed;
 //! * a majority confirmed that same extend;
-//! * no undoing of the lease has begun: looked at on the node's thread, to which the undoing comes
-//!   later;
+//! * no undoing of the lease has begun: checked on the node's thread, which gets the undoing later;
 //! * nobody else has it there (`NX`).
 //!
-//! The node's grant is no vote. It counts when it confirms the next extend.
+//! The node's grant is not a vote. The node counts again when it confirms the next extend.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -38,14 +38,15 @@ use crate::base::locked;
 use crate::lease::store::{Extend, StoreError, Within};
 use crate::lease::validity::valid_until;
 
-/// At most so many leases are given again in one go, so that extends come between.
+/// The most leases that are given again in one go, so that extends can come between.
 const TOGETHER: usize = 16;
 
-/// One extend of some leases, as the nodes' threads share it.
+/// One extend of some leases, which the nodes' threads share.
 pub(super) struct Again {
     leases: Vec<Renewed>,
     sent: Instant,
-    /// Which nodes denied which lease, and had last been given it so long ago that it had run out.
+    /// Pairs of a node and a lease: the node denied the lease, and what it was last given of it had
+    /// run out.
     missing: Mutex<HashSet<(usize, usize)>>,
 }
 
@@ -80,13 +81,13 @@ impl Again {
         self.leases.get(lease)?.undone.clone()
     }
 
-    /// When the majority's word holds for none of the leases any more.
+    /// When the majority's confirmation is over for all of the leases.
     fn over(&self) -> Instant {
         self.sent + self.leases.iter().map(|lease| lease.length).max().unwrap_or_default()
     }
 
-    /// Gives one lease to one node, on its thread, if all that is said above is so. `false`: the
-    /// node did not answer.
+    /// Gives one lease to one node, on its thread, if all of the conditions above are met. `false`:
+    /// the node did not answer.
     fn give(
         &self,
         node: usize,
@@ -170,8 +171,8 @@ impl Quorum {
         })
     }
 
-    /// Gives those leases again that a majority confirmed, to the nodes that denied them, and to
-    /// those that have yet to answer, if they will deny them.
+    /// Gives the leases that a majority confirmed again to the nodes that denied them; and to nodes
+    /// that have not answered yet, if those deny them.
     pub(super) fn give_again(
         &self,
         again: &Arc<Again>,

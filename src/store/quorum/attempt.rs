@@ -17,11 +17,11 @@ pub(super) struct Wanted {
     pub(super) deadline: Instant,
 }
 
-/// Asks one node for a lease, on its thread, and notes what it may hold then.
+/// Asks one node for a lease, on its thread, and notes what the node may hold then.
 ///
-/// "Already mine" is believed only of a node that may hold the token by our own undo log: one that
-/// was never asked for it has it from elsewhere, as a replica has, or a second name of a server,
-/// and its word would be the vote of another (R31).
+/// "Already mine" is believed only if the node may hold the token by our own undo log. A node that
+/// was never asked for the token has it from elsewhere, because it is a replica or a second name of
+/// a server: its vote would be another node's (R31).
 pub(super) fn attempt(
     name: &Name,
     member: &Member,
@@ -31,8 +31,8 @@ pub(super) fn attempt(
 ) -> Result<Answer, StoreError> {
     let Wanted { lease, contended, may_be_mine, deadline } = *wanted;
     if undo_log.undoes(name) {
-        // Only with a caller's own value. A late copy of the undoing would delete what the node
-        // grants now, so it cannot vote.
+        // This happens only with a caller's own value. A late copy of the undoing would delete what
+        // the node grants now, so the node cannot vote.
         return Err(StoreError::not_sent(
             ErrorKind::Unavailable,
             "an earlier hold with the same value is still being undone",
@@ -71,8 +71,8 @@ pub(super) fn attempt(
     answer
 }
 
-/// A lease that may yet be shortened there by a late command cannot be counted on for the whole
-/// length.
+/// An error if a late command may yet shorten the lease on the node: then nobody can count on its
+/// whole length.
 pub(super) fn still_shortened(name: &Name, undo_log: &UndoLog) -> Result<(), StoreError> {
     match undo_log.may_be_shortened(name) {
         true => Err(StoreError::not_sent(
@@ -121,7 +121,7 @@ mod tests {
         let refused = ask(&mut undo_log).expect_err("no room");
         assert_eq!(refused.message, "too many leases are still to be undone on the node");
         assert!(!refused.may_have_run && !undo_log.may_hold(&name(u32::MAX)));
-        // What it held before has its place all the same, and nothing makes room for it.
+        // What the node held before has its entry all the same, and no entry is dropped for it.
         is_not_undone(&mut undo_log, count);
         assert!((0..=count).all(|number| undo_log.undoes(&name(number))));
         for number in [0, 1] {

@@ -1,5 +1,5 @@
-//! Which server each node of a quorum is: a server has one vote, by however many names it is
-//! reached (R31).
+//! Which server each node of a quorum is: a server has one vote, however many names lead to it
+//! (R31).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use crate::lease::store::StoreError;
 use crate::store::server::connect::Greeting;
 use crate::store::server::reply;
 
-/// The servers behind the nodes, as their last connections found them. A server's name is its own,
-/// drawn anew whenever it starts.
+/// The servers behind the nodes, as their last connections found them. A server's name is its run
+/// id, which it draws at each start.
 #[derive(Default)]
 pub(super) struct Servers(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    /// Whose vote a server is, by the node's place in the list of URLs, from 1. One server for each
-    /// node.
+    /// Which node has which server's vote. A node is named by its place in the list of URLs, from
+    /// 1, and has at most one server.
     votes: Vec<(usize, String)>,
-    /// The pairs of nodes that somebody was warned of.
+    /// The pairs of nodes for which a warning was logged.
     warned: Vec<(usize, usize)>,
 }
 
@@ -36,12 +36,12 @@ impl Servers {
         })
     }
 
-    /// Whichever node reaches a server first has its vote, until it reaches another server. The
-    /// others have none.
+    /// The first node that reaches a server has its vote, until that node reaches another server.
+    /// Other nodes that reach it have none.
     fn admit(&self, node: usize, run_id: String) -> Result<(), StoreError> {
         let mut seen = locked(&self.0);
-        // Its own vote first: two nodes whose names were swapped would else wait for each other for
-        // ever.
+        // The node gives its old vote back first: otherwise two nodes whose names were swapped
+        // would wait for each other for ever.
         seen.votes.retain(|(voter, _)| *voter != node);
         if let Some((other, _)) =
             seen.votes.iter().find(|(other, known)| *other != node && *known == run_id)
@@ -60,7 +60,7 @@ impl Servers {
     }
 }
 
-/// The server's name for itself. `None`: it does not say, or this user may not ask.
+/// The server's run id. `None`: it does not say, or this user may not ask.
 fn run_id(connection: &mut Connection, until: Instant) -> Result<Option<String>, StoreError> {
     let reply = info(connection, until).map_err(|error| reply::connecting(&error))?;
     let text = match reply::value(reply) {

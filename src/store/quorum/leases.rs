@@ -22,12 +22,12 @@ use crate::lease::store::{
 use crate::lease::token::Token;
 use crate::lease::validity::valid_until;
 
-/// At most so many leases are undone in one command to a node, so that extends come between.
+/// The most leases that are undone in one command to a node, so that extends can come between.
 const TOGETHER: usize = 256;
 
 /// How long the nodes have to grant a lease of this length: a fifth of it, so that four fifths are
-/// left even then; at least 50 ms, if the lease has as much twice. It matters only where no
-/// majority answers: a slow node delays nobody.
+/// left even then; but at least 50 ms, or half of a lease shorter than 100 ms. It matters only if
+/// no majority answers: a slow node delays nobody.
 fn time_to_grant(lease: Duration) -> Duration {
     (lease / 5).max(Duration::from_millis(50)).min(lease / 2)
 }
@@ -59,7 +59,7 @@ impl Quorum {
         })
     }
 
-    /// As `undo`, and waits until a majority has answered for each, or the deadline.
+    /// As `undo`, but waits until a majority has answered for each lease, or until the deadline.
     fn undo_everywhere(
         &self,
         names: Vec<Name>,
@@ -76,7 +76,7 @@ impl Quorum {
     }
 }
 
-/// What undoing a lease amounts to once a majority has answered.
+/// The result of undoing a lease. An error unless a majority has answered.
 fn gone(tally: Tally<Option<Gone>>) -> Result<Gone, StoreError> {
     if tally.count(|_| true) < tally.majority() {
         return Err(tally.failure());
@@ -89,7 +89,8 @@ fn granted(answer: &Answer) -> bool {
     matches!(answer, Answer::Granted { .. })
 }
 
-/// When enough of the leases in the way have run out for a majority to be free; `None`: not known.
+/// How long until enough of the leases in the way have run out that a majority is free; `None`: not
+/// known.
 fn remaining(tally: &Tally<Answer>) -> Option<Duration> {
     let in_the_way = |answer: &Answer| match answer {
         Answer::Refused { remaining, .. } => Some(remaining.unwrap_or(Duration::MAX)),
@@ -101,7 +102,7 @@ fn remaining(tally: &Tally<Answer>) -> Option<Duration> {
     ends.get(missing.checked_sub(1)?).copied().filter(|end| *end != Duration::MAX)
 }
 
-/// What the nodes say about one lease: yes, no, or not known as long as neither can be certain.
+/// What the nodes say about one lease: yes, no, or `None` while neither is certain.
 fn yes_or_no<T>(tally: &Tally<T>, yes: usize, no: usize) -> Option<bool> {
     if yes >= tally.majority() {
         return Some(true);
@@ -109,12 +110,12 @@ fn yes_or_no<T>(tally: &Tally<T>, yes: usize, no: usize) -> Option<bool> {
     (no >= tally.veto()).then_some(false)
 }
 
-/// Of a question that never got as far as the node's lease.
+/// For the failure of a question that never touched the node's lease.
 fn unsent(error: StoreError) -> StoreError {
     StoreError { may_have_run: false, ..error }
 }
 
-/// Goes on until `decided`; once a majority has answered, not for long.
+/// Goes on until `decided`, but not for long once a majority has answered.
 fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
     match decided {
         true => Verdict::Decided,
@@ -124,8 +125,8 @@ fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
 }
 
 impl Quorum {
-    /// Whose leases the nodes have, and how long the shortest of them lasts; a majority has to
-    /// answer.
+    /// The tokens of the leases that the nodes have, and how long the shortest of these leases
+    /// lasts; a majority has to answer.
     fn holders(&self, key: &Key, deadline: Instant) -> Result<(Vec<Token>, Duration), StoreError> {
         let asked = key.clone();
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
@@ -152,8 +153,8 @@ impl LeaseStore for Quorum {
         let round = self.send_attempt(ask, deadline, &given_up)?;
         let name = || (ask.key.clone(), ask.token.clone());
         let give_up = || {
-            // At once, so that nobody is kept out by what a minority granted; on every node that
-            // may hold it; and without waiting for any.
+            // At once, so that what a minority granted keeps nobody out; on every node that may
+            // hold it; and without waiting for any node.
             if !given_up.swap(true, Ordering::SeqCst) {
                 let _ = self.undo(vec![name()], false, self.clock.now() + self.command_timeout);
             }
@@ -245,9 +246,9 @@ impl LeaseStore for Quorum {
             let move_end = || member.leases.move_end(&lease, end, deadline);
             let answer = match end {
                 End::NotBefore => again_if_stale(|_| move_end()),
-                // Sent once (R36): 1. the first copy is late; 2. the second is answered, and the
-                // lease made whole again; 3. the first ends it, unseen. So a connection that has
-                // died is found out before.
+                // Sent only once (R36). With a second copy: 1. the first copy is late; 2. the
+                // second is answered, and the lease is made whole again; 3. the first copy ends it,
+                // unseen. So a ping finds a dead connection before that.
                 End::Exactly => {
                     let alive =
                         member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
@@ -280,8 +281,9 @@ impl LeaseStore for Quorum {
         ours.ok_or_else(|| tally.failure())
     }
 
-    /// `Released`: by a majority. `NotOurs`: so many do not have it that the others are none.
-    /// Otherwise nobody knows: those that say nothing may have it or have lost it (R12).
+    /// `Released`: a majority released it. `NotOurs`: so many nodes do not have it that the others
+    /// are not a majority. Otherwise the result is unknown: nodes that do not answer may have it or
+    /// have lost it (R12).
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
         let round = self.undo(vec![(what.key.clone(), what.token.clone())], false, deadline)?;
@@ -325,7 +327,7 @@ impl LeaseStore for Quorum {
         Abilities { wakes: false, conditions: false, undoes_attempts: true, numbered_tokens: false }
     }
 
-    /// Whoever a majority names.
+    /// The holder that a majority names.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
@@ -335,12 +337,12 @@ impl LeaseStore for Quorum {
         holder(&tally).map_err(|Undecided| tally.failure())
     }
 
-    /// In two steps, so that a node that is late does not delete the lease of whoever came next:
-    /// who holds it, and then the release of exactly those.
+    /// In two steps: first asks who holds the lock, then releases exactly those leases. So a late
+    /// node does not delete the lease of the next holder.
     ///
-    /// The second step has to be done before what was read runs out: from then on a holder that
-    /// still has a majority may give its lease again to nodes on which it was released (R33), and
-    /// would go on.
+    /// The second step has to be done before the leases that were read run out: from then on a
+    /// holder that still has a majority may give its lease again to nodes on which it was released
+    /// (R33), and so would keep the lock.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let mut released = false;
         loop {
@@ -360,7 +362,7 @@ impl LeaseStore for Quorum {
             let now = self.clock.now();
             match undone {
                 Ok(_) => return Ok(released),
-                // Too late for what was read: what is there now?
+                // Too late for what was read: read again.
                 Err(_) if until <= now && now < deadline => {}
                 Err(error) => return Err(error.maybe_run()),
             }

@@ -14,11 +14,10 @@ use crate::base::worker::{Stopped, Worker};
 use crate::lease::store::{Gone, LeaseStore, StoreError};
 use crate::store::server::node::Node;
 
-/// At most about so many questions wait for one node. Each is dropped at its deadline, so only a
-/// flood of them gets there.
+/// About how many questions may wait for one node. Each is dropped at its deadline, so only a flood
+/// of them gets this far.
 const MOST_WAITING: usize = 4096;
-/// How long each last thing to undo may take when the client is closed: a node that is up needs far
-/// less.
+/// How long each last undoing may take when the client is closed: a node that is up needs far less.
 const LAST: Duration = Duration::from_millis(250);
 
 /// One node, as its thread sees it.
@@ -28,14 +27,14 @@ pub(super) struct Member {
     pub(super) server: Option<Arc<Node>>,
 }
 
-/// What a node's answer is sent to, with the node's index.
+/// Where a node's answer is sent, with the node's index.
 pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 
 /// Something to do on the node's thread.
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
     Ask { deadline: Instant, order: Order, run: Box<Question> },
-    /// Undo whatever these tokens have on the node. Never dropped: what has no answer goes into the
+    /// Undo what these tokens have on the node. Never dropped: what has no answer goes into the
     /// undo log.
     Undo(Undo),
 }
@@ -43,15 +42,15 @@ pub(super) enum Job {
 /// Leases to undo on one node.
 pub(super) struct Undo {
     pub(super) names: Arc<[Name]>,
-    /// Whether the node is asked although the undo log says that it can hold none of them: they are
-    /// somebody else's.
+    /// Whether to ask the node even if the undo log says that it can hold none of them, because
+    /// they are somebody else's.
     pub(super) foreign: bool,
     pub(super) deadline: Instant,
     pub(super) tell: (usize, Tell<Vec<Undone>>),
 }
 
-/// What came of undoing one lease on one node. `Ok(None)`: it is gone, and nobody knows whether it
-/// was there until then, because an earlier command to undo it was not answered.
+/// The result of undoing one lease on one node. `Ok(None)`: the lease is gone, but it is unknown
+/// whether it was there until then, because an earlier command to undo it was not answered.
 pub(super) type Undone = Result<Option<Gone>, StoreError>;
 
 /// When a question's turn comes among those that wait for the node.
@@ -60,8 +59,8 @@ pub(super) enum Order {
     /// After everything that came before it: what undoes an attempt, or moves its end, must not
     /// reach the node before the attempt.
     InTurn,
-    /// As `InTurn`, and no extend passes it: one that it shortens afterwards would have been
-    /// counted for its whole length.
+    /// As `InTurn`, but no extend overtakes it: otherwise an extend would count for its whole
+    /// length, and then be shortened.
     Barrier,
     /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
     First,
@@ -109,8 +108,8 @@ impl NodeThread {
         self.send(job).map_err(|(_, error)| error)
     }
 
-    /// Has the thread undo leases, without waiting for it. Once the thread was told to end its
-    /// undo log is gone: then it is done here, and only once.
+    /// Makes the thread undo leases, without waiting for it. Once the thread was told to end, its
+    /// undo log is gone: then the undoing is sent here, and only once.
     pub(super) fn undo(&self, undo: Undo) {
         if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
             self.thread.undo(&Undo { foreign: true, ..undo }, &mut UndoLog::default());
@@ -142,7 +141,7 @@ impl NodeThread {
         })
     }
 
-    /// Lets the thread undo what it has been given to undo, as long as the node answers, and end.
+    /// Lets the thread finish its undoings, as long as the node answers, and then end.
     pub(super) fn stop(&self) -> Stopped {
         self.thread.closing.store(true, Ordering::SeqCst);
         self.worker.stop()
@@ -212,8 +211,8 @@ impl Talker {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let answered = self.run(job, &mut undo_log);
             work.try_iter().for_each(|job| lanes.push(job));
-            // A crowd of questions leaves room for one short retry after each; an extend goes first
-            // (R9).
+            // Even in a crowd of questions there is one short retry after each; but an extend goes
+            // first (R9).
             if answered && lanes.first.is_empty() {
                 undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout);
             }
@@ -252,8 +251,9 @@ impl Talker {
         answered && !asked.is_empty()
     }
 
-    /// Withdraws those of the names that are at `which`; those that failed once more, at once,
-    /// where an idle connection turned out to be closed. Each answer with whether it is the second.
+    /// Withdraws the names at the indices `which`. If an idle connection turned out to be closed,
+    /// those that failed are withdrawn once more, at once. Each answer comes with whether it is the
+    /// second.
     fn withdraw(
         &self,
         names: &[Name],
@@ -285,8 +285,8 @@ impl Talker {
     }
 }
 
-/// Asks, and once more at once if an idle connection turned out to be closed. The question learns
-/// whether it is the second.
+/// Asks, and asks once more, at once, if an idle connection turned out to be closed. The question
+/// is told whether it is the second.
 pub(super) fn again_if_stale<T>(
     mut ask: impl FnMut(bool) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {

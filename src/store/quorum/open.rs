@@ -42,8 +42,7 @@ impl Quorum {
                 member(url, (index + 1, urls.len()), &servers, settings, clock)?;
             if let Some(address) = address {
                 if addresses.contains(&address) {
-                    // It would have two votes, and a majority could be one that shares no server
-                    // with another majority.
+                    // It would have two votes, and two majorities might share no server.
                     return Err(Error::invalid(format!(
                         "node {} of the quorum is listed twice",
                         index + 1
@@ -62,7 +61,7 @@ impl Quorum {
     }
 }
 
-/// One node, at its place among so many, and what makes it the same as another.
+/// One node, by its number in the list, and the address by which a second entry for it is found.
 fn member(
     url: &str,
     (number, nodes): (usize, usize),

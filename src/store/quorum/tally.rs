@@ -6,14 +6,13 @@ use std::time::Duration;
 use crate::base::error::ErrorKind;
 use crate::lease::store::{Holder, StoreError};
 
-/// One question's answers, by node. A reply that is missing is not in it: it is nobody's vote
-/// (R17).
+/// One question's answers, by node. A missing reply is not in it: it is not a vote (R17).
 pub(super) struct Tally<T> {
     answers: Vec<Option<Result<T, StoreError>>>,
 }
 
 impl<T> Tally<Vec<Result<T, StoreError>>> {
-    /// The answers to a question about `count` leases, one by one.
+    /// Splits the answers to a question about `count` leases into one tally for each lease.
     pub(super) fn each(self, count: usize) -> Vec<Tally<T>> {
         let mut tallies: Vec<Tally<T>> =
             (0..count).map(|_| Tally::new(self.answers.len())).collect();
@@ -42,7 +41,7 @@ impl<T> Tally<Vec<Result<T, StoreError>>> {
         tallies
     }
 
-    /// How many nodes said of the lease at `i` something of which `is` is true.
+    /// How many nodes gave an answer about the lease at `i` for which `is` is true.
     pub(super) fn count_of(&self, i: usize, is: impl Fn(&T) -> bool) -> usize {
         self.count(|answers| answers.get(i).is_some_and(|answer| answer.as_ref().is_ok_and(&is)))
     }
@@ -59,12 +58,12 @@ impl<T> Tally<T> {
         }
     }
 
-    /// More than half of all nodes, be they up or not: any two majorities share a node.
+    /// More than half of all nodes, whether they are up or not: any two majorities share a node.
     pub(super) fn majority(&self) -> usize {
         self.answers.len() / 2 + 1
     }
 
-    /// So many that the others are no majority any more.
+    /// The smallest number of nodes without which there is no majority.
     pub(super) fn veto(&self) -> usize {
         self.answers.len() - self.majority() + 1
     }
@@ -74,8 +73,7 @@ impl<T> Tally<T> {
         self.answers.iter().filter(|answer| answer.is_none()).count()
     }
 
-    /// How many nodes have not answered, be it that they failed or that they have not said anything
-    /// yet.
+    /// How many nodes have not answered: they failed, or have not said anything yet.
     pub(super) fn silent(&self) -> usize {
         self.answers.len() - self.count(|_| true)
     }
@@ -85,19 +83,19 @@ impl<T> Tally<T> {
         self.answers.get(node).and_then(Option::as_ref).map(Result::as_ref).transpose()
     }
 
-    /// What those nodes said that answered.
+    /// What the nodes said that answered.
     pub(super) fn said(&self) -> impl Iterator<Item = &T> {
         self.answers.iter().filter_map(|answer| answer.as_ref()?.as_ref().ok())
     }
 
-    /// How many nodes said something of which `is` is true.
+    /// How many nodes gave an answer for which `is` is true.
     pub(super) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
         self.said().filter(|said| is(said)).count()
     }
 
     /// The error of a question that no majority answered, with each node's cause.
     ///
-    /// Trying again cannot help once so many nodes refuse for good that the others are no majority.
+    /// Trying again cannot help once so many nodes refuse for good that a majority is out of reach.
     pub(super) fn failure(self) -> StoreError {
         let veto = self.veto();
         let mut causes = Vec::new();
@@ -163,7 +161,7 @@ impl fmt::Display for Causes {
 
 impl std::error::Error for Causes {}
 
-/// The nodes that answered cannot tell.
+/// The answers do not decide it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Undecided;
 
@@ -174,11 +172,11 @@ pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Result<Option<Holder>, Un
         |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
     let most = holders.iter().max_by_key(|holder| votes(holder));
     let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
-        // Those that said nothing might all have it.
+        // The nodes that said nothing might all name this holder.
         let at_most = most.map_or(0, |most| votes(most)) + tally.silent();
         return if at_most < tally.majority() { Ok(None) } else { Err(Undecided) };
     };
-    // Until so many nodes have forgotten it that the others are no majority.
+    // It lasts until so many nodes have dropped it that the others are not a majority.
     let mut ends: Vec<_> = holders
         .iter()
         .filter(|holder| holder.token == most.token)

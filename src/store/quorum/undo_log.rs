@@ -1,5 +1,5 @@
-//! The undo log of a node's thread: what its node may hold of ours, and what of that has to be
-//! undone.
+//! The undo log of a node's thread: which of our leases its node may hold, and which of them have
+//! to be undone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -10,42 +10,41 @@ use crate::base::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 
-/// For how long after the node's answer an undoing is repeated where a copy of an unanswered
-/// command may still arrive (R5).
+/// How long after the node's answer an undoing is repeated if a copy of an unanswered command may
+/// still arrive (R5).
 const SETTLE: Duration = Duration::from_secs(10);
-/// The pauses between two tries of one undoing that was answered, doubled from the first to the
-/// last.
+/// The pauses between two tries of one undoing: the first one, which doubles up to the last one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long the node is left alone after a retry that it did not answer.
 const SILENCE: Duration = Duration::from_millis(250);
-/// How many entries one retry sends at most.
+/// The most entries that one retry sends.
 const AT_ONCE: usize = 64;
-/// A retry may take this long also where a short lease would leave it less.
+/// A retry may take this long even if a short lease would leave it less time.
 const SHORTEST_RETRY: Duration = Duration::from_millis(50);
-/// With this many pending entries the node is asked for no further attempt, until some are undone
-/// or have run out. No entry is dropped to make room for another: that would leave an orphan for a
-/// whole lease. Only what the node really may hold is pending, so it takes a program that lost a
-/// node while it held this many locks.
+/// With this many pending entries the node gets no further attempt, until some are undone or have
+/// run out. No entry is dropped to make room for another: that would leave an orphan for a whole
+/// lease. Only what the node may really hold is pending, so only a program that lost a node while
+/// it held this many locks gets here.
 const MOST: usize = 65_536;
 
 /// A lock's lease.
 pub(super) type Name = (Key, Token);
 
-/// What the node may hold of ours, by name. Only the node's own thread sees it.
+/// Our leases that the node may hold, by name. Only the node's own thread sees it.
 ///
-/// What is not in here the node cannot hold: it was never sent there, or refused, or undone for
-/// good. Undoing that asks nobody.
+/// The node cannot hold a lease that has no entry: the lease was never sent there, or was refused,
+/// or was undone for good. Undoing such a lease asks nobody.
 #[derive(Default)]
 pub(super) struct UndoLog {
     entries: HashMap<Name, Entry>,
-    /// The pending entries, by when they are due; the number tells those of one instant apart.
+    /// The pending entries, by when they are due; the number separates entries of the same instant.
     due: BTreeMap<(Instant, u64), Name>,
     number: u64,
     /// No retry before this: the last one had no answer.
     silent_until: Option<Instant>,
     /// How many entries the next retry sends at most.
     at_once: usize,
-    /// When there are so many entries, those whose leases have run out are forgotten.
+    /// At this number of entries, those whose leases have run out are removed.
     tidy_at: usize,
 }
 
@@ -53,9 +52,9 @@ struct Entry {
     lease: Duration,
     /// When what was granted or extended there has run out, if nothing arrives late.
     until: Instant,
-    /// A copy of a command may still arrive that makes the lease, or undoes it.
+    /// A copy of a command that makes or undoes the lease may still arrive.
     in_flight: bool,
-    /// A copy of a command may still arrive that moves the lease's end to an earlier one.
+    /// A copy of a command that moves the lease's end to an earlier one may still arrive.
     shortened: bool,
     pending: Option<Pending>,
 }
@@ -72,9 +71,9 @@ impl Entry {
         Self { lease, until: now + lease, in_flight: false, shortened: false, pending: None }
     }
 
-    /// Whether it has ended by itself, also with a server clock that is a little slow. A copy that
-    /// may still arrive ends with its own lease, and has arrived soon after the node answers again;
-    /// before that nobody knows.
+    /// Whether the lease has ended by itself, even if the server's clock is a little slow. What a
+    /// late copy grants ends with its own lease, and the copy has arrived soon after the node
+    /// answers again; until then this is unknown.
     fn is_over(&self, now: Instant) -> bool {
         let last = match &self.pending {
             Some(pending) if self.in_flight => pending
@@ -93,8 +92,8 @@ impl UndoLog {
         self.entries.contains_key(name)
     }
 
-    /// Whether the lease is being undone. What the node grants under the same token meanwhile may
-    /// be deleted by a late copy of that.
+    /// Whether the lease is being undone. A late copy of the undoing may delete what the node
+    /// grants under the same token meanwhile.
     pub(super) fn undoes(&self, name: &Name) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.pending.is_some())
     }
@@ -104,19 +103,19 @@ impl UndoLog {
         self.due.len() < MOST
     }
 
-    /// Whether all that the node was given of the lease had run out at `then`. No clock but ours is
-    /// asked, so the node's own may be a little behind.
+    /// Whether all that the node was given of the lease had run out at `then`. Only our clock is
+    /// used, so the node's own may be a little behind.
     pub(super) fn had_run_out(&self, name: &Name, then: Instant) -> bool {
         self.entries.get(name).is_none_or(|entry| entry.pending.is_none() && entry.until <= then)
     }
 
     /// Whether a late shortening may still end the lease there: then an extend that the node
-    /// confirms is not believed to last.
+    /// confirms does not count.
     pub(super) fn may_be_shortened(&self, name: &Name) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.shortened)
     }
 
-    /// The node said that it has the lease, whole.
+    /// The node said that it has the whole lease.
     pub(super) fn holds(&mut self, name: &Name, now: Instant, lease: Duration) {
         let entry = self.entry(name, now, lease);
         entry.lease = lease;
@@ -129,7 +128,7 @@ impl UndoLog {
         self.entry(name, now, lease).in_flight = true;
     }
 
-    /// An extend had no answer: it has run by now, or may soon.
+    /// An extend had no answer: it may have run, or may run soon.
     pub(super) fn extend_unanswered(&mut self, name: &Name, now: Instant, lease: Duration) {
         if self.may_hold(name) {
             self.holds(name, now, lease);
@@ -157,15 +156,15 @@ impl UndoLog {
         }
     }
 
-    /// The node was asked to undo a lease. Unless that is certain to be the end of it, it will be
-    /// asked again.
+    /// The node was asked to undo a lease. Unless the lease is certainly gone for good, the node
+    /// will be asked again.
     pub(super) fn undone(&mut self, name: &Name, answer: &Result<Gone, StoreError>, now: Instant) {
         let may_have_run = answer.as_ref().is_err_and(|error| error.may_have_run);
         if answer.is_ok() && self.entries.get(name).is_none_or(|entry| !entry.in_flight) {
             return self.forget(name);
         }
         if !self.may_hold(name) && !self.has_room() {
-            // Somebody else's, by force: it ends with its lease.
+            // Somebody else's lease, released by force: it ends by itself.
             return;
         }
         let entry =
@@ -177,8 +176,8 @@ impl UndoLog {
         });
         self.due.remove(&pending.due);
         match answer {
-            // What cannot be undone for lack of a permission, or of room on the node's disk, was
-            // answered and has not run.
+            // A permanent error is an answer, and the undoing has not run: for example, a
+            // permission is missing or the node's disk is full.
             Err(error) if !error.permanent => {
                 entry.in_flight |= may_have_run;
                 if may_have_run {
@@ -212,9 +211,8 @@ impl UndoLog {
         Some(self.silent_until.map_or(*due, |until| until.max(*due)))
     }
 
-    /// Undoes some of what is due, for a short time: half as long as an extend of the shortest
-    /// lease that the node holds waits for its answer, because an extend may be asked for meanwhile
-    /// (R9).
+    /// Undoes some of what is due, for a short time, because an extend may come meanwhile (R9):
+    /// half as long as an extend of the shortest lease that the node holds waits for its answer.
     ///
     /// A store may send them one after another, so how many are sent at once depends on how long
     /// the last ones took.
@@ -246,7 +244,7 @@ impl UndoLog {
         }
     }
 
-    /// What is due, but for what has ended by itself.
+    /// What is due, except what has ended by itself.
     fn take_due(&mut self, now: Instant) -> Vec<Name> {
         let mut names = Vec::new();
         while names.len() < self.at_once.max(1)
@@ -263,7 +261,7 @@ impl UndoLog {
         names
     }
 
-    /// Tries once more what has had no answer, until the node does not answer.
+    /// Tries each undoing without an answer once more; stops when the node does not answer.
     pub(super) fn retry_last(&mut self, leases: &dyn LeaseStore, clock: &Clock, timeout: Duration) {
         let unanswered = |name: &&Name| {
             let pending = self.entries.get(*name).and_then(|entry| entry.pending.as_ref());
@@ -278,10 +276,10 @@ impl UndoLog {
     }
 }
 
-/// What a lease that is not ours is taken for.
+/// The assumed length of a lease that is not ours.
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Withdraws, with one answer for each.
+/// Withdraws these leases, with one answer for each.
 pub(super) fn withdraw(
     leases: &dyn LeaseStore,
     names: &[Name],

@@ -7,8 +7,8 @@ use super::reply;
 use super::script::{Part, Script};
 use crate::lease::store::StoreError;
 
-/// Asks once more, at once, where an idle connection was of no use and certainly nothing was
-/// carried out.
+/// Asks once more, at once, if an idle connection was of no use and certainly nothing was carried
+/// out.
 pub(crate) fn again_if_not_run<T>(
     mut ask: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
@@ -18,8 +18,8 @@ pub(crate) fn again_if_not_run<T>(
     }
 }
 
-/// Asks once more, at once, where an idle connection turned out to be closed. For questions that
-/// may be carried out twice.
+/// Asks once more, at once, if an idle connection turned out to be closed. For questions that may
+/// be carried out twice.
 pub(crate) fn again_if_stale<T>(
     mut ask: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
@@ -29,7 +29,7 @@ pub(crate) fn again_if_stale<T>(
     }
 }
 
-/// Runs a script by its hash, and where the server does not know it, by its body.
+/// Runs a script by its hash, or by its body if the server does not know it.
 pub(crate) fn run(
     exchange: &mut Exchange<'_>,
     buffer: &mut Vec<u8>,
@@ -40,7 +40,7 @@ pub(crate) fn run(
     buffer.clear();
     script.by_hash(keys, parts, buffer);
     let value = exchange.ask(buffer, script.shape)?;
-    // One that is not known did not run, so this is no second try.
+    // A script that the server does not know did not run, so this is not a second try.
     if reply::unknown_script(&value) {
         by_body(exchange, buffer, script, keys, parts)
     } else {

@@ -9,11 +9,11 @@ use super::script::{Part, Script};
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 
-/// After so many commands comes a tag: what was read before it stands, also when the connection
-/// fails after it.
+/// A tag follows this many commands. The replies before a tag count, even if the connection fails
+/// after it.
 const BETWEEN_TAGS: usize = 64;
 
-/// One call of the script for each list of parts, and what was heard of them so far.
+/// One call of the script for each list of parts, and the replies so far.
 pub(crate) struct Bulk<'a> {
     script: &'a Script,
     keys: usize,
@@ -30,8 +30,8 @@ impl<'a> Bulk<'a> {
         Self { script, keys, calls: calls.collect(), values: Vec::new() }
     }
 
-    /// At the first failure the rest is unknown; going on to read would wait for each reply in
-    /// turn.
+    /// Sends the calls and reads their replies. At the first failure the rest is unknown: reading
+    /// on would wait for each reply in turn.
     pub(crate) fn talk(
         &mut self,
         mut exchange: Exchange<'_>,
@@ -68,8 +68,8 @@ impl<'a> Bulk<'a> {
         Ok(())
     }
 
-    /// Each answer at the place of its question. What was read before a failure stands; a script
-    /// that the server did not know has had none.
+    /// The answers, in the order of the calls. What was read before a failure counts. A script that
+    /// the server did not know has no answer.
     pub(crate) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
         let unknown = || {
             StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")

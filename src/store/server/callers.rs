@@ -1,4 +1,4 @@
-//! A connection in the hands of a caller's code.
+//! A connection that a caller's code uses.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::lease::store::StoreError;
 pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
 
 impl Node {
-    /// Runs a caller's commands, and once more after a dropped connection.
+    /// Runs a caller's commands, and runs them once more if the connection was dropped.
     pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         let mut run = || {
             let mut value = None;
@@ -22,7 +22,8 @@ impl Node {
                 let mut watched = Watched { connection: exchange.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {
-                    // The connection is done for, whatever the caller made of it.
+                    // The connection is of no more use, even if the caller's code swallowed the
+                    // error.
                     Some(failed) => {
                         value = result.ok();
                         Err(failed)
@@ -47,7 +48,7 @@ impl Node {
     }
 }
 
-/// Remembers whether the connection failed, or the server said that it is a replica, also where the
+/// Remembers whether the connection failed or the server said that it is a replica, even if the
 /// caller's code swallows the error.
 pub(crate) struct Watched<'a> {
     pub(crate) connection: &'a mut Connection,

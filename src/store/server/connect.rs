@@ -15,12 +15,12 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::store::StoreError;
 
-/// How many attempts may be stuck at once beside the connections that a client needs, for instance
-/// in a name server that does not answer, before further ones fail at once.
+/// How many attempts may be stuck at the same time, on top of the connections that a client needs;
+/// for instance because a name server does not answer. Further attempts fail at once.
 const MOST_STUCK: usize = 32;
 
-/// What else is asked over each new connection by this instant, once somebody has answered over it.
-/// An error: the connection is of no use.
+/// What each new connection is asked after the log-in, by this instant. `Some`: the server has
+/// answered, but must not be used. `Err`: the connection is of no use.
 pub(crate) type Greeting =
     Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
@@ -48,21 +48,21 @@ impl Connector {
         let settings = TcpSettings::default()
             // A lock is one small packet each way: waiting for more to send would double its cost.
             .set_nodelay(true)
-            // Closing resets: our kernel forgets what it has not delivered, so that no attempt
-            // arrives after we gave it up (R5).
+            // Closing resets the connection: our kernel drops what it has not delivered, so that no
+            // attempt arrives after we gave it up (R5).
             .set_linger_time(Duration::ZERO)
             .set_user_timeout(idle)
             .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
         let login = Arc::new(info.redis_settings().clone());
-        // The library's name would cost two more replies at each connect, and each reply has a
-        // timeout of its own.
+        // Sending the library's name would cost two more replies at each connect, and each reply
+        // has a timeout of its own.
         let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info.set_tcp_settings(settings).set_redis_settings(redis);
         let refused = |_| Error::invalid("the URL or one of its certificates cannot be used");
         #[cfg(feature = "tls")]
         let client = {
             if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-                // Whoever comes first chooses for the process; the program may have.
+                // The first choice counts for the whole process, and the program may have made it.
                 let _ = rustls::crypto::ring::default_provider().install_default();
             }
             match root_certificates {
@@ -88,12 +88,12 @@ impl Connector {
         })
     }
 
-    /// Opens one by `deadline`, or by the connect timeout if that is sooner, and has the server say
-    /// over it what it is.
+    /// Opens a connection by `deadline`, or within the connect timeout if that ends sooner. Also
+    /// logs in and asks the server for its role.
     ///
-    /// On a short-lived thread, because nothing in redis-rs bounds the whole: each address gets the
-    /// full timeout, each read too, and name resolution and unix sockets have none. A thread that
-    /// comes too late closes what it opened.
+    /// On a short-lived thread, because redis-rs has no limit for the whole: each address gets the
+    /// full timeout, so does each read, and name resolution and unix sockets have none. A thread
+    /// that is too late closes what it opened.
     pub(crate) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(self.clock.left(deadline));
         if within.is_zero() {
@@ -132,21 +132,20 @@ impl Connector {
     }
 }
 
-/// What came of opening a connection.
+/// The result of opening a connection.
 pub(crate) enum Opened {
-    /// One that can be used. `tells_role`: whether this user is told whether the server is a
-    /// master.
+    /// The connection can be used. `tells_role`: whether the server answers ROLE to this user.
     Ready { connection: Connection, tells_role: bool },
     /// The server is a replica, and of no use (R22).
     Replica,
-    /// It has answered, and is not to be used.
+    /// The server has answered, but must not be used.
     Refused(StoreError),
 }
 
-/// Says who we are and which database we want, and asks for a sign of life.
+/// Sends AUTH and SELECT, and asks for the role and a sign of life.
 ///
-/// redis-rs would do the first two, and says of every error that the password is wrong: also of the
-/// one by which a server that has too many clients turns us away.
+/// redis-rs could send AUTH and SELECT, but it reports every error as a wrong password: also the
+/// error of a server that has too many clients and turns us away.
 fn log_in(
     connection: Connection,
     login: &RedisConnectionInfo,
@@ -165,9 +164,10 @@ fn log_in(
         ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
         reply::value(ask.reply()?)?;
     }
-    // The kernel of a server that stands still, or is about to hang up, accepts connections all the
-    // same; and with TLS the hands are shaken only now. Both in one packet: a server that is
-    // loading its data answers ROLE, and refuses PING as it will refuse everything else.
+    // The kernel of a server that hangs, or is about to close the connection, accepts connections
+    // all the same; and with TLS the handshake takes place only now. Both commands go in one
+    // packet: a server that is loading its data answers ROLE, but refuses PING, as it will refuse
+    // everything else.
     ask.send(
         &[redis::cmd("ROLE").get_packed_command(), redis::cmd("PING").get_packed_command()]
             .concat(),
@@ -180,8 +180,8 @@ fn log_in(
     Ok(Opened::Ready { connection: ask.connection, tells_role: role.is_some() })
 }
 
-/// A server that is loading, or turns us away, is no use yet. Any other answer is a sign of life,
-/// also a refusal; what that means will come up with the next command.
+/// A server that is loading, or turns us away, is of no use yet. Any other answer is a sign of
+/// life, also a refusal: what a refusal means will show at the next command.
 fn sign_of_life(reply: Value) -> Result<Option<Value>, StoreError> {
     match reply::value(reply) {
         Err(error) if error.kind == ErrorKind::Unavailable => Err(error),

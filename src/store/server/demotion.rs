@@ -1,8 +1,8 @@
-//! Demotions: how all connections to a server that has become a replica are lost (R22).
+//! Demotions: all connections to a server that has become a replica are dropped (R22).
 //!
-//! Redis closes no connection on a demotion. Whoever kept one could write nothing, for as long as
-//! it lasts, while a new connection to the same name finds the new master; and a subscription would
-//! not hear what the new master publishes only to its own subscribers.
+//! Redis closes no connection on a demotion. A connection that was kept could write nothing, for as
+//! long as it lasts, while a new connection to the same name finds the new master. A subscription
+//! that was kept would miss what the new master publishes only to its own subscribers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ impl Demotions {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// For a connection that the node does not know of. Taken before it is opened.
+    /// For a connection that the node does not keep. Called before the connection is opened.
     pub(crate) fn watch(&self) -> Watch {
         Watch { count: Arc::clone(&self.0), seen: self.0.load(Ordering::SeqCst) }
     }
 }
 
-/// Tells whoever reads from a connection that the server has become a replica since.
+/// Tells the reader of a connection whether the server has become a replica since.
 pub(crate) struct Watch {
     count: Arc<AtomicU64>,
     seen: u64,
@@ -37,19 +37,19 @@ impl Watch {
 }
 
 /// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script,
-/// and has no code for it then.
+/// and then it has no code of its own.
 pub(crate) fn is_a_replicas(code: &str, details: &str) -> bool {
     matches!(code, "READONLY" | "MASTERDOWN")
         || details.contains("READONLY You can't write against a read only")
         || details.contains("MASTERDOWN Link with MASTER is down")
 }
 
-/// As [`is_a_replicas`], of an error that came instead of a reply.
+/// As [`is_a_replicas`], for an error that came instead of a reply.
 pub(crate) fn says(error: &RedisError) -> bool {
     error.code().is_some_and(|code| is_a_replicas(code, error.detail().unwrap_or_default()))
 }
 
-/// The error among these replies that only a replica gives.
+/// The first error among these replies that only a replica gives.
 pub(crate) fn said_in(replies: &[Value]) -> Option<RedisError> {
     replies.iter().find_map(|reply| match reply {
         Value::ServerError(error) if is_said(error) => Some(error.clone().into()),
@@ -57,7 +57,7 @@ pub(crate) fn said_in(replies: &[Value]) -> Option<RedisError> {
     })
 }
 
-/// As [`said_in`], among the errors for which a pipeline or a transaction was given up.
+/// As [`said_in`], among the errors that made a pipeline or a transaction fail.
 pub(crate) fn said_by(error: &RedisError) -> Option<RedisError> {
     let errors = error.clone().into_server_errors()?;
     errors.iter().find(|(_, error)| is_said(error)).map(|(_, error)| error.clone().into())
@@ -67,15 +67,15 @@ fn is_said(error: &ServerError) -> bool {
     is_a_replicas(error.code(), error.details().unwrap_or_default())
 }
 
-/// Whether the reply to ROLE is a replica's. Whoever may not ask, or asks a proxy that does not
-/// know the command, is told nothing.
+/// Whether the reply to ROLE is a replica's. `false` also if this user may not ask, or if a proxy
+/// does not know the command.
 pub(crate) fn is_replicas_role(reply: &Value) -> bool {
     let Value::Array(role) = reply else { return false };
     let Some(Value::BulkString(name)) = role.first() else { return false };
     name == b"slave" || name == b"replica"
 }
 
-/// What the reply to ROLE comes to, as an error.
+/// The error that stands for a replica's reply to ROLE.
 pub(crate) fn is_replica() -> RedisError {
     (redis::ErrorKind::Server(redis::ServerErrorKind::ReadOnly), "the server is a replica").into()
 }

@@ -1,4 +1,4 @@
-//! One exchange over a connection: commands, and replies that are certainly theirs.
+//! One exchange over a connection: commands, and replies that certainly belong to them.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,32 +19,34 @@ pub(crate) struct Reply {
     pub(crate) value: Value,
 }
 
-/// What is known of an open connection.
+/// What is known about an open connection.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// What its socket's timeouts are set to: setting them costs a system call each.
+    /// The present value of its socket's timeouts. Kept because setting each of them costs a system
+    /// call.
     timeout: Option<Duration>,
-    /// What its last reply looked like. `None`: it may have been anything.
+    /// The shape of its last reply. `None`: any shape.
     last: Option<Shape>,
 }
 
 impl Known {
-    /// Of one that was opened just now: the last that it answered was a PING.
+    /// For a connection that was just opened: its last reply was to a PING. A node of a quorum then
+    /// also answers an INFO; no command here has a reply of that shape.
     pub(crate) fn fresh() -> Self {
         Self { timeout: None, last: Some(Shape::Pong) }
     }
 
-    /// Somebody else has used it.
+    /// A caller's code has used the connection: its last reply may have had any shape.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }
 }
 
-/// By so much a read may end too late before its socket's timeouts are set anew, which takes two
+/// How much too late a read may end before its socket's timeouts are set again, which costs two
 /// system calls.
 const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
-/// An open connection, for what has to be done by `deadline`.
+/// An open connection, for an exchange that must end by `deadline`.
 pub(crate) struct Exchange<'a> {
     /// Whether the connection was opened for this, and so has just answered.
     pub(crate) fresh: bool,
@@ -60,7 +62,7 @@ impl Exchange<'_> {
         self.bound_from(self.clock.now())
     }
 
-    /// As [`bound`](Self::bound), with the time that it is now.
+    /// As [`bound`](Self::bound), with `now` as the current time.
     pub(crate) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
         let left = self.deadline.saturating_duration_since(now);
         if self.state.timeout.is_some_and(|set| left <= set && left + NOT_WORTH_A_CALL >= set) {
@@ -74,8 +76,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Asks an idle connection for a sign of life, in half of the time that is left: then another
-    /// one may be opened.
+    /// Asks an idle connection for a sign of life, in half of the time that is left: the other half
+    /// is for opening a new one.
     pub(crate) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
         if self.fresh {
             return Ok(());
@@ -85,13 +87,13 @@ impl Exchange<'_> {
         self.bound_from(now)?;
         buffer.clear();
         pack(&[Part::Text("PING")], buffer);
-        // Whatever it answers: a refusal is a sign of life, too.
+        // A refusal is a sign of life, too.
         self.ask(buffer, Shape::Pong)?;
         self.deadline = deadline;
         self.bound()
     }
 
-    /// Sends the command in `buffer` and gives its reply, certainly its own.
+    /// Sends the command in `buffer` and returns the reply, which certainly belongs to it.
     pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
         let tag = self.state.last.is_none_or(|last| last == shape).then(|| push_tag(buffer));
         self.connection.send_packed_command(buffer)?;
@@ -108,14 +110,14 @@ impl Exchange<'_> {
         self.connection.send_packed_command(buffer)
     }
 
-    /// The next reply. `tag`: what comes after it.
+    /// The next reply. `tag`: the tag that comes after it.
     pub(crate) fn receive(&mut self, shape: Shape, tag: Option<u64>) -> RedisResult<Value> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }
         if let Some(said) = demotion::said_in(std::slice::from_ref(&reply)) {
-            // The end of this connection, and of all others to this server (R22).
+            // This ends the connection, and all others to this server (R22).
             return Err(said);
         }
         if tag.is_some_and(|tag| is_tag(&reply, tag)) {
@@ -128,9 +130,9 @@ impl Exchange<'_> {
         Ok(reply)
     }
 
-    /// The answer to a tag. A server that refuses everything refuses this, too: then all that was
-    /// read `before` it are refusals, and it does not matter whose. One that began to refuse in
-    /// between cannot be told from replies that are out of step.
+    /// Reads the answer to a tag. A server that refuses everything refuses the tag, too: then all
+    /// replies read `before` it are refusals, and it does not matter which command each belongs to.
+    /// A server that began to refuse in between looks the same as replies that are out of step.
     pub(crate) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
@@ -147,7 +149,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Appends an ECHO of a number that no other has.
+/// Appends an ECHO of a number that no other ECHO has.
 pub(crate) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let tag = LAST.fetch_add(1, Ordering::Relaxed);

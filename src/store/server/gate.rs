@@ -1,21 +1,21 @@
-//! The gate of a node: while nobody knows whether the node is up, one thread finds out and the
-//! others wait for it; while it is down, one thread at a time tries to reach it and the others fail
-//! fast (R14).
+//! The gate of a node (R14). While it is unknown whether the node is up, one thread finds out and
+//! the others wait for it. While the node is down, one thread at a time tries to reach it and the
+//! others fail fast.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::locked;
 
-/// Between two attempts to reach a node that is down: at most 14 a second, and its return is seen
-/// soon.
+/// The pause between two attempts to reach a node that is down: at most 14 attempts a second, and
+/// its return is seen soon.
 const PAUSE: Duration = Duration::from_millis(75);
-/// How many connections are opened at the same time to a node that is up: so many may be opened in
-/// vain when it goes down.
+/// How many connections are opened at the same time to a node that is up: when it goes down, at
+/// most this many are opened in vain.
 const AT_ONCE: u32 = 4;
 
-/// Times the number of a quorum's nodes: they share the process's connection attempts, because they
-/// may all be down together.
+/// Multiplied by the number of a quorum's nodes: they share the process's connection attempts,
+/// because all of them may be down at the same time.
 const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a node that is down is left alone; `nodes`: how many there are in its quorum.
@@ -23,29 +23,29 @@ pub(crate) fn pause(nodes: Option<u32>) -> Duration {
     nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
 }
 
-/// What decides whether a connection can be opened: clients that differ in it learn nothing from
-/// each other's failures.
+/// What decides whether a connection can be opened: clients with different targets learn nothing
+/// from each other's failures.
 ///
-/// One that speaks TLS to a plain port, or has less time than the way takes, fails for ever, and
-/// would shut out those that are set up well. Wrong credentials and certificates are permanent
-/// errors, and count as an answer.
+/// A client that speaks TLS to a plain port, or has a timeout shorter than the round trip, always
+/// fails, and would shut out clients with correct settings. Wrong credentials and certificates are
+/// permanent errors, and count as an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) address: String,
     pub(crate) tls: bool,
-    /// How long it may take.
+    /// How long opening may take.
     pub(crate) within: Duration,
-    /// Whose: a fork inherits the gates of its parent's, at which a thread may be probing that it
-    /// does not have.
+    /// The process: a fork inherits its parent's gates, and the thread that is probing at one may
+    /// not exist in the fork.
     pub(crate) process: u32,
 }
 
 static GATES: Mutex<Vec<(Target, Weak<Gate>)>> = Mutex::new(Vec::new());
 
-/// One per target and process, however many clients there are.
+/// One per target, and so one per process, however many clients there are.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Between two attempts while it is shut.
+    /// The pause between two attempts while it is shut.
     pause: Duration,
     state: Mutex<Position>,
     changed: Condvar,
@@ -53,11 +53,11 @@ pub(crate) struct Gate {
 
 #[derive(Debug)]
 enum Position {
-    /// The node answered last time: whoever needs a connection opens one.
+    /// The node answered last time: each thread that needs a connection opens one.
     Open { opening: u32 },
     /// Nobody has asked yet, or a connection has failed. Without this state every connection of
-    /// every pool would be opened in vain at the moment at which a node goes down, and that alone
-    /// is more than a node may be asked in a second.
+    /// every pool would be opened in vain when a node goes down, and that alone is more attempts
+    /// than a node may get in a second.
     Unknown { probing: bool },
     /// The last attempt failed.
     Shut { next: Instant, probing: bool },
@@ -69,11 +69,11 @@ impl Default for Position {
     }
 }
 
-/// Leave to open a connection; to be told whether the node answered.
+/// Permission to open a connection. It has to be told whether the node answered.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
-    /// Whether this is the one that finds out for all.
+    /// Whether this attempt finds out for all.
     probe: bool,
 }
 
@@ -82,7 +82,7 @@ impl Gate {
         Self { pause, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// The gate of this target. The pause is that of whoever came first.
+    /// The gate of this target. The pause of the first caller counts.
     pub(crate) fn at(target: Target, pause: Duration) -> Arc<Self> {
         let mut gates = locked(&GATES);
         gates.retain(|(_, gate)| gate.strong_count() > 0);
@@ -96,8 +96,9 @@ impl Gate {
         gate
     }
 
-    /// Leave to connect. `None`: the node is down, and another thread is trying or has just tried;
-    /// or nobody knew within `wait`.
+    /// Permission to connect. `None`: the node is down, and another thread is trying or has just
+    /// tried; or `wait` was over before this was known, or before one of `AT_ONCE` places came
+    /// free.
     pub(crate) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
         let entered = Instant::now();
         let mut state = locked(&self.state);
@@ -142,7 +143,7 @@ impl Gate {
     /// A new connection failed at its first use.
     pub(crate) fn shut(&self) {
         let mut state = locked(&self.state);
-        // Whoever is finding out at this moment knows better.
+        // A probe that is under way knows better.
         if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false }) {
             *state = Position::Shut { next: Instant::now() + self.pause, probing: false };
             self.changed.notify_all();
@@ -158,8 +159,8 @@ impl Pass<'_> {
         }
     }
 
-    /// No answer. Also one of many tells: the gate may have been open since before the node went
-    /// down.
+    /// No answer. That shuts the gate even if this is not a probe: the gate may have been open
+    /// since before the node went down.
     pub(crate) fn failed(self) {
         if !self.probe {
             self.gate.shut();
@@ -168,13 +169,13 @@ impl Pass<'_> {
 }
 
 impl Drop for Pass<'_> {
-    /// It answered, or not, or nobody knows.
+    /// Ends the attempt. A probe without an answer shuts the gate.
     fn drop(&mut self) {
         let mut state = locked(&self.gate.state);
         if self.probe {
             *state = Position::Shut { next: Instant::now() + self.gate.pause, probing: false };
         } else if let Position::Open { opening } = &mut *state {
-            // One that entered before the node went down and came back is not counted any more.
+            // A pass from before the node went down and came back is not counted any more.
             *opening = opening.saturating_sub(1);
         }
         drop(state);

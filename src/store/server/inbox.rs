@@ -1,9 +1,9 @@
 //! The inbox: wake-ups, over one subscription per client.
 //!
-//! Opened at the first contended wait, opened again after a loss. Everything that it brings is
-//! checked by the waiter that it is for; losing all of it costs a waiter at most one pause (R15).
-//! Hand-offs of our own queues come through the client's own channel; the same subscription also
-//! hears the channels of other libraries, for as long as somebody waits there.
+//! The subscription is opened at the first contended wait, and again after a loss. Each waiter
+//! checks the messages that it gets; losing all of them costs a waiter at most one pause (R15).
+//! Hand-offs of our own queues come through the client's own channel. The same subscription also
+//! joins the channels of other libraries, as long as somebody waits there.
 
 mod reader;
 
@@ -23,13 +23,13 @@ use crate::lease::store::Listening;
 use crate::lease::token::Token;
 use reader::Reader;
 
-/// So many readers may be stuck at a time. With more, waiters poll.
+/// How many readers may be stuck at a time. At this number no new reader starts, and waiters poll.
 const MOST_STUCK: usize = 4;
-/// A grant for a token that nobody here knows: what was cancelled, and came back. Whoever hears it
-/// withdraws.
+/// Called for a grant whose token nobody here knows any more: its wait was cancelled, and the grant
+/// came late. It has to be withdrawn.
 pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
 
-/// Where a client hears wake-ups.
+/// Where a client receives wake-ups.
 pub(crate) struct Inbox {
     ears: Arc<Ears>,
     readers: Mutex<Readers>,
@@ -37,9 +37,9 @@ pub(crate) struct Inbox {
 
 #[derive(Default)]
 struct Readers {
-    /// The one that reads, and what tells that its thread has ended.
+    /// The one that reads, and a channel that is disconnected once its thread has ended.
     now: Option<(Arc<Reader>, Receiver<()>)>,
-    /// Those that another one has replaced.
+    /// Those that another reader has replaced.
     stuck: Vec<Receiver<()>>,
 }
 
@@ -47,7 +47,7 @@ struct Ears {
     /// The channel that hand-offs to this client are published on.
     address: Arc<str>,
     waiting: Mutex<HashMap<Token, Weak<Bell>>>,
-    /// Whose releases other libraries publish.
+    /// The channels on which other libraries publish releases.
     channels: Mutex<Channels>,
     stray: Stray,
     stopped: AtomicBool,
@@ -65,8 +65,8 @@ impl Inbox {
         Self { ears: Arc::new(ears), readers: Mutex::default() }
     }
 
-    /// Has hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
-    /// the subscription: until it stands, its waiters poll.
+    /// Lets hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
+    /// the subscription: until it is up, its waiters poll.
     pub(crate) fn listen(
         &self,
         node: &Arc<Node>,
@@ -83,8 +83,8 @@ impl Inbox {
         })
     }
 
-    /// Has messages on `channel` ring `bell`, as hints, until the returned value is dropped. Does
-    /// not wait for the subscription; `bell` is rung once it stands.
+    /// Lets messages on `channel` ring `bell`, as hints, until the returned value is dropped. Does
+    /// not wait for the subscription; `bell` is rung once the channel is confirmed.
     pub(crate) fn listen_at(
         &self,
         node: &Arc<Node>,
@@ -102,7 +102,7 @@ impl Inbox {
         Some(Listening { address: channel, queues: false, until_dropped: Box::new(waiting) })
     }
 
-    /// Has the reader subscribe at once to what was just asked for, instead of within a second.
+    /// Makes the reader subscribe to new channels at once, instead of within a second.
     pub(crate) fn hurry(&self, node: &Node, deadline: Instant) {
         let poke = locked(&self.ears.channels).wants_a_poke();
         if poke {
@@ -110,10 +110,10 @@ impl Inbox {
         }
     }
 
-    /// A server that was asked at `asked_at`, or later, heard nobody at this inbox (R21). If it
-    /// stood by then, it stands at another server, such as one that was the master until a
-    /// failover: Redis closes no subscription for that. It is opened again within a second, and its
-    /// waiters poll meanwhile.
+    /// Called when a server that was asked at `asked_at`, or later, found no subscriber of this
+    /// inbox (R21). If the subscription was up by then, it is at another server, such as one that
+    /// was the master until a failover: Redis closes no subscription for that. The reader opens it
+    /// again within a second, and waiters poll meanwhile.
     pub(crate) fn is_not_heard(&self, asked_at: Instant) {
         let readers = locked(&self.readers);
         let Some((reader, _)) = &readers.now else { return };
@@ -122,11 +122,11 @@ impl Inbox {
         }
     }
 
-    /// Sees to it that a thread reads. Whoever waits does so as often as it asks. `None`: there is
-    /// no thread.
+    /// Makes sure that a thread reads the subscription. A waiter calls this each time it asks.
+    /// `None`: there is no thread.
     ///
-    /// Nothing can close the connection of a reader that is stuck. It ends with that, or once it
-    /// has heard nothing for a second.
+    /// Nothing can close the connection of a stuck reader. The reader ends with its connection, or
+    /// once it has read nothing for a second.
     pub(crate) fn start(&self, node: &Arc<Node>) -> Option<()> {
         let mut readers = locked(&self.readers);
         let is_over = |ended: &Receiver<()>| ended.try_recv() != Err(TryRecvError::Empty);
@@ -138,7 +138,7 @@ impl Inbox {
         {
             return Some(());
         }
-        // Before the next one may speak for the subscription.
+        // First: from now on the old reader must not change the channels.
         self.ears.replace(readers.now.as_ref(), true);
         match self.ears.start(node) {
             Ok(new) => {
@@ -156,7 +156,7 @@ impl Inbox {
         }
     }
 
-    /// Ends the threads. `false`: not by `deadline`.
+    /// Ends the threads. `false`: not all of them by `deadline`.
     pub(crate) fn close(&self, node: &Node, deadline: Instant) -> bool {
         self.ears.stopped.store(true, Ordering::SeqCst);
         let (now, mut threads) = {
@@ -173,8 +173,8 @@ impl Inbox {
     }
 }
 
-/// One waiter's entry; ends when dropped. It lasts as long as the lease that comes of the wait: a
-/// late message for a lease that is held must not be taken for a stray one.
+/// One waiter's entry, which is removed when this is dropped. It lasts as long as the lease that
+/// the wait leads to: a late message for a lease that is held must not be taken for a stray one.
 struct Ear {
     ears: Arc<Ears>,
     token: Token,
@@ -186,7 +186,7 @@ impl Drop for Ear {
     }
 }
 
-/// One waiter at a channel; ends when dropped.
+/// One waiter at a channel, which leaves it when this is dropped.
 struct WaitingAt {
     ears: Arc<Ears>,
     channel: Arc<str>,

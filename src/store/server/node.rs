@@ -29,31 +29,31 @@ use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
 use limit::TimeLimit;
 
-/// One Redis server. A forked child must not use it, for it shares its parent's sockets: every call
-/// of the client looks for that first (R11).
+/// One Redis server. A forked child must not use it, because it shares its parent's sockets: every
+/// call of the client checks that first (R11).
 pub(crate) struct Node {
     pool: Pool,
     connector: Connector,
     gate: Arc<Gate>,
-    /// How many failures there have been: connections from before the last one are not trusted any
-    /// more (R6).
+    /// How many failures there have been: connections from before the last failure are not trusted
+    /// any more (R6).
     generation: AtomicU64,
-    /// For connections that the generation does not reach (R22).
+    /// For connections that the generation does not cover (R22).
     demotions: Demotions,
-    /// Whether the server told at the last log-in whether it is a master.
+    /// Whether the server answered ROLE at the last log-in.
     tells_role: AtomicBool,
-    /// When a reply last came over a pooled connection, in nanoseconds since the node was made:
-    /// what is used is not asked for its role.
+    /// When the last successful talk over a pooled connection began, in nanoseconds since the node
+    /// was made: a server that is in use is not asked for its role.
     answered: AtomicU64,
     made_at: Instant,
     closed: AtomicBool,
-    /// The connection of renewal, which waits for nobody (R9).
+    /// Renewal's own connection, so that renewal waits for nobody (R9).
     renewing: Mutex<Slot>,
     pub(crate) clock: Clock,
     pub(crate) command_timeout: Duration,
 }
 
-/// What is done over one connection. `asked_at` is when the first byte may be sent.
+/// What is done over one connection. The `Instant` is `asked_at`: the first byte is sent after it.
 pub(crate) type Talk<'a, T> =
     &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
@@ -125,8 +125,8 @@ impl Node {
         self.script_if(&|| true, script, keys, parts, deadline)
     }
 
-    /// The same, unless it may not be sent any more: that is asked when there is a connection, and
-    /// nothing has been sent over it.
+    /// The same, if the script may still be sent: that is asked once there is a connection, before
+    /// anything is sent over it.
     pub(crate) fn script_if(
         &self,
         may_be_sent: &dyn Fn() -> bool,
@@ -180,13 +180,13 @@ impl Node {
         u64::try_from(now.saturating_duration_since(self.made_at).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What a connection that is nobody's but its reader's needs to look at.
+    /// For a connection that only its reader uses: the reader checks it for demotions.
     pub(crate) fn demotions(&self) -> Watch {
         self.demotions.watch()
     }
 
-    /// A connection for somebody's use alone, whose reads and writes take no longer than `timeout`
-    /// each.
+    /// A connection outside the pool, for one user alone. Each of its reads and writes takes no
+    /// longer than `timeout`.
     pub(crate) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
         let connection = self.connect(self.clock.now() + self.command_timeout)?;
         let limited = connection
@@ -196,7 +196,7 @@ impl Node {
         Ok(connection)
     }
 
-    /// Publishes, if that goes quickly: nobody depends on it.
+    /// Publishes a message, but gives up after the command timeout: nobody depends on it.
     pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
         let deadline = deadline.min(self.clock.now() + self.command_timeout);
         let _ = self.command(
@@ -210,11 +210,11 @@ impl Node {
         again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, deadline)).map(drop)
     }
 
-    /// Closes the connections that nobody uses, and ends the pool's thread. Waits for nobody: one
-    /// that is in use is closed after it. A program's own pool is left to the program.
+    /// Closes the idle connections and ends the pool's thread. Does not wait: a connection that is
+    /// in use is closed after its use. A program's own pool is left to the program.
     ///
-    /// Without it they would last as long as anything that still names the client, such as a hold
-    /// that its thread never took back.
+    /// Otherwise they would last as long as anything that still refers to the client, such as a
+    /// hold that its thread never gave back.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         match &self.pool {
@@ -248,8 +248,8 @@ impl Node {
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
         let result = self.talk(&mut locked(slot), limit, talk);
-        // Looked at after the slot is free: either `close` finds it so, or it has said before that
-        // it wants it empty.
+        // Checked after the slot is free: either `close` finds the slot free, or it has set
+        // `closed` before.
         if self.closed.load(Ordering::SeqCst) {
             empty(slot);
         }
@@ -267,8 +267,8 @@ impl Node {
         if slot.generation != generation {
             slot.connection = None;
         }
-        // Taken out, and put back only if all went well: a connection in the middle of something
-        // stays out, also when a caller's code panics.
+        // Taken out, and put back only if all went well: a connection in the middle of an exchange
+        // stays out, even if a caller's code panics.
         let (mut connection, fresh) = match slot.connection.take() {
             Some(connection) => (connection, false),
             None => {
@@ -297,16 +297,17 @@ impl Node {
                 Ok(value)
             }
             Err(error) => {
-                // Closed here and now; and those that were opened before it are not trusted either.
+                // Closed at once; and connections that were opened before this failure are not
+                // trusted either.
                 drop(connection);
-                // But not for an extend that had only a little time: it says nothing about other
-                // connections.
+                // Except if an extend timed out: it had only a little time, which says nothing
+                // about other connections.
                 if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
                     self.distrust(generation, demotion::says(&error));
                 }
                 if fresh && !error.is_timeout() {
-                    // Connecting works and using it does not: without a pause that would go on as
-                    // fast as the network.
+                    // Connecting works, but using the connection does not: without a pause, retries
+                    // would go on as fast as the network.
                     self.gate.shut();
                 } else {
                     self.gate.doubt();
@@ -328,7 +329,7 @@ impl Node {
                 self.tells_role.store(tells_role, Ordering::SeqCst);
                 Ok(connection)
             }
-            // The server is up: nobody else of its address has to wait.
+            // The server is up: other connections to its address do not have to wait.
             Ok(Opened::Refused(error)) => {
                 pass.opened();
                 Err(error)
@@ -353,7 +354,7 @@ impl Node {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Trusts no connection that was opened up to this generation any more; and if the server is a
+    /// From now on trusts no connection of this generation or before it; and if the server is a
     /// replica, no subscription either.
     pub(crate) fn distrust(&self, generation: u64, demoted: bool) {
         let _ = self.generation.compare_exchange(

@@ -10,13 +10,15 @@ use super::script::{Part, Script};
 use crate::lease::store::StoreError;
 
 impl Node {
-    /// As [`script`](Self::script), for one that must not run twice, and so is not sent again if an
-    /// idle connection turns out to be closed: that connection has to answer something first.
+    /// As [`script`](Self::script), for a script that must not run twice. It is not sent again if
+    /// an idle connection turns out to be closed. Instead, that connection has to give a sign of
+    /// life first. With a second copy this could happen:
     ///
-    /// 1. sent over an idle connection that failed, and so once more: a lease is shortened;
-    /// 2. it is made whole again;
+    /// 1. a script that shortens a lease is sent over an idle connection that fails, and so is sent
+    ///    once more;
+    /// 2. the lease is made whole again;
     /// 3. the first copy arrives, because only the way back was cut: the lease ends early on the
-    ///    server, and nobody here knows.
+    ///    server, and this client does not know.
     pub(crate) fn script_once(
         &self,
         script: &Script,
@@ -37,7 +39,7 @@ impl Node {
             });
             answer.map_err(|mut error| {
                 error.may_have_run &= sent.get();
-                // Also where the sign of life came too late: another connection may be well.
+                // Also if the sign of life came too late: another connection may work.
                 error.stale |= checking.get() && !sent.get();
                 error
             })

@@ -1,7 +1,7 @@
-//! The pool: r2d2 counts and queues, and never connects.
+//! The pool: r2d2 counts and queues, but never connects.
 //!
 //! r2d2's own connector backs off after an outage, hangs on a silent server, and reports a wrong
-//! password as a timeout. So what it keeps are *slots*: making one cannot fail, and whoever checks
+//! password as a timeout. So r2d2 keeps *slots*: making one cannot fail, and the thread that checks
 //! one out opens the connection in it.
 
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::theirs::Theirs;
 
-/// For how long a connection that nobody uses is kept: what a rush has opened is closed after it.
+/// How long an unused connection is kept: the connections that a rush opened are closed after it.
 /// r2d2 looks every 30 s.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -75,8 +75,7 @@ enum Stage {
 /// A slot that was checked out.
 pub(crate) enum CheckedOut {
     Pooled(PooledConnection<Slots>),
-    /// Of a pool that has been closed. A grant may arrive just then, and somebody has to give it
-    /// back.
+    /// For a pool that has been closed: a grant may arrive just then, and has to be given back.
     Alone(Slot),
 }
 
@@ -100,7 +99,7 @@ impl OwnPool {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             Stage::New => None,
             Stage::Open(pool) => match pool.try_get() {
-                // One that is idle is had without a look at the clock.
+                // An idle slot is taken without a look at the clock.
                 Some(slot) => return Some(CheckedOut::Pooled(slot)),
                 None => Some(pool.clone()),
             },
@@ -133,31 +132,31 @@ impl OwnPool {
     }
 
     fn start(&self) -> Option<r2d2::Pool<Slots>> {
-        // It panics where the system has no thread left.
+        // This panics if the system has no thread left.
         let thread = || {
             let builder =
                 ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool");
-            // Or the thread would outlive the pool until its next look at what is idle.
+            // Otherwise the thread would outlive the pool until its next look for idle slots.
             builder.on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled).build()
         };
         let thread = std::panic::catch_unwind(thread).ok()?;
         let pool = r2d2::Pool::builder()
             .max_size(self.size)
-            // Made when they are needed: a slot that was made later would lie on top of one that
-            // has a connection already.
+            // Slots are made when they are needed: a slot that was made later would lie on top of
+            // one that already has a connection, and be taken first.
             .min_idle(Some(0))
             .test_on_check_out(false)
             .idle_timeout(Some(IDLE))
             .max_lifetime(None)
             .connection_timeout(self.timeout)
             .thread_pool(Arc::new(thread))
-            // The other way to build waits for every slot, and gives up where a busy machine is
-            // slower than a short command timeout.
+            // `build` would only add a wait for the first slots, and here there are none.
             .build_unchecked(Slots);
         Some(pool)
     }
 
-    /// Closes what is idle and ends the thread; what is checked out follows when it comes back.
+    /// Closes the idle connections and ends the thread. A connection that is checked out is closed
+    /// when it comes back.
     pub(crate) fn close(&self) {
         let was = std::mem::replace(
             &mut *self.state.write().unwrap_or_else(PoisonError::into_inner),
@@ -167,11 +166,11 @@ impl OwnPool {
     }
 }
 
-/// A connection that its pool will discard: r2d2 asks whether it is open, and redis-rs says so of
-/// one that timed out (R6).
+/// A connection that its pool will discard. r2d2 asks whether a connection is open, and redis-rs
+/// says yes even of one that timed out (R6).
 ///
-/// redis-rs closes a connection only when it reads the end of its stream, so this one has a peer on
-/// this host that hangs up.
+/// redis-rs takes a connection for closed only when it reads the end of its stream, so this one has
+/// a peer on this host that hangs up.
 pub(crate) fn closed_connection() -> Option<Connection> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).ok()?;
     let address = ConnectionAddr::Tcp("127.0.0.1".into(), listener.local_addr().ok()?.port());
@@ -180,7 +179,8 @@ pub(crate) fn closed_connection() -> Option<Connection> {
     let timeout = Duration::from_millis(500);
     let mut connection =
         redis::Client::open(info).ok()?.get_connection_with_timeout(timeout).ok()?;
-    // Accepted first: a connection that nobody accepted is reset, and that is no end of a stream.
+    // Accepted first: a connection that was not accepted is reset, and that is not the end of a
+    // stream.
     drop(listener.accept().ok()?);
     connection.set_read_timeout(Some(timeout)).ok()?;
     let _ = connection.recv_response();

@@ -42,7 +42,7 @@ impl Words {
     }
 }
 
-/// The system's error behind redis-rs's. Its source is the `Arc` around it.
+/// The system's error inside redis-rs's error, whose source is an `Arc` around it.
 fn io_error(error: &RedisError) -> Option<&io::Error> {
     error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
@@ -65,16 +65,16 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
         "MOVED" | "ASK" | "CROSSSLOT" => {
             (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true)
         }
-        // Redis 6.2 wraps the error of a command inside a script, and has no code for this one.
+        // Redis 6.2 wraps the error of a command inside a script, and then this one has no code.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
-        // Redis has no code either for what a script may not do.
+        // Redis also has no code for a command that the script's user may not run.
         _ if details.contains("The user executing the script") => {
             return refused("NOPERM", details);
         }
         _ if details.contains("OOM command not allowed") && code != "OOM" => {
             return refused("OOM", details);
         }
-        // Before anybody has logged in, a long command is refused even before it is read.
+        // Before the log-in, a long command is refused even before it is read.
         _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
         _ if details.contains("max number of clients") => {
             (ErrorKind::Unavailable, "the server has too many clients", false)
@@ -87,7 +87,7 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
 
 const REPLICA: &str = "the server is a replica and cannot keep a lock";
 
-/// A server that says at log-in that it is a replica. Nothing of ours was sent.
+/// The error for a server that says at log-in that it is a replica. Nothing of ours was sent.
 pub(crate) fn replica() -> StoreError {
     StoreError::not_sent(ErrorKind::Unavailable, REPLICA)
 }
@@ -106,7 +106,7 @@ pub(crate) fn connecting(error: &RedisError) -> StoreError {
 }
 
 /// What is wrong with the server's certificate, if that is why the connection failed. Waiting does
-/// not mend it.
+/// not help.
 #[cfg(feature = "tls")]
 fn certificate_problem(error: &RedisError) -> Option<&'static str> {
     use rustls::CertificateError as Problem;
@@ -128,8 +128,8 @@ fn certificate_problem(error: &RedisError) -> Option<&'static str> {
     })
 }
 
-/// The reply to AUTH. Whatever error it is, it is about the credentials, unless the server can
-/// serve nobody.
+/// Reads the reply to AUTH. Any error is about the credentials, unless the server cannot serve
+/// anybody.
 pub(crate) fn logged_in(reply: Value) -> Result<(), StoreError> {
     let Err(error) = value(reply) else { return Ok(()) };
     if error.kind == ErrorKind::Unavailable {
@@ -144,7 +144,7 @@ pub(crate) fn logged_in(reply: Value) -> Result<(), StoreError> {
     })
 }
 
-/// A command that was sent had no reply that could be understood.
+/// The error for a command that was sent and had no reply that could be understood.
 pub(crate) fn unanswered(error: &RedisError) -> StoreError {
     if error.is_connection_refusal() {
         let mut refused = connecting(error);
@@ -153,8 +153,7 @@ pub(crate) fn unanswered(error: &RedisError) -> StoreError {
     }
     if let Some(code) = error.code() {
         let mut refused = refused(code, error.detail().unwrap_or_default());
-        // A replica carries out nothing that writes; another connection may lead to the master
-        // (R22).
+        // A replica carries out no write; another connection may lead to the master (R22).
         refused.dropped = demotion::says(error);
         refused.may_have_run = !refused.dropped;
         return refused;
@@ -203,23 +202,24 @@ fn stream(error: &RedisError) -> Option<&Stream> {
     io_error(error)?.get_ref()?.downcast_ref()
 }
 
-/// A reply that its command does not give.
+/// The error for a reply that its command cannot have.
 pub(crate) fn misshapen() -> RedisError {
     io::Error::new(io::ErrorKind::InvalidData, Stream::Misshapen).into()
 }
 
-/// A reply that is certainly another command's.
+/// The error for a reply that certainly belongs to another command.
 pub(crate) fn out_of_step() -> RedisError {
     io::Error::new(io::ErrorKind::InvalidData, Stream::OutOfStep).into()
 }
 
-/// A reply that no version of our scripts gives: somebody else's server, or a broken one.
+/// The error for a reply that no version of our scripts gives: the server is not ours, or is
+/// broken.
 pub(crate) fn nonsense() -> StoreError {
     StoreError::not_sent(ErrorKind::Server, "the server's reply cannot be understood").maybe_run()
 }
 
-/// Whether the server turned the connection away before it read anything: it has as many clients as
-/// it may have.
+/// Whether the server turned the connection away before it read anything: it already has its
+/// largest number of clients.
 pub(crate) fn turned_away(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     error.details().is_some_and(|details| details.contains("max number of clients"))

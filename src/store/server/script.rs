@@ -1,4 +1,4 @@
-//! Commands and scripts, packed straight into a buffer that is used again and again.
+//! Commands and scripts, packed straight into a buffer that is reused.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ impl Script {
         self.pack("EVALSHA", &self.hash, keys, parts, buffer);
     }
 
-    /// The whole body, for a server that does not know it (any more): it keeps it from then on.
+    /// The whole body, for a server that does not know the script (any more): it keeps the script
+    /// from then on.
     pub(crate) fn by_body<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
         self.pack("EVAL", self.body, keys, parts, buffer);
     }

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) url: String,
     /// The nodes of a quorum; `None`: one place, at `url`.
     pub(crate) nodes: Option<Vec<String>>,
-    /// For a node: how many there are in its quorum.
+    /// For a node: the number of nodes in its quorum.
     pub(crate) member_of: Option<u32>,
     /// For a node: what is asked over each of its new connections.
     pub(crate) greeting: Option<Greeting>,
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) wrap_nodes: Option<WrapNodes>,
 }
 
-/// Puts a store of a test's own around a node's.
+/// Wraps a node's store in a store of a test.
 #[cfg(feature = "testing")]
 pub(crate) type WrapNodes = Arc<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
@@ -67,7 +67,7 @@ impl Settings {
     }
 }
 
-/// Reads a URL. It connects to nothing.
+/// Parses a URL. Does not connect.
 pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
     // The cause is left out: it may quote the URL, and that may hold a password.
     let unknown = "the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// \

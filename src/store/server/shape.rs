@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-/// What a command answers when it is carried out. An error reply fits everywhere.
+/// The shape of a command's reply when it is carried out. An error reply fits every shape.
 ///
-/// Replies have no names: whatever stands next in the stream is taken for the answer. Should one
-/// come twice, all that follow belong to the command before theirs, and a refusal may be read as a
-/// grant. A reply of another shape gives that away at once, and costs nothing; where the last reply
+/// Replies have no names: the next one in the stream is taken for the answer. If one came twice,
+/// each later command would get the reply of the command before it, and a refusal might be read as
+/// a grant. A reply of another shape gives that away at once, and costs nothing. If the last reply
 /// had the same shape, an ECHO of a number follows the command in the same packet, and must answer
 /// with that number (R6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +17,7 @@ pub(crate) enum Shape {
     Number,
     Array,
     Pong,
-    /// The number of an ECHO, as text: nothing else answers so.
+    /// The number of an ECHO, as text: no other command here has such a reply.
     Tag,
 }
 

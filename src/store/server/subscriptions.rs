@@ -1,9 +1,9 @@
-//! Channels of locks that other libraries share with us: who waits at each, and what the one
-//! subscription has to be told.
+//! Channels of locks that other libraries share with us: who waits at each, and which channels the
+//! one subscription has to join or leave.
 //!
-//! Only bookkeeping: the inbox's reader subscribes and unsubscribes. Whoever begins to wait is rung
-//! once the channel stands: a release between its refusal and that moment was published to nobody
-//! here.
+//! Only bookkeeping: the inbox's reader subscribes and unsubscribes. A new waiter is rung once the
+//! server has confirmed the channel: nobody here heard of a release between the waiter's refusal
+//! and that moment.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,11 @@ use crate::lease::token::Token;
 #[derive(Default)]
 pub(crate) struct Channels {
     known: HashMap<Arc<str>, Channel>,
-    /// Those that somebody began to wait at while they did not stand.
+    /// The channels to subscribe to: somebody began to wait there before the server had confirmed
+    /// them.
     joins: Vec<Arc<str>>,
-    /// Whether the subscription stands. Then its reader sits in a read, and has to be poked to look
-    /// at `joins`.
+    /// Whether the subscription is up. Then its reader is in a read, and has to be poked to look at
+    /// `joins`.
     reading: bool,
 }
 
@@ -30,19 +31,20 @@ struct Channel {
 }
 
 impl Channels {
-    /// Rings `bell` for messages on this channel, from when it stands until [`leave`](Self::leave).
+    /// Rings `bell` for messages on this channel, from the server's confirmation until
+    /// [`leave`](Self::leave).
     pub(crate) fn join(&mut self, name: &Arc<str>, token: &Token, bell: &Arc<Bell>) {
         let channel = self.known.entry(Arc::clone(name)).or_default();
         channel.waiting.push((token.clone(), Arc::downgrade(bell)));
         if channel.stands {
-            // What was published since the refusal may have been read before this.
+            // A message after the waiter's refusal may have been read before this call.
             bell.ring();
         } else {
             self.joins.push(Arc::clone(name));
         }
     }
 
-    /// The channel itself is kept for a moment: who waits at a contended lock comes back soon.
+    /// The channel itself is kept for a moment: a waiter at a contended lock soon comes back.
     pub(crate) fn leave(&mut self, name: &str, token: &Token) {
         if let Some(channel) = self.known.get_mut(name) {
             channel.waiting.retain(|(waiting, _)| waiting != token);
@@ -54,7 +56,7 @@ impl Channels {
         self.reading && !self.joins.is_empty()
     }
 
-    /// The subscription stands anew: the server knows of no channel.
+    /// A new subscription is up: its server knows none of the channels yet.
     pub(crate) fn begin(&mut self) {
         self.reading = true;
         self.known.values_mut().for_each(|channel| channel.stands = false);
@@ -66,7 +68,7 @@ impl Channels {
         self.reading = false;
     }
 
-    /// A channel to subscribe to.
+    /// The next channel to subscribe to.
     pub(crate) fn next_join(&mut self) -> Option<Arc<str>> {
         while let Some(name) = self.joins.pop() {
             if self
@@ -80,7 +82,7 @@ impl Channels {
         None
     }
 
-    /// The server has confirmed it.
+    /// The server has confirmed the channel.
     pub(crate) fn joined(&mut self, name: &str) {
         if let Some(channel) = self.known.get_mut(name) {
             channel.stands = true;
@@ -92,8 +94,8 @@ impl Channels {
         }
     }
 
-    /// The channels to unsubscribe from, because nobody waits there. They are forgotten: whoever
-    /// comes now has them subscribed to again.
+    /// The channels to unsubscribe from, because nobody waits there. They are removed: the next
+    /// waiter has them subscribed to again.
     pub(crate) fn take_idle(&mut self) -> Vec<Arc<str>> {
         let mut idle = Vec::new();
         self.known.retain(|name, channel| {
@@ -105,8 +107,8 @@ impl Channels {
         idle
     }
 
-    /// A release: one waiter asks again, as in Redisson, where a message lets one of a client's
-    /// threads go on.
+    /// A release: one waiter asks again. In Redisson, too, a message lets one thread of a client go
+    /// on.
     pub(crate) fn heard(&self, name: &str) {
         let mut waiting = self.known.get(name).into_iter().flat_map(|channel| &channel.waiting);
         if let Some(bell) = waiting.find_map(|(_, bell)| bell.upgrade()) {

@@ -1,5 +1,5 @@
--- Takes permits of the present window, if they fit. One that is refused changes nothing: the
--- window does not slide, the counter does not grow.
+-- Takes permits of the present window, if they fit. A refused call changes nothing: the window does
+-- not slide, the counter does not grow.
 --
 -- KEYS  1 the counter: a plain integer with a TTL, as INCR and EXPIRE leave it
 -- ARGV  1 permits in a window   2 window in ms   3 permits wanted, 0 to look only
@@ -16,20 +16,20 @@ if not used then
   end
   return {1, capacity - wanted, 0}
 end
--- Nothing but what INCR counts on, and what Lua can compute with.
+-- Only a value that INCR accepts, and that Lua can compute with.
 local is_count = used == '0' or string.match(used, '^%-?[1-9]%d*$')
 if not is_count or math.abs(used) >= 9007199254740992 then
   return {2}
 end
 local rest = redis.call('PTTL', KEYS[1])
 if rest < 0 or rest > window then
-  -- Without an end: left by a process that died between INCR and EXPIRE. With one beyond a
-  -- window: the clock was set back, or somebody gave another time. Its window begins now, or it
-  -- would refuse for all of that.
+  -- Without an end: a process died between INCR and EXPIRE. With an end beyond a window: the clock
+  -- was set back, or somebody gave another time. The window begins now: otherwise it would refuse
+  -- for all of that time.
   redis.call('PEXPIRE', KEYS[1], life)
   rest = life
 end
--- Others count what they refuse, too.
+-- Other clients also count what they refuse.
 local left = math.max(capacity - used, 0)
 if wanted > left then
   local wait = (rest + 1) * 1000 - redis.call('TIME')[2] % 1000

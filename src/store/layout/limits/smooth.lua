@@ -1,9 +1,9 @@
 -- Takes permits of a limit that refills steadily (GCRA, in the form of a leaking level): what is
--- there now, or, for a caller who waits, what comes back next.
+-- there now, or, for a caller that waits, what comes back next.
 --
--- KEYS  1 the level: permits in use, promised ones included; a space, the server's time in µs at
---         which it was so high; a space, and the time in µs in which one of them comes back
--- ARGV  1 permits that may be in use at once   2 the time in which so many come back, in µs
+-- KEYS  1 the level: permits in use, promised ones included; a space; the server's time in µs when
+--         that many were in use; a space; and the time in µs in which one permit comes back
+-- ARGV  1 permits that may be in use at once   2 the time in which that many come back, in µs
 --       3 permits wanted, 0 to look only
 --       4 how long the caller would wait for them, in µs
 -- Result  {1, permits left, µs until they may be used} taken
@@ -19,20 +19,22 @@ if state then
   local its_pace
   level, since, its_pace = string.match(state, '^([%d.e+-]+) (%d+) ([%d.e+-]+)$')
   level, since, its_pace = tonumber(level), tonumber(since), tonumber(its_pace)
-  -- Of ours none takes longer to come back than the longest window and the longest wait together.
+  -- No level of ours takes longer to come back than the longest window and the longest wait
+  -- together.
   if not (level and since and its_pace and level >= 0 and its_pace > 0
           and level * its_pace < 9007199254740992) then
     return {2}
   end
   if its_pace ~= pace then
-    -- Taken under another count or window. They come back when their taker said: neither a small
-    -- limit nor a large one gets room sooner by the other.
+    -- Taken under another count or window. These permits come back when their taker said: neither a
+    -- small limit nor a large one makes room sooner for the other.
     level = level * its_pace / pace
   end
 end
 
 local function keep(level)
-  -- Gone when nothing is in use any more. All digits: a rounded level would give permits away.
+  -- The key expires when nothing is in use any more. Written with all digits: a rounded level would
+  -- give permits away.
   redis.call('SET', KEYS[1], string.format('%.17g %.0f %.17g', level, now, pace),
              'PX', math.ceil(level * window / capacity / 1000))
 end
@@ -46,12 +48,12 @@ local excess = level + wanted - capacity
 local wait = math.max(math.ceil(excess * window / capacity), 0)
 if wait > longest_wait then
   if since > now then
-    -- The clock was set back. Counted from now on: else nothing would come back until the clock
-    -- has caught up.
+    -- The clock was set back. Time counts from now on: otherwise nothing would come back until the
+    -- clock has caught up.
     keep(level)
   end
   return {0, left, wait}
 end
--- What is promised counts from now on, and whoever comes later stands behind it.
+-- Promised permits count from now on, and later callers come after them.
 keep(level + wanted)
 return {1, math.max(math.floor(capacity - level - wanted), 0), wait}

@@ -2,8 +2,8 @@
 --
 -- KEYS  1 the lock
 -- ARGV  1 token   2 the new rest of the lease in ms   3 whether also to an earlier end (0 or 1)
---       4 given if this is the first word of a waiter that was notified, and was handed the lock:
---       the key of what is owed, see queue.lua
+--       4 given if this is the first command of a waiter that was notified and handed the lock:
+--       the key of `owed`, see queue.lua
 -- Result  1 ours   0 not ours
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
@@ -12,8 +12,8 @@ local rest = tonumber(ARGV[2])
 if ARGV[3] ~= '1' then
   rest = math.max(rest, redis.call('PTTL', KEYS[1]))
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is
--- ours (R35).
+-- Written even if the end does not move: a replica refuses the write, and so cannot say that the
+-- lease is ours (R35).
 redis.call('PEXPIRE', KEYS[1], rest)
 if ARGV[4] and redis.call('HDEL', ARGV[4], ARGV[1]) == 1 and redis.call('HLEN', ARGV[4]) == 1 then
   redis.call('DEL', ARGV[4])

@@ -1,5 +1,5 @@
--- Releases a plain lock, whoever holds it, and hands it to the first waiter that listens. Foreign
--- data is left alone: GET refuses it.
+-- Releases a plain lock of any holder, and hands it to the first waiter that listens. Foreign data
+-- is left alone: GET refuses it.
 --
 -- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
 -- Result  1 released   0 nobody held it

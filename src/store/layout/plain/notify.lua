@@ -7,7 +7,7 @@
 if redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end
--- This lease may itself be one that was handed over after a notification.
+-- This lease may itself have been handed over after a notification.
 settle(ARGV[1])
 local last, woken, by = (redis.call('HGET', owed, '') or ''):match('^%d+|(%d+)|(%d+)|(.*)$')
 if by == ARGV[1] and tonumber(last) >= tonumber(ARGV[4]) then

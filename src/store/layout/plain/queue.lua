@@ -1,17 +1,17 @@
 -- The common part of the scripts that look at the queue of a plain lock, in front of each of them.
 --
 -- A waiter is an entry in two keys in the lock's slot: in the queue, a sorted set, its token by
--- arrival (µs, see `arrival`), and in the waiters, a hash, by the server's clock:
+-- arrival (µs, see `arrival`); in the waiters, a hash, this text, with times by the server's clock:
 --   "alive until (ms)|attempt|first lease (ms)|fences|inbox|state|since|condition"
 -- A condition has a line, the same two keys of its own. The state:
 --   ''        it has asked by itself;
---   a number  it was notified, and has not asked yet: until then (ms) it counts all the same. It
+--   a number  it was notified, and has not asked yet: until this time (ms) it counts anyway. It
 --             came from `condition`, and had waited there `since` (µs);
 --   'silent'  in a line: it was notified once, and did not ask.
--- `owed`, a hash, has the notifications that are not used up: the token of the notified waiter,
--- with "given at (µs)|condition". It is used up by the first word of the lease that came of it: an
--- extend or a release, or another wait or notification. The field '' is there as long as anything
--- is owed, and says how things stand:
+-- `owed`, a hash, has the notifications that are not used up: under the token of the notified
+-- waiter, "given at (µs)|condition". The first command of the lease that a notification leads to
+-- uses it up: an extend or a release, or another wait or notification. The field '' is there as
+-- long as anything is owed, and has the state of the whole:
 --   "next review (ms)|number of the last notification|how many it woke|token of the notifier"
 
 local lock, counter, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -34,13 +34,13 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
--- A block of new fences (R16): its last one, and how many it has, at most `wanted`. All are
--- greater than the counter, and the last is the server's clock in µs: so they grow also after the
--- counter was lost. Only where the clock went back the counter is ahead of it, and grows by one.
--- The first after a loss is a single one: a block reaches back in time, perhaps to before a fence
--- that was given out. 1,024 for the same reason: a counter that was set back, not lost, is seen
--- for one that nobody used for a while. Nothing, if the counter is somebody else's data. All stay
--- below 2^53. The counter outlives its lock by 30 days.
+-- A block of new fences (R16): its last fence, and how many it has, at most `wanted`. All are
+-- greater than the counter, and the last is the server's clock in µs: so they grow even after the
+-- counter was lost. Only if the clock went back, the counter is ahead of it, and grows by one. The
+-- first block after a loss is a single fence: a longer block reaches back in time, perhaps to
+-- before a fence that was given out. The limit of 1,024 has the same reason: a counter that was set
+-- back, not lost, looks like one that nobody used for a while. Nil if the counter is somebody
+-- else's data. All fences stay below 2^53. The counter outlives its lock by 30 days.
 local function reserve(wanted)
   if wanted == 0 then
     return '0', 0
@@ -58,7 +58,7 @@ local function reserve(wanted)
   return whole(fence), count
 end
 
--- Whether somebody hears this inbox on this very server (R21); nil if this user may not ask.
+-- Whether this inbox has a subscriber on this very server (R21); nil if this user may not ask.
 local ears, may_ask = {}, true
 local function listens(inbox)
   if ears[inbox] == nil and may_ask then
@@ -77,20 +77,21 @@ local function heard(inbox)
   return hears == nil and 2 or hears and 1 or 0
 end
 
--- Tells a waiter something. Attempt 0 is a hint: to look again. Whether this user may.
+-- Publishes a message to a waiter. Attempt 0 is a hint: the waiter checks again. Result: whether
+-- this user may publish.
 local function tell(inbox, attempt, fence, count, token)
   local message = table.concat({attempt, fence, count, token, lock}, ' ')
   return type(redis.pcall('PUBLISH', inbox, message)) == 'number'
 end
 
--- When whoever comes now arrives at the end of a line: now, and later than the last also if the
+-- The arrival of a new waiter at the end of a line: now, but later than the last one even if the
 -- clock went back.
 local function arrival(line)
   local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')[2]
   return math.max(clock(), (tonumber(last) or 0) + 1)
 end
 
--- Has a key last for at least so many ms more.
+-- Makes a key last for at least `life` ms more.
 local function outlast(key, life)
   if redis.call('PTTL', key) < life then
     redis.call('PEXPIRE', key, whole(life))
@@ -108,8 +109,8 @@ local function look(entries, token)
   }
 end
 
--- Writes an entry, at its old place or at the end, or where it was `since`. The keys are gone
--- when nobody waits any more, also when everybody died.
+-- Writes an entry, at its old place or at the end, or at the place of arrival `since`. The keys
+-- expire when nobody waits any more, even if all waiters died.
 local function enter(line, entries, token, entry, since)
   local text = {
     whole(entry.alive), entry.rest, entry.inbox,
@@ -129,15 +130,15 @@ local function leave(line, entries, token)
   redis.call('HDEL', entries, token)
 end
 
--- The server has heard of a waiter that has the lock: what it was notified of is used up.
+-- A waiter that has the lock has sent a command: its notification is used up.
 local function settle(token)
   if redis.call('HDEL', owed, token) == 1 and redis.call('HLEN', owed) == 1 then
     redis.call('DEL', owed)
   end
 end
 
--- What the scripts do with conditions. Made only where it is needed, because making functions
--- costs as much as some commands do.
+-- The functions for conditions. Made only when they are needed, because making functions costs as
+-- much as some commands.
 local made
 local function conditions()
   if made then
@@ -149,18 +150,18 @@ local function conditions()
     return its .. ':queue', its .. ':waiters'
   end
 
-  -- Of each condition, where those begin in its line whom this script has not yet found deaf or
-  -- silent. A place that is found so stays so: who goes back to the line is silent. So one script
-  -- looks at each waiter of a lost host once, not once for each notification.
+  -- For each condition: the place in its line up to which this script has looked. The waiters left
+  -- before it are deaf or silent, and stay so: a waiter that goes back to the line is silent. So
+  -- one script looks at each waiter of a lost host once, not once for each notification.
   local unseen = {}
 
-  -- The conditions with a waiter that is notified, lives, and has not asked yet. Looked up once
-  -- in a script: later this may name one too many, and then the next review looks again.
+  -- The conditions with a waiter that was notified, is alive, and has not asked yet. Looked up once
+  -- in a script: later this may name a condition too many, and then the next review looks again.
   local unasked
 
-  -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue: of
-  -- those that waited there when the notification was `given`, first who listens and did not fail
-  -- to ask before; then, unless `sure`, the others that are alive. Result: how many.
+  -- Moves the first waiters of a condition, at most `most`, to the end of the lock's queue. Only
+  -- those that waited there when the notification was `given`: first those that listen and did not
+  -- fail to ask before; then, unless `sure`, the others that are alive. Result: how many.
   local function move(condition, most, given, sure)
     local line, entries = line_of(condition)
     local now, moved = clock() / 1000, 0
@@ -176,10 +177,10 @@ local function conditions()
           elseif not entry or entry.alive < now then
             leave(line, entries, token)
           elseif all or (entry.state == '' and listens(entry.inbox)) then
-            -- A server that is out of memory refuses the first of these, and then nothing has
-            -- been done.
+            -- A server that is out of memory refuses the first of these writes, and then nothing
+            -- has been done.
             redis.call('HSET', owed, token, given .. '|' .. condition)
-            -- As long as somebody of this line may come to look after it.
+            -- As long as a waiter of this line may come and review it.
             outlast(owed, math.max((entry.alive - now) * 2, redis.call('PTTL', line), 1))
             entry.state = whole(now + TIME_TO_ASK)
             entry.since, entry.condition = whole(tokens[at + 1]), condition
@@ -190,7 +191,7 @@ local function conditions()
             end
             moved = moved + 1
           end
-          -- It is gone, or keeps its place.
+          -- The waiter is gone, or keeps its place.
           from = '(' .. whole(tokens[at + 1])
         end
       until #tokens == 0 or moved == most
@@ -204,8 +205,8 @@ local function conditions()
     return moved
   end
 
-  -- Passes on what a waiter was notified of. Whether somebody has it now; nil if the server is
-  -- out of memory.
+  -- Passes a waiter's notification on. Result: whether another waiter has it now; nil if the server
+  -- is out of memory.
   local function pass_on(token, sure)
     local given, condition = (redis.call('HGET', owed, token) or ''):match('^(%d+)|(.*)$')
     if not given then
@@ -221,7 +222,7 @@ local function conditions()
     return moved > 0
   end
 
-  -- Whether somebody of the condition is notified and has not asked yet: it may go back there.
+  -- Whether a waiter of the condition was notified and has not asked yet: it may go back there.
   local function may_come_back(condition)
     if not unasked then
       unasked = {}
@@ -235,8 +236,8 @@ local function conditions()
     return unasked[condition]
   end
 
-  -- A waiter will not come. What it was notified of passes on; it ends if nobody is left who
-  -- waited then.
+  -- A waiter will not come. Its notification passes on, or ends if nobody is left who waited when
+  -- it was given.
   local function drop(token)
     leave(queue, waiters, token)
     local passed = pass_on(token)
@@ -247,8 +248,9 @@ local function conditions()
     end
   end
 
-  -- A notified waiter does not ask: it goes back to where it waited, and another is notified in
-  -- its place. If nobody is there for that, it keeps both, and its place here. Whether it went.
+  -- A notified waiter does not ask: it goes back to where it waited, and another waiter is notified
+  -- in its place. If there is no other, it keeps its notification and its place here. Result:
+  -- whether it went back.
   local function take_back(token, entry, sure)
     if not pass_on(token, sure) then
       return false
@@ -260,8 +262,8 @@ local function conditions()
     return true
   end
 
-  -- Looks after what is owed by waiters that are gone, or do not ask. Not by `asking`, who is
-  -- here. The more is owed, the less often.
+  -- Reviews the notifications of waiters that are gone or do not ask, but not that of `asking`,
+  -- which is here. The more is owed, the less often this is done.
   local function review(asking)
     local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
     local now = due and clock() / 1000
@@ -291,8 +293,8 @@ local function conditions()
 end
 
 -- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of
--- memory may refuse to set it, and a message without a lock behind it would be a lie. Nobody
--- counts who receives it: a replica's listeners do, too.
+-- memory may refuse to set it, and a message must not announce a lock that is not set. The
+-- number of receivers is not checked: subscribers at a replica receive it, too.
 local function grant(token, entry)
   local attempt, first, block = entry.rest:match('^(%d+)|(%d+)|(%d+)$')
   local fence, count = reserve(tonumber(block))
@@ -307,15 +309,15 @@ local function grant(token, entry)
   return true
 end
 
--- Serves the queue of a lock that is, or is about to be, free. `asking` is whoever asks for it
+-- Serves the queue of a lock that is, or is about to be, free. `asking`: the token that asks for it
 -- right now, or ''.
 -- Result: 'served', the first waiter that is alive and listens is the owner; 'asking', nobody is
--- before the one who asks; 'nobody'. In the last two cases the lock may still hold an old token:
--- the caller sets or deletes it.
+-- before the asker; 'nobody'. In the last two cases the lock may still hold an old token: the
+-- caller sets or deletes it.
 local function serve(asking)
   local owes = redis.call('EXISTS', owed) == 1
   if owes then
-    -- A server that is out of memory refuses that, and has to release all the same.
+    -- A server that is out of memory refuses the review, and has to release all the same.
     pcall(conditions().review, asking)
   end
   local from, now = 0, clock() / 1000
@@ -340,8 +342,9 @@ local function serve(asking)
           local ok, granted = pcall(grant, token, entry)
           return ok and granted and 'served' or 'nobody'
         elseif not (entry.unasked and conditions().take_back(token, entry, not late)) then
-          -- One that has asked may have left its loop, and keeps its place as any other; but it
-          -- may be dead as well, and another is there.
+          -- A deaf waiter that has asked by itself keeps its place, as any other: it may only have
+          -- left its loop. But it may also be dead: so its notification passes on if another waiter
+          -- is there.
           if owes and not entry.unasked then
             conditions().pass_on(token, true)
           end
@@ -359,17 +362,17 @@ local function hand_over_or_delete()
   end
 end
 
--- Gives the asker the lock, which is free, or its own already. The result of the script.
+-- Gives the asker the lock, which is free or already its own. Returns the result of the script.
 local function take(token, lease, wanted, mine)
   local fence, count = reserve(tonumber(wanted))
   if not fence then
     return {2}
   end
-  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease have
-  -- been extended since. Written also where the end does not move: a replica refuses that, and
-  -- must not say that it is ours (R35).
+  -- The whole lease again, but never an earlier end: this may be a late copy, and the lease may
+  -- have been extended since. Written even if the end does not move: a replica refuses the write,
+  -- and so cannot say that the lease is ours (R35).
   redis.call('SET', lock, token, 'PX', mine and math.max(redis.call('PTTL', lock), lease) or lease)
   leave(queue, waiters, token)
-  -- What it was notified of is not used up yet: this answer may be lost, or come too late to count.
+  -- Its notification is not used up yet: this answer may be lost, or come too late to count.
   return {1, fence, count}
 end

@@ -1,6 +1,6 @@
--- Undoes whatever attempts with a token may have done: leaves the condition and the queue, passes
--- on what it was notified of, and releases the lock if it is its own, which hands it to the first
--- waiter that listens.
+-- Undoes what attempts with a token may have done: leaves the condition and the queue, passes the
+-- waiter's notification on, and releases the lock if the token holds it, which hands it to the
+-- first waiter that listens.
 --
 -- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
 -- ARGV  1 token   2 the condition that it may have entered, or ''

@@ -1,7 +1,7 @@
 -- Acquires a lock of Redisson's, or says how long it is held.
 --
 -- KEYS  1 the lock   2 its fence counter, only with fences
--- ARGV  1 owner   2 lease (ms)   3 whether a lock that has this owner already is ours (0 or 1)
+-- ARGV  1 owner   2 lease (ms)   3 whether a lock that already has this owner is ours (0 or 1)
 --       4 how many fences to reserve, 0 for none
 -- Result  {1, last fence or 0, how many} granted
 --         {0, rest of the lease in ms, or -1 for one without an end} refused   {2} foreign data
@@ -17,8 +17,8 @@ end
 local fence, count = 0, 0
 if ARGV[4] ~= '0' then
   -- Redisson adds 1 to the same counter. The rest is as in `reserve` of queue.lua: all new fences
-  -- are greater than it, the last is the server's clock in µs, and the first after a loss is a
-  -- single one.
+  -- are greater than the counter, the last is the server's clock in µs, and the first block after a
+  -- loss is a single fence.
   local now, last = redis.call('TIME'), redis.call('GET', counter)
   local known = last and last:find('^%d+$') and tonumber(last)
   if last and (not known or known > 9007194959773696) then
@@ -31,12 +31,12 @@ end
 local rest = tonumber(ARGV[2])
 if mine then
   -- Another attempt of the same acquisition: no second hold, the whole lease again, and never an
-  -- earlier end. It may be a late copy, and the lease have been extended since.
+  -- earlier end. It may be a late copy, and the lease may have been extended since.
   rest = math.max(rest, redis.call('PTTL', lock))
 else
   redis.call('HSET', lock, owner, 1)
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is
--- ours (R35).
+-- Written even if the end does not move: a replica refuses the write, and so cannot say that the
+-- lease is ours (R35).
 redis.call('PEXPIRE', lock, rest)
 return {1, fence, count}

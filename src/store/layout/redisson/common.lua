@@ -1,7 +1,7 @@
 -- The common part of the scripts that look at a whole lock of Redisson's, in front of each of them.
 --
--- Such a lock is a hash of one field: its owner, with how often the owner holds it. A hash of any
--- other form is somebody's data.
+-- Such a lock is a hash of one field: its owner, with the number of its holds. A hash of any other
+-- form is foreign data.
 -- Result: the owner, nil for a free lock, false for other data. A key of another type makes HLEN
 -- fail, and the script with it.
 local function holder()

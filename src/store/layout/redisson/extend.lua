@@ -10,7 +10,7 @@ local rest = tonumber(ARGV[2])
 if ARGV[3] ~= '1' then
   rest = math.max(rest, redis.call('PTTL', KEYS[1]))
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is
--- ours (R35).
+-- Written even if the end does not move: a replica refuses the write, and so cannot say that the
+-- lease is ours (R35).
 redis.call('PEXPIRE', KEYS[1], rest)
 return 1

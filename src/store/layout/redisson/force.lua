@@ -1,5 +1,4 @@
--- Releases a lock of Redisson's, whoever holds it, and tells whoever waits for it. Foreign data
--- is left alone.
+-- Releases a lock of Redisson's, of any holder, and tells its waiters. Foreign data is left alone.
 --
 -- KEYS  1 the lock
 -- ARGV  1 the lock's channel

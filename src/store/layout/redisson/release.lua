@@ -1,4 +1,4 @@
--- Releases a lock of Redisson's if it is ours, and tells whoever waits for it.
+-- Releases a lock of Redisson's if it is ours, and tells its waiters.
 --
 -- KEYS  1 the lock
 -- ARGV  1 owner   2 the lock's channel

@@ -1,8 +1,8 @@
 -- The common part of the scripts for locks that hold their deadline, in front of each of them.
 --
--- The lock is a string: the deadline in epoch ms, as old clients write it. A deadline says
--- nothing about its owner, so ours go with a mark, "deadline token", which old clients know
--- nothing of: the lock is ours while it holds the very deadline of our mark.
+-- The lock is a string: the deadline in epoch ms, as old clients write it. A deadline says nothing
+-- about its owner, so ours come with a mark, "deadline token", which old clients do not know: the
+-- lock is ours while it holds exactly the deadline of our mark.
 local lock, mark = KEYS[1], KEYS[2]
 
 local function clock()
@@ -24,7 +24,7 @@ local function has_passed(value, now)
   return tonumber(value) < now
 end
 
--- In ms. Bounded: an old client may write any number, and this one becomes an integer.
+-- In ms. Bounded: an old client may write any number, and the result becomes an integer.
 local function rest(value, now)
   return math.min(tonumber(value) - now, 2 ^ 52)
 end
@@ -33,8 +33,8 @@ local function is_ours(value, token)
   return value and redis.call('GET', mark) == value .. ' ' .. token
 end
 
--- The mark first: without its lock it is nothing, while a lock without its mark would be nobody's
--- until its deadline. Both are gone once the deadline has passed.
+-- The mark first: a mark without its lock means nothing, but a lock without its mark would be
+-- nobody's until its deadline. Both expire with the deadline.
 local function write(token, now, length)
   local value = string.format('%.0f', now + length)
   redis.call('SET', mark, value .. ' ' .. token, 'PX', length)

@@ -10,7 +10,7 @@ end
 if ARGV[3] ~= '1' then
   length = math.max(length, rest(value, now))
 end
--- Written also where the end does not move: a replica refuses that, and must not say that it is
--- ours (R35).
+-- Written even if the end does not move: a replica refuses the write, and so cannot say that the
+-- lease is ours (R35).
 write(ARGV[1], now, length)
 return 1

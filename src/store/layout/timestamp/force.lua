@@ -1,5 +1,5 @@
--- Releases a lock that holds a deadline, whoever wrote it. A deadline that has passed holds
--- nothing; foreign data is left alone.
+-- Releases a lock that holds a deadline, no matter who wrote it. A deadline that has passed is
+-- no hold; foreign data is left alone.
 --
 -- KEYS  1 the lock   2 our mark
 -- Result  1 released   0 nobody held it   2 foreign data

@@ -1,7 +1,7 @@
 -- Says who holds a lock that holds its deadline.
 --
 -- KEYS  1 the lock   2 our mark
--- Result  {token, or the deadline itself where it is an old client's, rest until the deadline in
+-- Result  {token, or the deadline itself if it is an old client's, rest until the deadline in
 --           ms}   {} if it is free   {2} foreign data
 local value, now = deadline(), clock()
 if value == false then

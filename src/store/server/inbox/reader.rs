@@ -15,33 +15,33 @@ use crate::store::server::demotion::Watch;
 use crate::store::server::node::Node;
 use crate::store::server::subscriptions::Channels;
 
-/// How long the reader sleeps in a read before it looks around. It is poked when there is anything
-/// new, so this is for lost pokes, and for channels that nobody waits at any more.
+/// How long the reader stays in a read before it looks for other work. It is poked when there is
+/// anything new, so this is for lost pokes, and for channels that have no waiter any more.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// After this long without a word the server is asked for one: a subscription that was cut off
+/// After this long without a message the reader sends a PING: a subscription that was cut off
 /// silently looks like a quiet one.
 const QUIET: Duration = Duration::from_secs(5);
-/// A reader that has been in one read for so long is given up. No time limit of a connection ends
-/// that while bytes come: after a reply that was lost or garbled it may take every message for a
-/// part of what it waits for.
+/// A reader that has been in one read for this long is given up. While bytes arrive, no timeout of
+/// the connection ends the read: after a lost or garbled reply the reader may take every message
+/// for a part of the reply that it waits for.
 const STUCK: Duration = Duration::from_secs(3);
-/// Between two attempts to open the subscription.
+/// The pause between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
-/// And where this user may not subscribe, which somebody has to change first.
+/// The same pause if this user may not subscribe, which somebody has to change first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED: redis::ErrorKind = redis::ErrorKind::Client;
 
-/// One thread that reads a subscription, as others see it.
+/// One thread that reads a subscription, as other threads see it.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// Since when it has been in its present read; `None`: in none.
+    /// When its present read began; `None`: it is in no read.
     pub(super) reads_since: Mutex<Option<Instant>>,
-    /// Since when the subscription stands.
+    /// When the subscription came up; `None`: it is not up.
     pub(super) stands_since: Mutex<Option<Instant>>,
-    /// It stands at a server that is not the one that answers: it has to be opened again.
+    /// The subscription is at another server than the one that answers: it has to be opened again.
     pub(super) elsewhere: AtomicBool,
-    /// Another thread reads instead. Changes with the channels locked, so that a stuck reader says
-    /// nothing of them any more.
+    /// Another thread reads instead. Changed with the channels locked, so that a stuck reader does
+    /// not change them any more.
     pub(super) replaced: AtomicBool,
 }
 
@@ -75,7 +75,8 @@ impl Ears {
         Ok((reader, ended))
     }
 
-    /// Has another thread speak for the subscription, or this one after all.
+    /// Notes that another thread reads instead of this reader, or that this reader goes on after
+    /// all.
     pub(super) fn replace(&self, reader: Option<&(Arc<Reader>, Receiver<()>)>, replaced: bool) {
         let _channels = locked(&self.channels);
         if let Some((reader, _)) = reader {
@@ -83,7 +84,7 @@ impl Ears {
         }
     }
 
-    /// The channels, for whoever reads; `None`: another does.
+    /// The channels, for the reader that reads; `None`: another one has replaced it.
     fn channels(&self, reader: &Reader) -> Option<MutexGuard<'_, Channels>> {
         let channels = locked(&self.channels);
         (!reader.replaced.load(Ordering::SeqCst)).then_some(channels)
@@ -96,7 +97,8 @@ impl Ears {
     fn run(&self, reader: &Reader, node: &Weak<Node>) {
         while !self.is_over(reader) {
             let mut pause = PAUSE;
-            // Held only to connect, so that a thread that waits keeps nothing of the client alive.
+            // The node is held only to connect, so that a waiting thread keeps nothing of the
+            // client alive.
             let Some(connecting) = node.upgrade() else { return };
             let demoted = connecting.demotions();
             let opened = connecting.open_for_itself(LOOK_AROUND);
@@ -122,7 +124,7 @@ impl Ears {
                     if let Some(mut channels) = self.channels(reader) {
                         channels.end();
                     }
-                    // Leaving it is polite, and not worth waiting for.
+                    // Unsubscribing is polite, but not worth waiting for.
                     let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
                     drop(subscription);
                     reader.is_out_of_a_read();
@@ -145,8 +147,8 @@ impl Ears {
     ) -> RedisResult<()> {
         reader.is_in_a_read();
         subscription.subscribe(&*self.address)?;
-        // redis-rs takes a refusal for a confirmation. Only a subscriber is answered with a list,
-        // and who is none with one word.
+        // redis-rs takes a refusal for a confirmation. But PING answers a subscriber with a list,
+        // and anybody else with one word.
         match subscription.ping()? {
             redis::Value::Array(_) => {}
             redis::Value::SimpleString(word) if word == "PONG" => {
@@ -156,15 +158,15 @@ impl Ears {
         }
         reader.elsewhere.store(false, Ordering::SeqCst);
         *locked(&reader.stands_since) = Some(Instant::now());
-        // What was published while nobody listened is lost: everybody asks again.
+        // What was published while nobody listened is lost: every waiter asks again.
         locked(&self.waiting).values().filter_map(Weak::upgrade).for_each(|bell| bell.ring());
         let Some(()) = self.channels(reader).map(|mut channels| channels.begin()) else {
             return Ok(());
         };
         let mut heard = Instant::now();
         let mut looked = heard;
-        // A server that has become a replica keeps its subscribers, and they would hear nothing of
-        // the new master's (R22).
+        // A server that has become a replica keeps its subscribers, but they would hear nothing of
+        // the new master's messages (R22).
         while !self.is_over(reader) && !demoted.is_over() {
             if reader.elsewhere.load(Ordering::SeqCst) {
                 log::debug!(
@@ -197,13 +199,13 @@ impl Ears {
         Ok(())
     }
 
-    /// Whether somebody sleeps until something comes. Who waits in a condition says nothing for
-    /// seconds, and so does not find out by itself.
+    /// Whether a waiter sleeps until a message comes. A waiter in a condition sends nothing for
+    /// seconds, and so does not find a demotion by itself.
     fn is_waited_for(&self) -> bool {
         locked(&self.waiting).values().any(|bell| bell.strong_count() > 0)
     }
 
-    /// Subscribes to what somebody has begun to wait at. One channel per call: redis-rs takes one
+    /// Subscribes to the channels of new waiters. One channel per call: redis-rs reads one
     /// confirmation per call.
     fn join(&self, reader: &Reader, subscription: &mut PubSub<'_>) -> RedisResult<()> {
         while let Some(name) = self.channels(reader).and_then(|mut channels| channels.next_join()) {
@@ -216,7 +218,7 @@ impl Ears {
         Ok(())
     }
 
-    /// Unsubscribes from what nobody waits at any more.
+    /// Unsubscribes from channels that have no waiter any more.
     fn leave(&self, reader: &Reader, subscription: &mut PubSub<'_>) -> RedisResult<()> {
         let idle =
             self.channels(reader).map(|mut channels| channels.take_idle()).unwrap_or_default();
@@ -227,7 +229,7 @@ impl Ears {
     }
 
     /// A message in our own channel names a hand-off: `attempt fence count token key`; anything
-    /// else there is ignored. In another library's channel, whatever it says, it is a hint.
+    /// else there is ignored. A message in another library's channel is a hint, whatever its text.
     fn hear(&self, message: &Msg) {
         if message.get_channel_name() != &*self.address {
             return locked(&self.channels).heard(message.get_channel_name());
@@ -240,7 +242,7 @@ impl Ears {
         let bell = locked(&self.waiting).get(&token).map(Weak::upgrade);
         match bell {
             Some(Some(bell)) => bell.grant(grant),
-            // It holds the lock by now, through an attempt that was answered meanwhile.
+            // The waiter holds the lock by now: one of its attempts was granted meanwhile.
             Some(None) => {}
             None => (self.stray)(key, token),
         }

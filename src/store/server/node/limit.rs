@@ -1,15 +1,16 @@
-//! By when a talk over one connection must be over.
+//! The time limit of a talk over one connection.
 
 use std::time::Instant;
 
 use crate::lease::store::Within;
 
-/// By when a talk must be over.
+/// The time limit of a talk.
 #[derive(Clone, Copy)]
 pub(super) enum TimeLimit {
-    /// Connecting, and the replies.
+    /// One deadline for connecting and for the replies.
     By(Instant),
-    /// The replies have their own time from when there is a connection.
+    /// A deadline for connecting; the replies have a time of their own, which starts once the
+    /// connection is open.
     Within(Within),
 }
 

@@ -9,13 +9,13 @@ use crate::store::server::script;
 use crate::store::server::script::Part;
 use crate::store::server::shape::Shape;
 
-/// A server whose replies have come within the last two seconds need not be asked whether it is a
-/// master: it would have refused to write.
+/// A server that replied within the last two seconds need not be asked for its role: a replica
+/// would have refused to write.
 const QUIET_NANOS: u64 = 2_000_000_000;
 
 impl Node {
-    /// Asks the server for its role, if a connection lies idle: one that has become a replica loses
-    /// all connections, also those of who only listens (R22).
+    /// Asks the server for its role, if a connection is idle. If the server has become a replica,
+    /// all its connections are dropped, also those that only listen (R22).
     pub(crate) fn look_at_role(&self) {
         let quiet_for =
             self.since_made(self.clock.now()).saturating_sub(self.answered.load(Ordering::Relaxed));
@@ -30,7 +30,7 @@ impl Node {
             let role = exchange.ask(buffer, Shape::Array)?;
             if demotion::is_replicas_role(&role) { Err(demotion::is_replica()) } else { Ok(()) }
         };
-        // Whatever else comes of it, whoever needs a connection next will see.
+        // Any other failure shows at the next use of a connection.
         let _ = match &self.pool {
             Pool::Own(pool) => pool.idle().map_or(Ok(()), |mut idle| {
                 let slot = idle.slot();

@@ -38,7 +38,8 @@ impl Node {
         result
     }
 
-    /// As [`talk_over_theirs`](Self::talk_over_theirs), if one is free at this moment.
+    /// As [`talk_over_theirs`](Self::talk_over_theirs), but only if a connection is free at this
+    /// moment.
     pub(crate) fn talk_if_idle(
         &self,
         theirs: &Theirs,
@@ -60,7 +61,7 @@ impl Node {
         deadline: Instant,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
-        // What the program did with it is not known.
+        // What the program did with the connection is not known.
         let mut state = Known::default();
         let generation = self.generation();
         let asked_at = self.clock.now();
@@ -76,14 +77,15 @@ impl Node {
             discard(connection);
             let was_idle = theirs.failures.fetch_add(1, Ordering::Relaxed) < theirs.pool.max_size();
             if demotion::says(&error) {
-                // Renewal's and the inbox's are the client's own.
+                // Renewal and the inbox use connections of the client's own: these are not trusted
+                // any more either.
                 self.distrust(generation, true);
             }
             self.failed(&error, was_idle)
         })
     }
 
-    /// What is left of a command's time is not what the program's own next command shall have.
+    /// Resets the timeouts: the program's own next command must not get only what is left of ours.
     fn give_back(&self, connection: &Connection) {
         let timeout = Some(self.command_timeout);
         let _ = connection
@@ -91,13 +93,13 @@ impl Node {
             .and_then(|()| connection.set_write_timeout(timeout));
     }
 
-    /// Tries the connections that lie idle in the program's own pool, and discards those that the
-    /// server has closed, or that lead to a replica: like the one that has just failed they are
-    /// from before whatever happened, and each would cost somebody another failure (R6, R22).
+    /// Tries the idle connections of the program's own pool, and discards those that the server has
+    /// closed or that lead to a replica. Like the connection that has just failed, they were opened
+    /// before the event that broke it, and each would cost one more failure (R6, R22).
     fn try_idle(&self, pool: &r2d2::Pool<redis::Client>, demoted: bool, deadline: Instant) {
         let mut tried = Vec::new();
-        // New ones may come in between: until none is left, and not until so many have been tried
-        // as there were.
+        // Connections may come back in between: so this goes on until none is left, not for the
+        // number that was idle at first.
         for _ in 0..pool.max_size() {
             let left = self.clock.left(deadline);
             let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
@@ -106,7 +108,7 @@ impl Node {
                 .and_then(|()| redis::cmd("ROLE").query(&mut connection));
             let silent = role.as_ref().is_err_and(RedisError::is_timeout);
             self.give_back(&connection);
-            // Whoever is not told the role has no use for a connection from before.
+            // If the role cannot be read after a demotion, an old connection is of no use.
             if role.map_or_else(
                 |error| demoted || error.is_io_error(),
                 |role| demotion::is_replicas_role(&role),
@@ -116,13 +118,13 @@ impl Node {
             if silent {
                 return;
             }
-            // Kept until all have been tried, or the pool would give out the same one again.
+            // Kept until all have been tried: otherwise the pool would hand out the same one again.
             tried.push(connection);
         }
     }
 }
 
-/// Has its pool discard a connection when it comes back.
+/// Makes its pool discard a connection when it comes back.
 fn discard(connection: &mut Connection) {
     if let Some(closed) = closed_connection() {
         *connection = closed;
