@@ -165,8 +165,8 @@ impl Ears {
         };
         let mut heard = Instant::now();
         let mut looked = heard;
-        // A server that has become a replica keeps its subscribers, but they would hear nothing of
-        // the new master's messages (R22).
+        // A server that has become a replica keeps its subscribers. The new master does not see
+        // them, so it sends them no hand-offs (R21, R22).
         while !self.is_over(reader) && !demoted.is_over() {
             if reader.elsewhere.load(Ordering::SeqCst) {
                 log::debug!(

@@ -71,6 +71,7 @@ impl Node {
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {
             theirs.failures.store(0, Ordering::Relaxed);
+            self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
             self.give_back(connection);
         }
         result.map_err(|error| {
