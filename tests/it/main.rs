@@ -9,12 +9,14 @@ mod errors;
 mod examples;
 mod execute;
 mod fault_checkers;
+#[path = "support/faults.rs"]
 mod faults;
 mod fences;
 mod fuzz;
 mod growth;
 mod hand_offs;
 #[allow(dead_code)]
+#[path = "support/helpers.rs"]
 mod helpers;
 mod holds;
 mod inbox;
@@ -23,6 +25,7 @@ mod killed;
 mod layers;
 mod lock;
 #[allow(dead_code)]
+#[path = "support/logs.rs"]
 mod logs;
 mod loss;
 mod notifications;
