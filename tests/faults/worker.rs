@@ -11,6 +11,7 @@ use distlock::{ErrorKind, Lock, RedisLock};
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
 use super::load::{Habit, PLANNED, Process};
+use super::support::process::end_forked;
 use super::witness;
 
 /// Where the numbers of forks begin, among the calls of a thread.
@@ -225,7 +226,7 @@ impl<'a> Worker<'a> {
                 let holds = lock.hold_count();
                 let releases = lock.unlock().is_ok() && holds == 1 || lock.force_unlock().is_ok();
                 let asks = other.try_lock(Duration::ZERO).is_ok();
-                std::process::exit(i32::from(releases) + 2 * i32::from(asks));
+                end_forked(i32::from(releases) + 2 * i32::from(asks));
             }
         };
         let mut status = None;

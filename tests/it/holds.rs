@@ -6,13 +6,14 @@ mod guards;
 mod thread_ends;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, exit};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use distlock::{Layout, Lock, LockOptions};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
 
 use crate::helpers::{SOON, client, error, get, is_free, memory, ms, on_another_thread};
+use crate::support::process::end_forked;
 use crate::support::{Server, eventually};
 
 #[test]
@@ -99,13 +100,13 @@ fn a_hold_survives_the_handle_that_made_it() {
 
 /// Runs `child` in a fork of this process, and gives its verdict back: what went wrong, or nothing.
 ///
-/// The child is a copy with one thread. It must end by `exit`: unwinding into the test harness, or
-/// dropping what the parent owns, would be wrong.
+/// The child is a copy with one thread. It must not unwind into the test harness, or drop what the
+/// parent owns.
 pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
     match fork::fork().unwrap() {
         Fork::Child => {
             let verdict = catch_unwind(AssertUnwindSafe(child)).unwrap_or(Err(255));
-            exit(verdict.map_or_else(i32::from, |()| 0));
+            end_forked(verdict.map_or_else(i32::from, |()| 0));
         }
         Fork::Parent(child) => {
             // A child that hangs would hang the test, and outlive it: it is given time, and then

@@ -115,6 +115,14 @@ impl Drop for Guarded {
     }
 }
 
+/// Ends a forked child with this code, as another program: `exit` would lock what the standard
+/// library knows of threads, and one of the parent's threads may have held that lock when the child
+/// was copied.
+pub fn end_forked(code: i32) -> ! {
+    let _ = Command::new("/bin/sh").args(["-c", &format!("exit {code}")]).exec();
+    std::process::abort()
+}
+
 /// Whether a process with this id runs; false for one that has ended and only waits to be reaped.
 pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
