@@ -182,7 +182,7 @@ fn circle(sources: &[Source]) -> Option<String> {
 }
 
 #[test]
-fn no_file_needs_one_that_needs_it() {
+fn no_files_need_each_other_in_a_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let sources: Vec<_> = files_in(&root, "rs")
         .iter()
@@ -213,7 +213,7 @@ fn a_planted_circle_is_found() {
 }
 
 #[test]
-fn a_room_and_what_is_in_it_can_be_a_circle_and_a_file_and_its_parts_are_none() {
+fn a_public_child_can_form_a_circle_with_its_parent_and_a_private_one_cannot() {
     let inside = ("room/a.rs", "use super::Settings;");
     let public = ("room.rs", "pub(crate) mod a;\nuse a::A;\npub struct Settings;");
     assert_eq!(found(&[public, inside]).unwrap(), "room -> room::a -> room");

@@ -189,7 +189,7 @@ fn waiting_and_notifying_need_the_lock() {
 }
 
 #[test]
-fn a_condition_is_told_apart_by_its_name_and_its_lock() {
+fn a_condition_is_identified_by_its_name_and_its_lock() {
     everywhere(|open| {
         let woken = waiting(open(), |condition| condition.wait_timeout(A_WHILE * 2));
         let client = open();

@@ -195,7 +195,7 @@ fn foreign_data_is_a_wrong_type_and_left_alone() {
 }
 
 #[test]
-fn what_nothing_else_covers_is_a_server_error_with_its_words() {
+fn an_error_without_a_kind_of_its_own_is_a_server_error_with_the_servers_text() {
     let server = FakeServer::start(|_, command| {
         if fake::is(command, "SET") {
             Reply::error("MISCONF Redis is configured to save RDB snapshots")
@@ -229,7 +229,7 @@ fn delete_by(client: &Client, key: &str) {
 }
 
 #[test]
-fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
+fn nothing_printable_contains_a_token_a_password_or_a_url() {
     logs::keep();
     let server = Server::builder().password("correcthorse").start();
     let builder = Client::builder(&server.url());
@@ -284,7 +284,7 @@ fn error_from(url: &str) -> distlock::Result<()> {
 }
 
 #[test]
-fn errors_travel_and_convert_like_any_other() {
+fn errors_move_between_threads_and_convert_like_any_other() {
     fn questions(lock: &dyn Lock) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         lock.unlock()?;
         Ok(())
@@ -298,7 +298,7 @@ fn errors_travel_and_convert_like_any_other() {
 }
 
 #[test]
-fn an_unanswered_unlock_says_unknown_and_the_lock_goes_all_the_same() {
+fn an_unanswered_unlock_is_unknown_and_the_lock_is_released_anyway() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();

@@ -115,7 +115,7 @@ fn a_batch_worker_killed_with_the_lock_changes_nothing() {
 }
 
 #[test]
-fn batch_workers_do_without_a_server() {
+fn batch_workers_run_without_a_server() {
     // A path without redis-server, and with what clears up.
     let path = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/rm", path.path().join("rm")).unwrap();
@@ -138,7 +138,7 @@ fn a_long_job_outlives_its_lease() {
 }
 
 #[test]
-fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_look() {
+fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_check() {
     let server = Server::start();
     let out = Example::new("long_job", "--freeze").on(&server).run(0);
     says(&out, "it: looks before it writes: lock \"long_job\": the lease was lost");

@@ -156,7 +156,7 @@ fn execute_maps_what_the_server_says() {
 }
 
 #[test]
-fn what_a_caller_cannot_convert_is_an_error_and_no_failed_connection() {
+fn a_failed_conversion_in_the_callers_code_is_an_error_but_no_failed_connection() {
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     assert!(
@@ -226,7 +226,7 @@ fn panic_of_a_caller_leaves_the_pool_whole() {
 }
 
 #[test]
-fn slow_use_of_one_connection_keeps_nobody_from_another() {
+fn slow_use_of_one_connection_keeps_no_caller_from_the_others() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     // The very first connection of all is in use, and nothing has been asked over it.

@@ -144,7 +144,7 @@ fn a_lost_counter_never_makes_a_fence_smaller() {
 }
 
 #[test]
-fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
+fn many_local_hand_offs_never_make_the_counter_outrun_the_servers_clock() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(1000)).unwrap();
@@ -166,7 +166,7 @@ fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
 }
 
 #[test]
-fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
+fn the_first_block_of_fences_after_a_loss_repeats_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server);
     let [one, block] = [0, 1_000_000].map(|times| {

@@ -14,7 +14,7 @@ use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually};
 
 #[test]
-fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
+fn a_thread_that_asks_after_an_expired_hand_off_keeps_its_turn() {
     // Now and then the first thread wakes up before its lease runs out, and does not ask.
     assert!((0..20).any(|_| a_hand_off_runs_out_on_its_way()), "it never ran out on its way");
 }
@@ -68,7 +68,7 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
 }
 
 #[test]
-fn a_thread_that_is_passed_a_place_has_an_outage_of_its_own() {
+fn a_thread_that_takes_over_a_place_measures_its_own_outage() {
     const OUTAGE: Duration = ms(1_500);
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
@@ -147,7 +147,7 @@ fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
 /// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for
 ///    that, and the server is silent; 3. its time is over.
 #[test]
-fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_another() {
+fn a_lock_handed_over_before_the_server_fell_silent_is_not_reported_as_held_by_another() {
     let (server, proxy) = through_proxy();
     let holder = client(&server).lock("job");
     holder.lock().unwrap();
@@ -169,7 +169,7 @@ fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_a
 }
 
 #[test]
-fn a_message_with_a_fence_that_no_counter_has_is_survived() {
+fn a_message_with_an_impossible_fence_is_survived() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let lock = client(&server).lock_with("job", LockOptions::new().fenced()).unwrap();

@@ -88,7 +88,7 @@ fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
 }
 
 #[test]
-fn a_reader_that_is_stuck_is_replaced_also_where_all_wait_in_conditions() {
+fn a_stuck_reader_is_replaced_even_when_all_wait_in_conditions() {
     let (server, proxy) = through_proxy();
     let rule = proxy.add(huge());
     let client = Client::open(&proxy.url()).unwrap();
@@ -114,7 +114,7 @@ fn a_reader_that_is_stuck_is_replaced_also_where_all_wait_in_conditions() {
 }
 
 #[test]
-fn a_reader_that_waits_for_a_confirmation_that_was_lost_is_replaced() {
+fn a_reader_that_waits_for_a_lost_confirmation_is_replaced() {
     let of_the_lock = |command: &[Vec<u8>]| {
         command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"))
     };

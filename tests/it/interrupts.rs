@@ -20,7 +20,7 @@ fn interruptible(lock: &RedisLock, interrupt: &Interrupt, timed: bool) -> distlo
 }
 
 #[test]
-fn without_an_interrupt_it_locks_like_any_other() {
+fn an_interruptible_call_without_an_interrupt_locks_like_any_other() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     lock.lock_interruptibly(&interrupt).unwrap();
@@ -140,7 +140,7 @@ fn an_interrupt_ends_only_the_waits_that_were_given_it() {
 }
 
 #[test]
-fn it_stays_set_until_it_is_reset_and_clones_are_the_same() {
+fn an_interrupt_stays_set_until_it_is_reset_and_its_clones_share_it() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     let clone = interrupt.clone();
@@ -157,7 +157,7 @@ fn it_stays_set_until_it_is_reset_and_clones_are_the_same() {
 }
 
 #[test]
-fn a_thread_that_is_interrupted_adds_no_hold_to_what_it_holds() {
+fn an_interrupted_thread_adds_no_hold_to_a_lock_that_it_holds() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     lock.lock_interruptibly(&interrupt).unwrap();

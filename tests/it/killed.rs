@@ -220,12 +220,10 @@ fn a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over()
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another() {
+fn a_waiter_in_a_condition_killed_after_its_notification_leaves_it_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_\
-                another";
+    let test = "killed::a_waiter_in_a_condition_killed_after_its_notification_leaves_it_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -240,12 +238,12 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_a
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another() {
+fn a_waiter_in_a_condition_killed_after_it_has_asked_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
     let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_\
-                notification_to_another";
+                a_waiter_in_a_condition_killed_after_it_has_asked_leaves_its_notification_to_\
+                another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     let guard = lock.guard().unwrap();
     lock.new_condition("news").unwrap().notify_one().unwrap();
@@ -264,12 +262,11 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notifica
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another() {
+fn a_waiter_in_a_condition_killed_with_the_lock_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_\
-                another";
+    let test =
+        "killed::a_waiter_in_a_condition_killed_with_the_lock_leaves_its_notification_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();

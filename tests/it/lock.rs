@@ -104,7 +104,7 @@ fn try_lock_gets_a_lock_that_becomes_free_in_time() {
 }
 
 #[test]
-fn a_wait_without_limit_is_one() {
+fn a_wait_without_a_limit_ends_only_with_the_lock() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", polling(ms(20))).unwrap();
@@ -266,7 +266,7 @@ fn any_lock_can_be_used_through_the_trait() {
 }
 
 #[test]
-fn a_lock_of_ones_own_needs_no_condition() {
+fn a_lock_type_of_the_programs_own_needs_no_conditions() {
     struct Free;
     impl Lock for Free {
         fn lock(&self) -> distlock::Result<()> {

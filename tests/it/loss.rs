@@ -107,7 +107,7 @@ fn a_key_of_another_type_is_a_loss_and_is_left_alone() {
 }
 
 #[test]
-fn a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
+fn the_loss_of_a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
     for client in [client(&Server::start()), memory()] {
         let lock = client.lock_with("job", lease(ms(200)).renewal(Renewal::Never)).unwrap();
         let told = told_of(&lock);
@@ -275,7 +275,7 @@ fn validity_ends_with_the_clock_before_anybody_looks() {
 }
 
 #[test]
-fn a_loss_is_said_in_the_log_without_the_token() {
+fn a_loss_is_logged_without_the_token() {
     logs::keep();
     let server = Server::start();
     let (client, notes) =

@@ -2,7 +2,7 @@
 //! server and its scripts, asked by hand.
 
 mod dead_waiters;
-mod first_words;
+mod first_commands;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -217,7 +217,7 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
 }
 
 #[test]
-fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_another_is_notified() {
+fn a_notified_waiter_that_does_not_ask_returns_to_its_old_place_and_another_is_notified() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
@@ -242,7 +242,7 @@ fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_anothe
 }
 
 #[test]
-fn a_notified_waiter_that_is_deaf_when_its_turn_comes_makes_room_for_one_that_listens() {
+fn a_notified_waiter_that_does_not_listen_at_its_turn_makes_room_for_one_that_does() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let (first, _second) = (scene.ear("1"), scene.ear("2"));
@@ -256,7 +256,7 @@ fn a_notified_waiter_that_is_deaf_when_its_turn_comes_makes_room_for_one_that_li
 }
 
 #[test]
-fn what_is_owed_lasts_as_long_as_somebody_waits() {
+fn an_owed_notification_lasts_as_long_as_somebody_waits() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -270,7 +270,7 @@ fn what_is_owed_lasts_as_long_as_somebody_waits() {
 }
 
 #[test]
-fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
+fn a_waiter_whose_hand_off_ran_out_unheard_still_counts_as_notified() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -286,7 +286,7 @@ fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
 }
 
 #[test]
-fn a_notification_stays_while_one_that_waited_then_may_come_back() {
+fn a_notification_stays_while_a_waiter_from_before_it_may_come_back() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));

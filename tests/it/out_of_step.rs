@@ -127,7 +127,7 @@ fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
 }
 
 #[test]
-fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart() {
+fn lock_and_unlock_need_no_extra_command_to_tell_their_replies_apart() {
     let server = Server::start();
     let client = helpers::client(&server);
     let lock = client.lock("job");
@@ -149,7 +149,7 @@ fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart
 }
 
 #[test]
-fn nonsense_where_a_subscription_is_confirmed_is_not_taken_for_a_refusal() {
+fn a_nonsense_confirmation_of_a_subscription_is_not_taken_for_a_refusal() {
     let (server, proxy) = through_proxy();
     let holder = helpers::client(&server).lock("job");
     holder.lock().unwrap();

@@ -88,7 +88,7 @@ fn lock_rides_out_every_outage_while_it_waits_and_has_the_lock_soon_after() {
 }
 
 #[test]
-fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_same_time() {
+fn outage_longer_than_max_outage_ends_all_waits_with_unavailable_at_about_the_same_time() {
     thread::scope(|scope| {
         for way in WAYS {
             scope.spawn(move || {
@@ -127,7 +127,7 @@ fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_sa
 }
 
 #[test]
-fn endless_outages_and_none_at_all_are_accepted() {
+fn max_outage_may_be_endless_or_zero() {
     let (_server, proxy) = through_proxy();
     proxy.set_mode(Mode::Refuse);
     let impatient_client = impatient(&proxy.url()).max_outage(Duration::ZERO).build().unwrap();

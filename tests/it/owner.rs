@@ -30,7 +30,7 @@ fn stays_held(server: &crate::support::Server, lock: &distlock::RedisLock) {
 }
 
 #[test]
-fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_hold_before() {
+fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_previous_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -83,7 +83,7 @@ fn a_value_whose_release_may_still_arrive_is_not_used_again() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_not_withdrawn_beside_the_next_hold() {
+fn a_lease_that_ran_out_is_not_withdrawn_during_the_next_hold() {
     let server = crate::support::Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", options().lease(ms(150)).renewal(Renewal::Never)).unwrap();
@@ -136,7 +136,7 @@ fn is_refused_or_lasts(
 }
 
 #[test]
-fn a_late_first_copy_of_a_release_that_was_answered_meets_no_other_hold() {
+fn a_late_first_copy_of_an_answered_release_affects_no_other_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -147,7 +147,7 @@ fn a_late_first_copy_of_a_release_that_was_answered_meets_no_other_hold() {
 }
 
 #[test]
-fn a_late_shortening_meets_no_other_hold() {
+fn a_late_shortening_affects_no_other_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -206,7 +206,7 @@ fn a_release_that_waited_until_its_lease_was_lost_is_not_sent() {
 }
 
 #[test]
-fn an_extend_of_a_hold_that_was_released_meanwhile_does_not_undo_the_next_on_a_quorum() {
+fn on_a_quorum_a_late_extend_of_a_released_hold_does_not_undo_the_next_hold() {
     let nodes = [Server::start(), Server::start(), Server::start()];
     let proxies: Vec<_> = nodes.iter().map(|node| Proxy::start(node.port())).collect();
     let (client, notes) = Notes::of(Client::redlock_builder(proxies.iter().map(Proxy::url)));

@@ -214,7 +214,7 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
 }
 
 #[test]
-fn a_wait_that_is_refused_gives_a_lease_none_of_its_extends_back() {
+fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
     let server = Server::start();
     // Without the keys of a condition.
     let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters ~{job}:owed &*";

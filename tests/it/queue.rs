@@ -206,7 +206,7 @@ fn a_release_hands_the_lock_to_the_first_waiter_that_listens_and_tells_nobody_el
 }
 
 #[test]
-fn whoever_finds_the_lock_free_serves_those_who_came_before() {
+fn a_client_that_finds_the_lock_free_serves_the_waiters_before_it() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let _ears = (listen(&server, "b"), listen(&server, "c"));

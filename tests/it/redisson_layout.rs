@@ -188,7 +188,7 @@ fn foreign_data_is_reported_and_left_alone() {
 }
 
 #[test]
-fn an_owner_is_written_as_given_and_believed_by_nobody_else() {
+fn an_owner_is_written_as_given_and_excludes_another_client_with_the_same_owner() {
     let server = Server::start();
     let lock = client(&server.url()).lock_with("a", options().owner("java-uuid:17")).unwrap();
     let same = client(&server.url()).lock_with("a", options().owner("java-uuid:17")).unwrap();

@@ -109,7 +109,7 @@ fn no_extend_follows_an_unlock() {
 }
 
 #[test]
-fn an_extend_is_taken_out_before_the_release_is_sent() {
+fn a_lease_leaves_the_renewals_book_before_its_release_is_sent() {
     let client;
     let notes;
     (client, notes) = Notes::of(Client::builder("memory://"));
@@ -129,7 +129,7 @@ fn an_extend_is_taken_out_before_the_release_is_sent() {
 }
 
 #[test]
-fn a_lease_is_looked_after_before_lock_returns() {
+fn a_lease_is_registered_for_renewal_before_lock_returns() {
     let client = memory();
     let lock = client.lock("job");
     for _ in 0..100 {

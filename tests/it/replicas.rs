@@ -105,7 +105,7 @@ fn a_demoted_server_loses_every_pooled_connection_at_its_first_refusal() {
 }
 
 #[test]
-fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_first_refusal() {
+fn a_demoted_server_loses_the_programs_own_idle_connections_at_its_first_refusal() {
     let pair = Pair::start();
     let client = Client::builder(&pair.proxy.url())
         .pool(pool_of(&pair.proxy.url(), 6, false))
@@ -121,7 +121,7 @@ fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_f
 }
 
 #[test]
-fn a_pool_of_the_programs_that_leads_to_a_replica_is_asked_with_pauses() {
+fn the_programs_own_pool_is_asked_with_pauses_while_it_leads_to_a_replica() {
     let (server, proxy) = through_proxy();
     let client =
         Client::builder(&proxy.url()).pool(pool_of(&proxy.url(), 4, false)).build().unwrap();
@@ -233,7 +233,7 @@ fn a_failover_disturbs_nobody() {
 type Call<'a> = &'a dyn Fn(&str) -> distlock::Result<()>;
 
 #[test]
-fn commands_of_the_callers_own_run_again_at_the_new_master() {
+fn the_callers_own_commands_run_again_at_the_new_master() {
     let pair = Pair::start();
     let client = pair.client();
     let set =
@@ -261,7 +261,7 @@ fn commands_of_the_callers_own_run_again_at_the_new_master() {
 }
 
 #[test]
-fn a_replica_is_found_out_at_log_in_and_told_nothing_else() {
+fn a_replica_is_recognised_at_log_in_and_sent_nothing_else() {
     let (server, proxy) = through_proxy();
     become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
     let client = Client::open(&proxy.url()).unwrap();
@@ -278,7 +278,7 @@ fn a_replica_is_found_out_at_log_in_and_told_nothing_else() {
 }
 
 #[test]
-fn whoever_is_not_told_the_role_only_goes_without_the_look_at_log_in() {
+fn a_client_that_is_not_told_the_role_only_skips_the_check_at_log_in() {
     let (server, proxy) = through_proxy();
     redis::cmd("ACL")
         .arg(&["SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-role"])

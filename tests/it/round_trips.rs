@@ -11,7 +11,7 @@ use crate::helpers::{SOON, Underway, client, delete, ms, put};
 use crate::support::{Fault, Rule, Server, eventually, in_own_process, thread_names, within};
 
 #[test]
-fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_look_found_it_free() {
+fn a_lock_that_was_refused_once_counts_as_contended_even_if_the_second_look_finds_it_free() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let lock = client.lock("a");
@@ -39,9 +39,9 @@ fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_lo
 }
 
 #[test]
-fn a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection() {
+fn a_lock_that_nobody_else_wants_opens_one_connection_and_no_inbox() {
     in_own_process(
-        "round_trips::a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection",
+        "round_trips::a_lock_that_nobody_else_wants_opens_one_connection_and_no_inbox",
         || {
             let server = Server::start();
             let client = client(&server);

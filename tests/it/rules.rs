@@ -88,7 +88,7 @@ fn a_lease_that_has_run_out_is_not_handed_to_the_next_thread() {
 }
 
 #[test]
-fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
+fn a_hand_off_that_comes_after_its_validity_is_confirmed_by_the_server_first() {
     let server = Server::start();
     let guard = client(&server).lock("job").guard().unwrap();
     let clock = FakeClock::new();
@@ -107,7 +107,7 @@ fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
 }
 
 #[test]
-fn a_validity_that_was_seen_ended_stays_ended() {
+fn a_validity_that_was_seen_to_end_stays_ended() {
     let (client, notes, clock) = on_fake_clock();
     let lock = client.lock("job");
     let (tell, told) = mpsc::channel();
@@ -218,7 +218,7 @@ fn nothing_is_renewed_during_a_wait_in_a_condition() {
 }
 
 #[test]
-fn a_dying_thread_asks_the_server_nothing_itself() {
+fn a_dying_thread_sends_nothing_to_the_server_itself() {
     let (client, notes) = Notes::of(Client::builder("memory://"));
     let lock = client.lock("job");
     let dead = thread::spawn(move || {

@@ -74,7 +74,7 @@ fn a_shortening_over_an_idle_connection_that_was_closed_is_sent_once() {
 
 /// The way of a connection may end without a word to either side.
 #[test]
-fn a_shortening_over_a_connection_that_died_in_silence_takes_another_one() {
+fn a_shortening_takes_another_connection_when_its_first_one_has_died_silently() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).command_timeout(ms(1500)).build().unwrap();
     let lock = client.lock("x");

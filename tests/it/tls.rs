@@ -79,7 +79,7 @@ fn certificate_of_another_authority_is_refused_at_once() {
 }
 
 #[test]
-fn certificates_that_are_none_are_invalid_input() {
+fn text_that_is_no_certificate_is_invalid_input() {
     for pem in [
         "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n",
         "-----BEGIN CERTIFICATE-----\n!\n",
@@ -161,7 +161,7 @@ fn unix_socket_that_is_not_there_is_unavailable() {
 }
 
 #[test]
-fn frozen_server_behind_a_unix_socket_ends_within_its_deadline() {
+fn calls_to_a_frozen_server_behind_a_unix_socket_end_within_their_deadline() {
     let server = Server::builder().unix_socket().start();
     let client = impatient(&server.unix_url()).build().unwrap();
     let lock = client.lock("x");

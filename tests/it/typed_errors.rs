@@ -119,7 +119,7 @@ fn missing_permission_is_denied_at_once() {
 }
 
 #[test]
-fn permission_to_set_but_not_to_release_is_unknown_and_ends_with_the_lease() {
+fn without_permission_to_release_unlock_is_unknown_and_the_lock_ends_with_its_lease() {
     let server = Server::start();
     let rules = ["SETUSER", "half", "on", ">pw", "~*", "&*", "+set", "+ping"];
     redis::cmd("ACL").arg(&rules).exec(&mut server.connection()).unwrap();
@@ -240,7 +240,7 @@ fn server_out_of_memory_refuses_a_lock_and_releases_one() {
 }
 
 #[test]
-fn server_that_stands_in_a_script_is_waited_for() {
+fn server_that_is_busy_with_a_script_is_waited_for() {
     let server = Server::builder().arg("lua-time-limit", "20").start();
     let client = impatient(&server.url()).build().unwrap();
     client.ping().unwrap();

@@ -11,7 +11,7 @@ use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, keys, ms, p
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 #[test]
-fn close_wakes_who_waits_with_unavailable() {
+fn close_wakes_waiters_with_unavailable() {
     let server = Server::start();
     put(&server, "foreign", "somebody", SOON * 6);
     let client = client(&server);
@@ -64,7 +64,7 @@ fn close_in_the_middle_of_everything_leaves_nothing_held() {
 }
 
 #[test]
-fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
+fn close_releases_the_lease_of_a_wait_that_has_not_entered_its_condition() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("job");
@@ -91,7 +91,7 @@ fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
 }
 
 #[test]
-fn close_leaves_no_place_of_a_waiter_behind() {
+fn close_removes_the_place_of_a_waiter() {
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
     for _ in 0..3 {
@@ -109,7 +109,7 @@ fn close_leaves_no_place_of_a_waiter_behind() {
 }
 
 #[test]
-fn close_leaves_no_place_of_a_waiter_in_a_condition_behind() {
+fn close_removes_the_place_of_a_waiter_in_a_condition() {
     let (server, proxy) = through_proxy();
     for _ in 0..3 {
         proxy.set_delay(Duration::ZERO, Duration::ZERO);
@@ -153,7 +153,7 @@ fn close_waits_for_an_unlock_that_is_under_way() {
 }
 
 #[test]
-fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
+fn close_counts_a_lock_only_once_while_its_unlock_waits_for_a_connection() {
     let server = Server::start();
     let client =
         Client::builder(&server.url()).pool_size(1).command_timeout(ms(3000)).build().unwrap();
@@ -177,7 +177,7 @@ fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
 }
 
 #[test]
-fn close_counts_a_lock_once_whose_wait_in_a_condition_has_no_answer() {
+fn close_counts_a_lock_only_once_while_its_wait_in_a_condition_has_no_answer() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("job");

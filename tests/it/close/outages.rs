@@ -60,7 +60,7 @@ fn close_says_how_many_locks_may_still_be_held() {
 }
 
 #[test]
-fn a_second_close_says_what_the_first_came_to() {
+fn a_second_close_returns_the_result_of_the_first() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     client.lock("job").lock().unwrap();

@@ -10,7 +10,7 @@ use crate::helpers::{Busy, lease, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 #[test]
-fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and_renewed_once() {
+fn an_unsent_wait_ends_on_time_with_the_lock_held_and_registered_for_renewal_once() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let (lock, condition) = lock_and_condition(&client);
@@ -52,7 +52,7 @@ fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKi
 }
 
 #[test]
-fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
+fn a_wait_without_a_connection_takes_at_most_one_command_timeout_longer() {
     let server = Server::start();
     let client =
         Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
@@ -105,7 +105,7 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
 }
 
 #[test]
-fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_closed_while_idle() {
+fn notify_and_force_unlock_succeed_after_their_connection_was_closed_while_idle() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let woken = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
@@ -130,7 +130,7 @@ fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_clo
 }
 
 #[test]
-fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_more() {
+fn a_notification_resent_after_its_reply_was_cut_off_wakes_no_second_waiter() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();
@@ -155,7 +155,7 @@ fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_
 }
 
 #[test]
-fn a_waiter_whose_leaving_is_answered_with_nonsense_asks_with_pauses() {
+fn a_waiter_whose_request_to_leave_gets_a_nonsense_answer_asks_with_pauses() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let lock = Client::open(&proxy.url()).unwrap().lock("job");

@@ -73,7 +73,7 @@ fn a_closed_client_ends_its_waits() {
 }
 
 #[test]
-fn waiters_of_a_server_that_lost_its_data_wake_for_no_reason() {
+fn waiters_wake_spuriously_when_their_server_has_lost_its_data() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let woken = waiting(client, |condition| condition.wait());
@@ -84,7 +84,7 @@ fn waiters_of_a_server_that_lost_its_data_wake_for_no_reason() {
 }
 
 #[test]
-fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notification_to_another() {
+fn a_client_closed_during_a_hand_off_to_it_leaves_its_notification_to_another() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let doomed = Client::open(&proxy.url()).unwrap();
@@ -103,7 +103,7 @@ fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notific
 }
 
 #[test]
-fn a_notified_waiter_that_finds_the_lock_free_has_it_however_long_its_pauses_are() {
+fn a_notified_waiter_that_finds_the_lock_free_gets_it_however_long_its_pauses_are() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(15)));

@@ -92,10 +92,10 @@ fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
 }
 
 #[test]
-fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds() {
+fn a_forked_childs_own_client_works_and_is_refused_what_its_parent_holds() {
     in_own_process(
         "holds::forks::\
-         a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds",
+         a_forked_childs_own_client_works_and_is_refused_what_its_parent_holds",
         || {
             let server = Server::start();
             let url = server.url();
@@ -124,10 +124,10 @@ fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds
 }
 
 #[test]
-fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing() {
+fn a_forked_child_waits_for_no_thread_of_its_parent() {
     in_own_process(
         "holds::forks::\
-         a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing",
+         a_forked_child_waits_for_no_thread_of_its_parent",
         || {
             let client = memory();
             let lock = client.lock("job");
@@ -284,8 +284,8 @@ fn every_call_is_refused(client: &Client, held: &RedisLock) -> Result<(), u8> {
 }
 
 #[test]
-fn a_forked_child_is_refused_every_call_and_says_nothing() {
-    in_own_process("holds::forks::a_forked_child_is_refused_every_call_and_says_nothing", || {
+fn a_forked_child_is_refused_every_call_and_sends_nothing() {
+    in_own_process("holds::forks::a_forked_child_is_refused_every_call_and_sends_nothing", || {
         let server = Server::start();
         let proxy = Proxy::start(server.port());
         let client = Client::open(&proxy.url()).unwrap();

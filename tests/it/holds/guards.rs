@@ -98,7 +98,7 @@ struct IsSend;
 impl<T: ?Sized + Send> NotSend<IsSend> for T {}
 
 #[test]
-fn a_guard_stays_on_its_thread_and_everything_else_moves() {
+fn a_guard_is_not_send_and_everything_else_is() {
     <LockGuard as NotSend<_>>::chosen();
     fn moves<T: Send + Sync + Clone + 'static>() {}
     moves::<Client>();

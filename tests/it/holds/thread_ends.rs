@@ -23,7 +23,7 @@ fn dies_holding(lock: &RedisLock, how: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn what_a_thread_held_when_it_ended_is_released_at_once_and_said_in_the_log() {
+fn what_a_thread_held_at_its_end_is_released_at_once_and_logged() {
     logs::keep();
     let server = Server::start();
     let (mine, other) = (client(&server), client(&server));

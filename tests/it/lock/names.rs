@@ -23,7 +23,7 @@ fn the_key_is_the_prefix_and_the_name() {
 }
 
 #[test]
-fn names_that_cannot_be_used_are_reported_by_the_first_call_that_would() {
+fn names_that_cannot_be_used_are_reported_by_the_first_call_that_uses_them() {
     let server = Server::start();
     let client = Client::builder(&server.url()).key_prefix("p:").build().unwrap();
     let longest = "x".repeat(1022);
@@ -53,7 +53,7 @@ fn names_that_cannot_be_used_are_reported_by_the_first_call_that_would() {
 }
 
 #[test]
-fn odd_names_are_names() {
+fn odd_names_are_accepted() {
     let server = Server::start();
     let client = client(&server);
     let names = [
@@ -132,7 +132,7 @@ fn crc_slot(key: &str) -> u16 {
 }
 
 #[test]
-fn memory_is_a_store_of_its_own_unless_it_has_a_name() {
+fn a_store_in_memory_is_shared_only_if_it_has_a_name() {
     let (own, another) = (memory(), memory());
     let (named, same) = (
         Client::open("memory://lock-names").unwrap(),

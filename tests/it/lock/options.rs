@@ -53,7 +53,7 @@ fn a_thread_with_other_options_waits_for_its_turn_and_gets_what_it_asked_for() {
 }
 
 #[test]
-fn the_owners_value_stands_under_the_key() {
+fn the_owners_value_is_stored_under_the_key() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", LockOptions::new().owner("worker-7")).unwrap();
@@ -66,7 +66,7 @@ fn the_owners_value_stands_under_the_key() {
 }
 
 #[test]
-fn an_owner_is_refused_by_its_own_value_all_the_same() {
+fn an_owner_is_refused_even_when_its_own_value_is_under_the_key() {
     let server = Server::start();
     let (mine, theirs) = (client(&server), client(&server));
     let options = || LockOptions::new().owner("worker-7");
@@ -87,7 +87,7 @@ fn an_owner_is_refused_by_its_own_value_all_the_same() {
 }
 
 #[test]
-fn an_owner_believes_already_mine_after_an_unanswered_attempt() {
+fn an_owner_accepts_already_mine_after_an_unanswered_attempt() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();

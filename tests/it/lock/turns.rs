@@ -178,7 +178,7 @@ fn behind_a_thread_without_an_answer_try_lock_says_that_the_server_is_silent() {
 }
 
 #[test]
-fn a_refusal_is_no_answer_any_more_once_the_server_has_fallen_silent() {
+fn a_refusal_no_longer_counts_once_the_server_has_fallen_silent() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON * 6);
     let proxy = Proxy::start(server.port());

@@ -164,7 +164,7 @@ fn a_callback_may_use_the_lock_that_was_lost() {
 }
 
 #[test]
-fn a_callback_that_panics_with_a_value_that_panics_ends_no_other() {
+fn a_callback_whose_panic_value_panics_ends_no_other_callback() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

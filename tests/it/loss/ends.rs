@@ -75,7 +75,7 @@ fn an_end_outside_the_bounds_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_extend_without_an_answer_is_unknown_and_the_lock_is_held_still() {
+fn an_extend_without_an_answer_is_unknown_and_the_lock_is_still_held() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();

@@ -12,7 +12,7 @@ use crate::queue::At;
 use crate::support::Server;
 
 #[test]
-fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notification_to_another() {
+fn a_holder_that_dies_before_its_first_command_leaves_its_notification_to_another() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -47,7 +47,7 @@ fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
 }
 
 #[test]
-fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right_now() {
+fn a_dead_waiters_notification_also_passes_to_one_that_is_not_listening() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ear = scene.ear("1");
@@ -80,7 +80,7 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
 }
 
 #[test]
-fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_another() {
+fn a_waiter_closed_after_it_was_handed_the_lock_leaves_its_notification_to_another() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -143,7 +143,7 @@ fn commands_for(waiters: u32, fate: Fate) -> u64 {
 }
 
 #[test]
-fn a_lost_host_with_many_waiters_costs_its_scripts_a_few_commands_for_each() {
+fn many_waiters_of_a_lost_host_cost_the_scripts_a_few_commands_each() {
     for fate in [Fate::Deaf, Fate::Late, Fate::Dead, Fate::AllDead] {
         let (some, many) = (commands_for(40, fate), commands_for(160, fate));
         assert!(many < some * 6, "{fate:?}: {some} commands for 40 waiters, and {many} for 160");

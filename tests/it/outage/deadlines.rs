@@ -101,7 +101,7 @@ fn silent_on(name: &'static str) -> FakeServer {
 }
 
 #[test]
-fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
+fn calls_to_a_server_that_never_answers_end_within_the_deadline_at_every_step() {
     for step in ["AUTH", "SELECT", "ROLE", "PING", "SET"] {
         let server = silent_on(step);
         let url = format!("redis://:secret@127.0.0.1:{}/3", server.port());
@@ -115,7 +115,7 @@ fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
 }
 
 #[test]
-fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
+fn calls_to_a_server_that_stops_in_the_middle_of_a_reply_end_within_the_deadline() {
     for half in ["+O", "$5\r\nab", "*2\r\n:1\r\n", "-ER", ":", "$-"] {
         for step in ["AUTH", "PING", "SET"] {
             let server = FakeServer::start(move |_, command| {
@@ -136,7 +136,7 @@ fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
 }
 
 #[test]
-fn threads_that_wait_behind_one_that_holds_are_told_false_and_not_unavailable() {
+fn threads_that_wait_behind_a_holder_get_false_and_not_unavailable() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("x", LockOptions::new().lease(SOON * 3)).unwrap();
@@ -167,7 +167,7 @@ fn refusal_followed_by_silence_is_unavailable() {
 }
 
 #[test]
-fn host_that_never_answers_a_packet_ends_within_the_deadline() {
+fn calls_to_a_host_that_never_answers_a_packet_end_within_the_deadline() {
     // An address that is reserved for documentation: packets to it go nowhere, or the network says
     // so.
     let client = impatient("redis://192.0.2.1:6399/").build().unwrap();
@@ -178,7 +178,7 @@ fn host_that_never_answers_a_packet_ends_within_the_deadline() {
 /// The attempt is answered in time and the withdrawal of its place would not be: the caller is not
 /// kept for it (R13).
 #[test]
-fn slow_link_keeps_no_caller_for_a_withdrawal() {
+fn slow_link_makes_no_caller_wait_for_a_withdrawal() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let holder = Client::open(&server.url()).unwrap().lock("x");

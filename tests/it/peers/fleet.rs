@@ -180,7 +180,7 @@ fn turns_beside_us(
 }
 
 #[test]
-fn an_old_client_starves_beside_our_queue_and_comes_to_its_turn_without_it() {
+fn an_old_client_starves_beside_our_queue_and_gets_its_turn_without_it() {
     let server = Server::start();
     let Some([peer]) = start([("jedis", server.url())]) else { return };
     let mut peer = peer.with(&["kind nxpx", "sleep 20"]);

@@ -11,7 +11,7 @@ use super::{A_WHILE, At, ByHand, SOON, listen};
 use crate::support::{Server, within};
 
 #[test]
-fn a_waiter_that_is_dead_by_its_own_word_is_dropped() {
+fn a_waiter_whose_entry_has_expired_is_dropped() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let _ears = (listen(&server, "dead"), listen(&server, "alive"));
@@ -72,7 +72,7 @@ fn a_waiter_that_is_not_heard_is_told_so_and_has_no_place() {
 }
 
 #[test]
-fn who_listens_to_everything_makes_no_dead_waiter_listen() {
+fn a_subscriber_to_every_channel_does_not_make_a_dead_waiter_count_as_listening() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let (say, everything) = mpsc::channel();

@@ -62,7 +62,7 @@ fn what_a_waiter_hears_from_a_replica_is_true() {
 }
 
 #[test]
-fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_comes_over() {
+fn an_inbox_at_a_demoted_server_lets_no_second_holder_in_and_moves_to_the_new_master() {
     let old = Server::start();
     let new = replica_of(&old);
     let proxy = Proxy::start(old.port());

@@ -99,7 +99,7 @@ fn a_lost_wake_up_costs_at_most_one_pause() {
 }
 
 #[test]
-fn a_lock_that_just_runs_out_is_taken_as_soon_as_it_has() {
+fn a_lock_whose_lease_runs_out_is_taken_at_once() {
     let server = Server::start();
     let mut connection = server.connection();
     let _: () = redis::cmd("SET")
@@ -175,7 +175,7 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
 }
 
 #[test]
-fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
+fn a_grant_that_comes_at_the_end_of_its_validity_is_confirmed_by_the_server_first() {
     let server = Server::start();
     let clock = FakeClock::new();
     let holder = Client::open(&server.url()).unwrap();

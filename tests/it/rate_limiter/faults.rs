@@ -130,7 +130,7 @@ fn a_connection_that_ends_makes_the_limit_stricter_at_worst() {
 }
 
 #[test]
-fn what_cannot_heal_is_said_at_once() {
+fn errors_that_cannot_heal_are_reported_at_once() {
     let server = Server::builder().password("right").start();
     let client = Client::open(&server.url_with("default", "wrong")).unwrap();
     for limiter in both(&client, 3, LONG) {

@@ -238,7 +238,7 @@ fn the_shortest_window_counts() {
 }
 
 #[test]
-fn a_counter_below_zero_is_counted_on() {
+fn a_counter_below_zero_counts_on_from_there() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, LONG);
     // A program that gives permits back with DECR, once after the window has ended: no TTL again.

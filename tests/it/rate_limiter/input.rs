@@ -133,9 +133,9 @@ fn debug_shows_what_was_asked_for() {
 }
 
 #[test]
-fn a_forked_child_is_told_so_before_it_waits_for_anything() {
+fn a_forked_child_is_refused_before_it_waits_for_anything() {
     in_own_process(
-        "rate_limiter::input::a_forked_child_is_told_so_before_it_waits_for_anything",
+        "rate_limiter::input::a_forked_child_is_refused_before_it_waits_for_anything",
         || {
             let client = Client::open("memory://").unwrap();
             let limiters = super::both(&client, 1, ms(1));

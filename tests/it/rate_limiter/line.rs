@@ -19,7 +19,7 @@ fn fifty_threads_ask_little_more_than_once_for_each_permit() {
 }
 
 #[test]
-fn whoever_cannot_be_served_in_time_is_told_at_once_also_behind_others() {
+fn a_caller_that_cannot_be_served_in_time_is_told_at_once_even_behind_others() {
     let server = Server::start();
     let client = open(&server);
     let limiter = client.rate_limiter("ip", 1, LONG);
@@ -44,7 +44,7 @@ fn whoever_cannot_be_served_in_time_is_told_at_once_also_behind_others() {
 }
 
 #[test]
-fn a_timeout_in_the_line_ends_with_a_question_of_its_own() {
+fn a_caller_whose_time_runs_out_in_the_line_asks_once_itself() {
     everywhere(|client| {
         let limiter = client.rate_limiter("ip", 1, ms(400));
         assert!(limiter.check().unwrap().allowed);

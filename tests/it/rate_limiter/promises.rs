@@ -60,7 +60,7 @@ fn permits_go_out_in_the_order_of_asking_and_checks_come_after_them() {
 }
 
 #[test]
-fn what_would_come_too_late_is_not_promised() {
+fn a_permit_that_would_come_too_late_is_not_promised() {
     let server = Server::start();
     let client = open(&server);
     let limiter = client.rate_limiter("ip", 1, LONG).smooth();
@@ -92,7 +92,7 @@ fn a_sleeper_asks_no_second_time_even_if_its_promise_is_forgotten() {
 }
 
 #[test]
-fn a_question_that_is_long_on_its_way_makes_no_permit_come_early() {
+fn a_slow_question_makes_no_permit_come_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let limiter = Client::open(&proxy.url()).unwrap().rate_limiter("ip", 1, ms(1000)).smooth();
@@ -182,7 +182,7 @@ fn a_clock_that_is_set_back_forgets_no_promise() {
 }
 
 #[test]
-fn a_hundred_years_are_without_limit() {
+fn a_window_of_a_hundred_years_and_an_endless_wait_are_accepted() {
     everywhere(|client| {
         let limiter = client.rate_limiter("ip", 1, 100 * YEAR).smooth();
         assert!(limiter.check().unwrap().allowed);
@@ -205,7 +205,7 @@ fn a_hundred_years_are_without_limit() {
 /// The script itself, asked by callers who wait for so long: in no stretch of time more permits
 /// come due than were there at first and came back meanwhile.
 #[test]
-fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
+fn in_no_period_do_more_permits_come_due_than_were_there_and_came_back() {
     const SCRIPT: &str = include_str!("../../../src/store/layout/limits/smooth.lua");
     const COUNT: u64 = 7;
     const WINDOW: u64 = 50_000;

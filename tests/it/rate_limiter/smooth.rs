@@ -45,7 +45,7 @@ fn assert_never_too_many(passed: &[Passed], count: u64, window: Duration) {
 }
 
 #[test]
-fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
+fn in_no_period_do_more_permits_pass_than_were_there_and_came_back() {
     for seed in 1..=60 {
         let mut numbers = Numbers::new(seed);
         let (client, clock) = in_memory();
@@ -90,7 +90,7 @@ fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
 }
 
 #[test]
-fn on_the_server_too_no_stretch_of_time_lets_more_pass() {
+fn on_the_server_too_no_period_lets_more_permits_pass() {
     let server = Server::start();
     let client = open(&server);
     let (count, window) = (10, ms(200));
@@ -184,7 +184,7 @@ fn there_is_room_after_retry_after() {
 }
 
 #[test]
-fn its_state_is_one_key_that_ends_when_nothing_is_in_use() {
+fn the_state_is_one_key_that_expires_when_nothing_is_in_use() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 4, ms(2000)).smooth();
     for taken in 1..=4 {

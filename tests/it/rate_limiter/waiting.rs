@@ -97,7 +97,7 @@ fn closing_the_client_ends_the_wait() {
 }
 
 #[test]
-fn many_that_wait_together_keep_to_the_limit() {
+fn many_waiters_together_keep_to_the_limit() {
     everywhere(|client| {
         for limiter in both(client, 5, ms(100)) {
             let (start, passed) = (Instant::now(), AtomicU64::new(0));

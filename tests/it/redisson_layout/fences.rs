@@ -29,7 +29,7 @@ fn is_behind_the_clock(server: &Server) {
 }
 
 #[test]
-fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
+fn many_local_hand_offs_never_make_the_counter_outrun_the_servers_clock() {
     let server = Server::start();
     let lock = fenced(&client(&server.url()), 1000);
     for _ in 0..3 {
@@ -69,7 +69,7 @@ fn fences_grow_from_one_thread_to_the_next() {
 }
 
 #[test]
-fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
+fn the_first_block_of_fences_after_a_loss_repeats_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server.url());
     let [one, block] = [0, 1_000_000].map(|hand_offs| fenced(&client, hand_offs));

@@ -57,7 +57,7 @@ fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
 }
 
 #[test]
-fn a_lease_is_renewed_and_only_ours() {
+fn only_our_own_lease_is_renewed() {
     let server = Server::start();
     let lock = client(&server.url()).lock_with("a", options().lease(ms(1_000))).unwrap();
     let (tell, told) = mpsc::channel();

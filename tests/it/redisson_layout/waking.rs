@@ -229,7 +229,7 @@ fn one_subscription_serves_every_lock_of_a_client() {
 
 /// The reader sits in a read that lasts up to a second: somebody has to tell it.
 #[test]
-fn a_wait_at_a_further_lock_is_subscribed_to_at_once() {
+fn a_wait_for_another_lock_subscribes_at_once() {
     let server = Server::start();
     let client = client(&server.url());
     let names = ["a", "b", "c", "d", "e"];
@@ -270,7 +270,7 @@ fn losing_the_subscription_costs_at_most_one_pause() {
 }
 
 #[test]
-fn subscription_stands_again_after_a_restart_of_the_server() {
+fn subscription_is_restored_after_a_restart_of_the_server() {
     let server = Server::start();
     let client = client(&server.url());
     drop(held_by_java(&server, &["a"]));

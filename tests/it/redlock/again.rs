@@ -18,7 +18,7 @@ fn short() -> LockOptions {
 }
 
 #[test]
-fn nodes_away_one_after_the_other_do_not_end_a_hold() {
+fn nodes_that_are_down_one_after_another_do_not_end_a_hold() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock_with("a", short()).unwrap();
@@ -41,7 +41,7 @@ fn nodes_away_one_after_the_other_do_not_end_a_hold() {
 }
 
 #[test]
-fn nodes_that_missed_the_lock_are_given_it_and_nobody_elses_is_taken() {
+fn nodes_that_missed_the_lease_are_given_it_and_another_holders_lease_is_left_alone() {
     let nodes = Nodes::start();
     nodes.set([1, 4], Mood::Down);
     let client = nodes.client();

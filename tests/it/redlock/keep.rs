@@ -58,7 +58,7 @@ fn renewal_does_not_wait_for_silent_nodes() {
 }
 
 #[test]
-fn loss_is_told_when_a_majority_says_so_and_not_before() {
+fn loss_is_told_when_a_majority_says_so_and_not_earlier() {
     let nodes = Nodes::start();
     let client = nodes.client();
     // So long that nobody is given it again before it is lost.
@@ -103,7 +103,7 @@ fn a_majority_that_does_not_answer_is_unknown_until_the_lease_runs_out() {
 }
 
 #[test]
-fn guards_and_further_holds_are_those_of_any_lock() {
+fn guards_and_further_holds_work_as_with_any_lock() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");

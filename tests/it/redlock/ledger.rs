@@ -58,7 +58,7 @@ fn what_a_node_holds_is_undone_in_the_end_whatever_else_is_tried_meanwhile() {
 }
 
 #[test]
-fn held_leases_outlive_an_outage_in_which_many_threads_try() {
+fn held_leases_outlive_an_outage_in_which_many_threads_try_to_lock() {
     let nodes = Nodes::start();
     let client = nodes.builder().command_timeout(Duration::from_millis(200)).build().unwrap();
     let lease = Duration::from_secs(3);
@@ -93,7 +93,7 @@ fn held_leases_outlive_an_outage_in_which_many_threads_try() {
 }
 
 #[test]
-fn a_withdrawal_that_is_answered_is_repeated_where_a_copy_of_the_attempt_may_arrive() {
+fn an_answered_withdrawal_is_repeated_where_a_copy_of_the_attempt_may_still_arrive() {
     let nodes = Nodes::start();
     nodes.set([4], Mood::Mute);
     let client = nodes.client();
@@ -150,7 +150,7 @@ fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
 }
 
 #[test]
-fn what_a_quorum_was_asked_to_undo_is_asked_again_by_its_nodes_threads_only() {
+fn only_the_nodes_threads_repeat_what_a_quorum_was_asked_to_undo() {
     let nodes = Nodes::start();
     let (client, notes) = Notes::of(nodes.builder());
     let lock = client.lock("a");

@@ -126,7 +126,7 @@ fn a_restart_of_every_server_in_turn_is_not_noticed() {
 }
 
 #[test]
-fn processes_exclude_each_other_and_all_get_on() {
+fn processes_exclude_each_other_and_all_make_progress() {
     let servers = servers();
     let counter = servers[0].url();
     let (holds, since) = (AtomicU64::new(0), Instant::now());
@@ -183,7 +183,7 @@ fn a_server_under_two_names_has_one_vote() {
 }
 
 #[test]
-fn a_user_who_may_not_ask_which_server_it_is_has_locks_all_the_same() {
+fn a_user_without_permission_to_identify_the_server_can_still_lock() {
     let servers = servers();
     let rule = ["SETUSER", "plain", "on", ">password", "~*", "&*", "+@all", "-info"];
     servers.iter().for_each(|server| {
@@ -233,7 +233,7 @@ fn replicas_have_no_vote() {
 }
 
 #[test]
-fn nodes_whose_names_change_servers_vote_again() {
+fn nodes_whose_names_lead_to_other_servers_vote_again() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
@@ -248,7 +248,7 @@ fn nodes_whose_names_change_servers_vote_again() {
 }
 
 #[test]
-fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
+fn a_second_name_in_a_quorum_shuts_out_no_other_client_of_that_name() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let second = format!("redis://localhost:{}/", servers[0].port());
     let urls: Vec<_> = servers.iter().map(Server::url).chain([second.clone()]).collect();

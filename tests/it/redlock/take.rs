@@ -65,7 +65,7 @@ fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
 }
 
 #[test]
-fn a_reply_that_is_missing_is_no_vote() {
+fn a_missing_reply_is_no_vote() {
     let nodes = Nodes::start();
     // They do what they are asked, so only the missing answer keeps this from being a lease.
     nodes.set([0, 1, 2], Mood::Mute);
@@ -91,7 +91,7 @@ fn what_a_minority_granted_is_released_at_once() {
 }
 
 #[test]
-fn what_was_granted_late_is_released_on_a_node_that_is_slow() {
+fn a_late_grant_of_a_slow_node_is_released() {
     let nodes = Nodes::start();
     nodes.nodes[..3].iter().for_each(|node| node.hold("a", "somebody", LEASE));
     // What is known without the slow node is known once it has been asked.
@@ -253,7 +253,7 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
 }
 
 #[test]
-fn a_hold_with_the_same_owner_is_spared_by_whoever_is_refused() {
+fn a_refused_attempt_spares_a_hold_with_the_same_owner() {
     let nodes = Nodes::start();
     let options = || LockOptions::new().owner("the same");
     let (first, second) = (nodes.client(), nodes.client());
@@ -271,7 +271,7 @@ fn a_hold_with_the_same_owner_is_spared_by_whoever_is_refused() {
 }
 
 #[test]
-fn the_holder_is_whoever_a_majority_names() {
+fn the_holder_is_the_one_that_a_majority_names() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");

@@ -80,7 +80,7 @@ fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
 }
 
 #[test]
-fn close_releases_what_is_held_and_waits_for_the_deadline_at_most() {
+fn close_releases_what_is_held_and_waits_at_most_until_the_deadline() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");
@@ -92,7 +92,7 @@ fn close_releases_what_is_held_and_waits_for_the_deadline_at_most() {
 }
 
 #[test]
-fn contenders_exclude_each_other_and_all_get_on() {
+fn contenders_exclude_each_other_and_all_make_progress() {
     let nodes = Nodes::start();
     let inside = Arc::new(AtomicBool::new(false));
     let done = AtomicUsize::new(0);

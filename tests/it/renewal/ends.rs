@@ -144,7 +144,7 @@ fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_en
 }
 
 #[test]
-fn moving_the_end_back_and_forth_under_renewal_never_leaves_validity_beyond_the_servers_end() {
+fn moving_the_end_both_ways_under_renewal_never_leaves_validity_beyond_the_servers_end() {
     let server = Server::start();
     let lock = client(&server).lock_with("job", lease(ms(1500))).unwrap();
     lock.lock().unwrap();

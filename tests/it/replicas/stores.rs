@@ -17,7 +17,7 @@ use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, wi
 
 /// Redis 6.2 wraps what a command inside a script is refused with.
 #[test]
-fn a_refusal_inside_a_script_is_known_in_its_old_form() {
+fn a_refusal_inside_a_script_is_recognised_in_its_old_form() {
     let wrapped = "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: \
                    -READONLY You can't write against a read only replica. ";
     let server = FakeServer::start(move |connection, command| match connection {
@@ -126,7 +126,7 @@ fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Sto
 /// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing
 ///    to write.
 #[test]
-fn a_replica_confirms_nothing_over_a_connection_from_before() {
+fn a_replica_confirms_nothing_over_a_connection_opened_before_its_demotion() {
     for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
         let server = Server::start();
         let mut questions: Vec<Question> = vec![acquire_again, extend, move_end];
@@ -187,7 +187,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
 }
 
 #[test]
-fn close_does_not_wait_for_an_extend_and_its_connection_ends_with_it() {
+fn close_does_not_wait_for_an_extend_whose_connection_ends_when_the_extend_does() {
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let store = client.store(Layout::Plain).unwrap();

@@ -47,7 +47,7 @@ fn fake_server_says_what_its_script_says() {
 }
 
 #[test]
-fn fake_server_knows_its_connections_apart() {
+fn fake_server_tells_its_connections_apart() {
     let server = FakeServer::start(|connection, command| {
         if fake::is(command, "GET") {
             Reply::bulk(connection.to_string().as_bytes())

@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 #[test]
-fn constant_delay_is_a_pipe_and_not_a_pump() {
+fn constant_delay_lets_many_requests_be_under_way_at_once() {
     let (_server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     proxy.set_delay(ms(20), ms(30));
@@ -209,8 +209,8 @@ fn dropped_proxy_leaves_no_thread_and_no_descriptor() {
 }
 
 #[test]
-fn many_short_connections_pile_nothing_up() {
-    in_own_process("support_works::proxy_modes::many_short_connections_pile_nothing_up", || {
+fn many_short_connections_leave_no_trace() {
+    in_own_process("support_works::proxy_modes::many_short_connections_leave_no_trace", || {
         let (server, proxy) = through_proxy();
         for _ in 0..300 {
             set(&mut connect(&proxy), "a").unwrap();

@@ -153,7 +153,7 @@ fn extreme_settings_that_can_work_do() {
 }
 
 #[test]
-fn waits_without_end_end_when_they_can() {
+fn endless_pauses_and_waits_end_when_the_lease_runs_out_or_on_an_interrupt() {
     let server = Server::start();
     put(&server, "x", "another", ms(700));
     let client = Client::open(&server.url()).unwrap();

@@ -61,7 +61,7 @@ fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
 }
 
 #[test]
-fn no_reply_is_taken_for_anothers() {
+fn no_command_gets_the_reply_of_another() {
     let (_server, proxy) = through_proxy();
     let patience = ms(150);
     let client =
@@ -70,7 +70,7 @@ fn no_reply_is_taken_for_anothers() {
 }
 
 #[test]
-fn no_reply_is_taken_for_anothers_in_the_programs_own_pool() {
+fn no_command_gets_the_reply_of_another_in_the_programs_own_pool() {
     let (_server, proxy) = through_proxy();
     let pool = pool_of(&proxy.url(), 3, false);
     let client = Client::builder(&proxy.url()).pool(pool).command_timeout(ms(150)).build().unwrap();
@@ -167,13 +167,13 @@ fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, conn
 }
 
 #[test]
-fn idle_connections_that_the_server_closed_are_not_noticed() {
+fn callers_do_not_notice_that_the_server_closed_idle_connections() {
     let server = Server::start();
     nothing_is_noticed(&server, || Client::builder(&server.url()), 8);
 }
 
 #[test]
-fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noticed() {
+fn callers_do_not_notice_that_the_server_closed_idle_connections_of_the_programs_own_pool() {
     let server = Server::start();
     nothing_is_noticed(
         &server,
@@ -183,7 +183,7 @@ fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noti
 }
 
 #[test]
-fn idle_connections_of_the_programs_own_tried_pool_are_not_noticed() {
+fn callers_do_not_notice_closed_idle_connections_of_a_pool_that_tests_them() {
     let server = Server::start();
     nothing_is_noticed(
         &server,

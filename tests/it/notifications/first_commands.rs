@@ -10,7 +10,7 @@ use crate::queue::At;
 use crate::support::Server;
 
 #[test]
-fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
+fn the_first_command_of_a_waiter_that_was_handed_the_lock_uses_up_its_notification() {
     type Word = fn(&Scene<'_>, &Extend<'_>);
     let words: [Word; 5] = [
         |scene, lease| {
@@ -56,7 +56,7 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
 }
 
 #[test]
-fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
+fn a_command_for_a_lost_lease_uses_up_no_notification() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -86,7 +86,7 @@ fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
 }
 
 #[test]
-fn a_notified_waiter_that_finds_the_lock_free_has_it() {
+fn a_notified_waiter_that_finds_the_lock_free_gets_it() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ear = scene.ear("1");
@@ -102,7 +102,7 @@ fn a_notified_waiter_that_finds_the_lock_free_has_it() {
 }
 
 #[test]
-fn a_grant_whose_answer_is_lost_uses_nothing_up() {
+fn a_grant_whose_answer_is_lost_uses_up_no_notification() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
