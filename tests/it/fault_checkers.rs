@@ -1,5 +1,5 @@
-//! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in
-//! a bad one.
+//! The checkers of tests/faults: each reports nothing for a good history, and finds what is wrong
+//! in a bad one.
 
 #[allow(dead_code)]
 #[path = "../faults/check.rs"]
@@ -171,7 +171,7 @@ fn a_key_is_stuck_while_somebody_waits_and_nobody_holds() {
 #[test]
 fn a_token_that_no_live_process_knows_is_an_orphan() {
     let holds = [hold(1, 100, 200, 1), hold(2, 300, 400, 2)];
-    // A hold has ended when its unlock is answered, one later than it was called.
+    // A hold ends when its unlock is answered, which is one after its call.
     assert_eq!(orphans(&[(1, 110, 390)], &holds, (0, 1000), 10), [79]);
     assert_eq!(orphans(&[(1, 95, 210), (1, 295, 405)], &holds, (0, 1000), 10), [0_u64; 0]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What travels, and over how many connections: no question that is for nothing, nothing open that
+//! What is sent, and over how many connections: no useless question, and no open connection that
 //! nobody uses.
 
 use std::sync::mpsc;
@@ -25,14 +25,14 @@ fn a_lock_that_was_refused_once_counts_as_contended_even_if_the_second_look_find
     delete(&server, "a");
     held.release();
     waiting.result().unwrap();
-    // Straight to the script from now on, until that has been for nothing for a while.
+    // From now on the script is called at once, until that has been unnecessary for a while.
     let bare = proxy.add(Rule::on("SET", Fault::DelayRequest(ms(0))));
     let before = proxy.requests();
     for _ in 0..16 {
         lock.with(|_| ()).unwrap();
     }
     assert_eq!(bare.fired(), 0);
-    // And the subscription that began meanwhile.
+    // The rest is the subscription that began meanwhile.
     assert!(proxy.requests() - before <= 2 * 16 + 4, "{} requests", proxy.requests() - before);
     lock.with(|_| ()).unwrap();
     assert_eq!(bare.fired(), 1, "forgotten");
@@ -54,7 +54,7 @@ fn a_lock_that_nobody_else_wants_opens_one_connection_and_no_inbox() {
             let names = thread_names();
             assert!(!names.iter().any(|name| name.starts_with("distlock-inbox")), "{names:?}");
             assert_eq!(server.client_count(), 1);
-            // It would be seen: a wait opens it.
+            // The inbox would be seen: a wait opens it.
             put(&server, "b", "somebody's", SOON);
             assert!(!client.lock("b").try_lock(ms(50)).unwrap());
             assert!(thread_names().iter().any(|name| name.starts_with("distlock-inbox")));
@@ -68,7 +68,7 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
     let client = Client::open(&proxy.url()).unwrap();
     warm_up(&client, 8);
     assert!(proxy.accepted() >= 8);
-    // One is in use all the time, and stays open.
+    // One connection is in use all the time, and stays open.
     let used = client.clone();
     let (stop, stopped) = mpsc::channel::<()>();
     let user = thread::spawn(move || {
@@ -81,7 +81,7 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
     within(ms(15_000)..ms(90_000), || eventually(ms(90_000), || server.client_count() == 1));
     drop(stop);
     user.join().unwrap().unwrap();
-    // A rush opens them again.
+    // Many calls at once open them again.
     warm_up(&client, 8);
     assert!(server.client_count() >= 8);
 }

@@ -80,7 +80,7 @@ fn close_releases_the_lease_of_a_wait_that_has_not_entered_its_condition() {
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
     cut.send(()).unwrap();
-    // It tries to enter, and nobody is there.
+    // It tries to enter the condition, and no server answers.
     thread::sleep(ms(300));
     let closing = Underway::start(move || client.close(SOON));
     let (ended, valid) = waiting.result();
@@ -100,7 +100,7 @@ fn close_removes_the_place_of_a_waiter() {
         let lock = client.lock("job");
         let waiter = Underway::start(move || lock.lock());
         eventually(SOON, || keys(&server).len() == 3);
-        // Its withdrawal takes longer than anything else that close does.
+        // The withdrawal of its place takes longer than anything else that close does.
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), ["job"], "its place is gone when close returns");
@@ -121,7 +121,7 @@ fn close_removes_the_place_of_a_waiter_in_a_condition() {
         });
         let line = ["{job}:condition:c:queue", "{job}:condition:c:waiters"];
         eventually(SOON, || keys(&server) == line);
-        // Its withdrawal takes longer than anything else that close does.
+        // The withdrawal of its place takes longer than anything else that close does.
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), [""; 0], "its place is gone when close returns");

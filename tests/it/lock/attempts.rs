@@ -1,4 +1,4 @@
-//! Attempts: how many there are, how far apart they are, and the token that those of one
+//! Attempts: how many there are, how far apart they are, and the token that all attempts of one
 //! acquisition share.
 
 use std::collections::HashSet;
@@ -18,7 +18,7 @@ fn a_limit_of_attempts_ends_a_wait_after_that_many_refusals() {
     put(&server, "job", "somebody", SOON);
     let (client, notes) = Notes::of(Client::builder(&server.url()));
     for queue in [Queue::None, Queue::Fifo] {
-        // In the queue, when the inbox opens, whoever waits asks once more than that.
+        // With the queue, a waiter asks one extra time when its inbox opens.
         let (at_least, extra) = (ms(55), usize::from(queue == Queue::Fifo));
         let before = notes.attempts();
         let options = LockOptions::new().queue(queue).retry(Retry::fixed(ms(30)).attempts(3));

@@ -27,7 +27,7 @@ fn locking_again_with_other_options_is_a_conflict() {
     }
     assert_eq!((lock.hold_count(), other.hold_count()), (2, 2));
     lock.unlock().unwrap();
-    // Any handle of the lock takes a hold back.
+    // Any handle of the lock can give up a hold.
     other.unlock().unwrap();
     other.lock().unwrap();
     other.unlock().unwrap();
@@ -72,7 +72,8 @@ fn an_owner_is_refused_even_when_its_own_value_is_under_the_key() {
     let options = || LockOptions::new().owner("worker-7");
     let lock = mine.lock_with("job", options()).unwrap();
     lock.lock().unwrap();
-    // Another thread of the client, another client, and a value that somebody left there.
+    // Refused are another thread of the client and another client, also when somebody left the
+    // value there.
     assert!(!on_another_thread(|| lock.try_lock(ms(30)).unwrap()));
     assert!(!theirs.lock_with("job", options()).unwrap().try_lock(ms(100)).unwrap());
     put(&server, "left", "worker-7", SOON);

@@ -1,4 +1,5 @@
-//! The first word of a waiter that was let in uses its notification up, and nothing before it does.
+//! The first command of a waiter that got the lock uses up its notification, and nothing before
+//! that does.
 
 use std::time::Instant;
 
@@ -92,7 +93,7 @@ fn a_notified_waiter_that_finds_the_lock_free_gets_it() {
     let _ear = scene.ear("1");
     scene.enters("1");
     scene.is_notified_by("notifier", 1, 1);
-    // Free without a word, as after a lease that ran out.
+    // The lock becomes free without a message, as when a lease runs out.
     let _: u32 = scene.lock.redis("DEL a");
     scene.is_granted("1");
     assert_eq!(scene.lock.holder().as_deref(), Some("1"));

@@ -53,7 +53,7 @@ fn fences_grow_over_local_and_direct_hand_offs() {
                 let lock = client.lock_with("a", LockOptions::new().fenced()).unwrap();
                 for _ in 0..holds_of_each {
                     let guard = lock.guard().unwrap();
-                    // Sent under the lock, so in the order of the holds.
+                    // Sent while the lock is held, so in the order of the holds.
                     say.send(guard.fence().unwrap()).unwrap();
                 }
             });
