@@ -78,7 +78,7 @@ fn an_extension_that_is_answered_twice_extends_no_other_lease() {
         let tell = tell.clone();
         lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
         lock.lock().unwrap();
-        // Has the server know the script of renewal.
+        // So that the server knows the renewal script.
         lock.extend(ms(30_000)).unwrap();
     }
     delete(&server, "third");

@@ -146,7 +146,7 @@ fn late_replies_are_not_taken_for_the_next_ones() {
         let tell = tell.clone();
         lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
         lock.lock().unwrap();
-        // Has the server know the script of renewal.
+        // So that the server knows the renewal script.
         lock.extend(ms(30_000)).unwrap();
     }
     delete(&server, "second");

@@ -113,7 +113,7 @@ fn force_unlock_that_was_not_answered_does_not_release_the_next_holder() {
     let client = Client::open(&proxy.url()).unwrap();
     client.ping().unwrap();
     put(&server, "x", "somebody's", SOON);
-    // Has the server know the script.
+    // So that the server knows the script.
     assert!(client.lock("x").force_unlock().unwrap());
     put(&server, "x", "somebody's", SOON);
     let cut = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));

@@ -175,7 +175,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
     let (key, token) = (key(), Token::new("t"));
     let store = near.store(Layout::Plain).unwrap();
     assert!(matches!(acquire(&*store, &key, &token, SHORTER), Ok(Answer::Granted { .. })));
-    // Has the server know the script.
+    // So that the server knows the script.
     assert!(extend(&*store, &key, &token).unwrap());
     let proxy = Proxy::start(server.port());
     proxy.set_delay(ms(30), ms(30));

@@ -31,7 +31,7 @@ fn server_is_gone_after_a_panic() {
         let server = Server::start();
         server.stop_process();
         tell.send((server.pid(), server.dir().to_owned())).unwrap();
-        // Quietly: not a failure of this test.
+        // Without a message, as this is no failure of the test.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     assert!(died.join().is_err());
