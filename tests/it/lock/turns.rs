@@ -52,7 +52,7 @@ fn threads_of_one_process_are_served_first_come_first_served() {
             "with {hand_offs} hand-offs in a row"
         );
     }
-    // Also if leases are never handed on, and if threads ask for different options.
+    // Also if leases are never handed on, and if threads ask for different things.
     let lock = client
         .lock_with("job", LockOptions::new().renewal(Renewal::Never).queue(Queue::None))
         .unwrap();
