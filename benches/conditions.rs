@@ -1,5 +1,4 @@
-//! How long it takes from a notification to the return of the waiter that it is for, in another
-//! process.
+//! How long it takes from a notification until its waiter returns, in another process.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::fs;
@@ -27,7 +26,7 @@ use support::table::{Table, us};
 /// What the proxy adds to a round trip, half of it each way.
 const DELAY: Duration = Duration::from_millis(4);
 
-/// So many processes over such a line, the first of which notifies and all others wait.
+/// This many processes over such a line: the first one notifies, and all others wait.
 struct Row {
     label: String,
     url: String,
@@ -45,7 +44,7 @@ struct Outcome {
     trip_p50: f64,
     /// The call of unlock.
     released_p50: f64,
-    /// Returns beyond one for each notification.
+    /// Returns in excess of one for each notification.
     surplus: f64,
 }
 
@@ -111,7 +110,7 @@ impl Row {
         let over = Arc::new(AtomicBool::new(false));
         let (url, stop) = (self.url.clone(), Arc::clone(&over));
         let probe = thread::spawn(move || round_trips(&url, || !stop.load(Ordering::Relaxed)));
-        // The first of each waiter opens its inbox, and is not counted.
+        // The first wait of each waiter opens its inbox, and is not counted.
         let (mut notified, mut unlocks, mut first) = (Vec::new(), Vec::new(), 0);
         for at in 0..waiters * 2 + self.notifications {
             eventually(Duration::from_secs(30), || waiting() == waiters);
@@ -128,7 +127,7 @@ impl Row {
                 unlocks.push(unlocked - unlock_called);
             }
         }
-        // What each wrote down, it wrote before it waited again.
+        // Each waiter wrote its line before it waited again.
         eventually(Duration::from_secs(30), || waiting() == waiters);
         over.store(true, Ordering::Relaxed);
         let mut trips = probe.join().unwrap();
@@ -136,7 +135,7 @@ impl Row {
         let mut returned: Vec<u64> =
             (0..waiters).flat_map(|process| read(&file(process))).collect();
         returned.sort_unstable();
-        // The waiters of the first ones have returned before the next was notified.
+        // The waiter of each notification has returned before the next one was given.
         let from = notified.first().map_or(first, |pair| pair.0);
         returned.retain(|&at| at > from);
         let pairs = || notified.iter().zip(&returned);

@@ -1,5 +1,5 @@
-//! Whether an acquisition costs more where there is more of something: locks, leases, threads,
-//! processes, waiters.
+//! Whether an acquisition costs more as the number of locks, leases, threads, processes or waiters
+//! grows.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::path::Path;
@@ -32,9 +32,9 @@ struct Series {
     /// Whether one thread alone wants the lock that is measured.
     alone: bool,
     counts: Vec<u64>,
-    /// What a lock and unlock cost at this count, in nanoseconds.
+    /// The cost of a lock and unlock at this count, in nanoseconds.
     measure: Box<dyn FnMut(u64) -> f64>,
-    /// Of each count, what each round said.
+    /// For each count, the result of each round.
     costs: Vec<Vec<f64>>,
 }
 
@@ -54,7 +54,7 @@ fn main() {
             }
         }
     }
-    // A quick run draws as well, and leaves the picture of the last full one alone.
+    // A quick run also draws, but does not replace the plot of the last full run.
     let scratch = tempfile::tempdir().unwrap();
     report(&all, rounds, &args.pick(scratch.path().to_owned(), plot::kept()));
 }
@@ -118,7 +118,7 @@ fn series(args: &Args, server: &Arc<Server>) -> Vec<Series> {
 fn locks_in_turn(url: &str, count: u64, samples: u64) -> f64 {
     let client = Client::open(url).unwrap();
     let locks: Vec<RedisLock> = (0..count).map(|at| client.lock(&format!("turn:{at}"))).collect();
-    // Not one after the other, as they lie in memory.
+    // Not in the order in which they are in memory.
     let mut at = 0;
     let mut cycle = || {
         at = (at + 7919) % locks.len();
@@ -168,7 +168,7 @@ fn beside_waiters(server: &Server, url: &str, count: u64, samples: u64) -> f64 {
             };
             thread::Builder::new().stack_size(256 * 1024).spawn_scoped(scope, wait).unwrap();
         }
-        // All but one wait for their turn; that one is at the server.
+        // All but one wait for their turn; that one waits at the server.
         eventually(Duration::from_secs(20), || client.waiting("parked") as u64 == count - 1);
         thread::sleep(Duration::from_millis(50));
         let cost = p50(&mut || drop(lock.guard().unwrap()), samples);
@@ -177,7 +177,7 @@ fn beside_waiters(server: &Server, url: &str, count: u64, samples: u64) -> f64 {
     })
 }
 
-/// The median of what `cycle` takes.
+/// The median time of `cycle`.
 fn p50(cycle: &mut (impl FnMut() + Send), samples: u64) -> f64 {
     struct Cycle<'a, F>(&'a mut F);
     impl<F: FnMut() + Send> Contender for Cycle<'_, F> {
@@ -191,7 +191,7 @@ fn p50(cycle: &mut (impl FnMut() + Send), samples: u64) -> f64 {
     percentile(&mut cycles(&mut cycle, samples), 0.5) as f64
 }
 
-/// `count` threads of one client, all on one lock: how long one acquisition takes, all in all.
+/// `count` threads of one client, all on one lock: the total time per acquisition.
 fn contended(maker: &Maker, count: u64, millis: u64) -> f64 {
     contest((0..count).map(|_| maker.make("threads")).collect(), millis)
 }
@@ -203,7 +203,7 @@ fn clients(url: &str, count: u64, millis: u64) -> f64 {
     contest(makers.iter().map(|maker| maker.make("clients")).collect(), millis)
 }
 
-/// Nanoseconds per acquisition where all of `contenders` want the same lock all the time.
+/// Nanoseconds per acquisition if all `contenders` want the same lock all the time.
 fn contest(contenders: Vec<Box<dyn Contender>>, millis: u64) -> f64 {
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let (ready, started) = mpsc::channel();
@@ -270,11 +270,11 @@ fn report(all: &[Series], rounds: u64, plots: &Path) {
         // The first round against the last: how much of a difference is noise.
         let again = series.costs.iter().filter_map(|rounds| Some(rounds.last()? / rounds.first()?));
         cells.push(if rounds > 1 { format!("{:.2}", median(again)) } else { "–".to_owned() });
-        // Where all want the same lock, contention begins at two, which is no growth.
+        // If all want the same lock, contention begins at two, and that is not counted as growth.
         let (from, measured) =
             if series.alone { ("", slope(&points)) } else { (", from 4 on", slope(&points[2..])) };
-        // Processes share one core here, so that what grows with them is the switching between
-        // them: measured, and no aim.
+        // Processes share one core here, so what grows with their number is the switching between
+        // them. It is measured, but it is no aim.
         if !series.name.starts_with("processes") {
             aims.at_most(&format!("{}: slope{from}", series.name), measured, 0.05);
         }

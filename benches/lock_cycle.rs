@@ -1,5 +1,5 @@
-//! What an uncontended lock and unlock costs, beside the two bare commands that it cannot do
-//! without, and beside other libraries.
+//! What an uncontended lock and unlock costs, compared with the two bare commands that it needs at
+//! least, and with other libraries.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::hint::black_box;
@@ -31,7 +31,7 @@ struct Row {
 }
 
 enum Run {
-    /// In this process: one call is one sample, of so many cycles.
+    /// In this process: one call is one sample, of this many cycles.
     Here(Box<dyn FnMut()>, u64),
     There {
         driver: Driver,
@@ -52,7 +52,7 @@ impl Row {
     fn measure(&mut self, n: u64) -> (f64, f64) {
         match &mut self.run {
             Run::Here(cycle, each) => {
-                // The last contender has left caches and the branch predictor to itself.
+                // The last contender has left its state in caches and in the branch predictor.
                 (0..n / 10).for_each(|_| cycle());
                 let mut before = now();
                 let mut samples = Vec::with_capacity(usize::try_from(n).unwrap());
@@ -106,13 +106,13 @@ fn main() {
     }
     let second = rows.remove(1);
     rows.push(second);
-    // A stays: the others are compared with it.
+    // A always runs: the others are compared with it.
     rows.retain(|row| row.label.starts_with("A:") || args.takes(&row.label));
 
     let (rounds, samples) = args.pick((10, 200), (40, 500));
     for round in 0..rounds {
         progress!("round {} of {rounds}", round + 1);
-        // Each round begins with another one, so that no contender always follows the same.
+        // Each round begins with another contender, so that none always follows the same one.
         let first = round % rows.len();
         let (before, after) = rows.split_at_mut(first);
         for row in after.iter_mut().chain(before) {
@@ -161,7 +161,7 @@ fn ours(url: &str) -> Vec<Row> {
     ]
 }
 
-/// Everything in a process of its own, warmed up.
+/// Each in a process of its own, warmed up.
 fn theirs(url: &str, jvm_warmup: u64) -> Vec<Row> {
     let all = [
         peers::JEDIS,

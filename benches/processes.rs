@@ -1,5 +1,5 @@
-//! Many processes, one thread each, on one lock with 200 µs of work under it: how fast it passes
-//! from one to the next, and to whom.
+//! Many processes, one thread each, on one lock with 200 µs of work under it: how fast the lock
+//! passes from one to the next, and to which one.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn main() {
     );
     aims.print();
     println!("![hand-over by processes](plots/processes.svg)\n");
-    // A quick run draws as well, and leaves the picture of the last full one alone.
+    // A quick run also draws, but does not replace the plot of the last full run.
     let scratch = tempfile::tempdir().unwrap();
     let plots = args.pick(scratch.path().to_owned(), plot::kept());
     plot::lines(
@@ -97,7 +97,7 @@ fn ours(rows: &[Row]) -> Option<&Row> {
     rows.iter().find(|row| row.peer.label == peers::OURS.label)
 }
 
-/// p50 and p99 of a hand-over, in round trips of the same run.
+/// p50 and p99 of a hand-off, in round trips of the same run.
 fn trips(row: &Row) -> (f64, f64) {
     let trip = row.median(|round| round.round_trip_p50 as f64);
     (
@@ -175,7 +175,7 @@ fn contest(
     let mut rows: Vec<Row> =
         all.iter().filter(fits).map(|&peer| Row { peer, rounds: Vec::new() }).collect();
     for round in 1..=rounds {
-        // A JVM needs ten seconds to be ready, for two that count: one round.
+        // A JVM needs ten seconds to be ready and runs for two: so only one round.
         for row in rows.iter_mut().filter(|row| round == 1 || !row.peer.is_jvm) {
             progress!("{processes} processes, round {round} of {rounds}, {}", row.peer.label);
             row.rounds.push(contest.run(&row.peer, &mut side, row.peer.driver));

@@ -1,5 +1,5 @@
-//! What a lock on a majority of five nodes costs, in round trips to one of them: with all well, one
-//! silent, two dead.
+//! What a lock on a majority of five nodes costs, in round trips to one of them: with all nodes
+//! healthy, one silent, and two dead.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use support::stats::{median, percentile};
 use support::table::{Table, us};
 
 const NODES: usize = 5;
-/// What each node's proxy adds to a round trip, half of it each way.
+/// How much each node's proxy adds to a round trip, half of it each way.
 const DELAY: Duration = Duration::from_millis(5);
 
 /// Five nodes, each behind a slow line.
@@ -27,7 +27,7 @@ struct Nodes {
     proxies: Vec<Proxy>,
 }
 
-/// What one contender is and what it took.
+/// A contender and its times.
 struct Row {
     label: &'static str,
     measure: fn(&Nodes, u64) -> Took,
@@ -38,7 +38,7 @@ struct Row {
 struct Took {
     /// The first call, which opens the connections.
     first: f64,
-    /// The first call after what happens to the nodes.
+    /// The first call after the change to the nodes.
     after: f64,
     p50: f64,
     p99: f64,
@@ -94,7 +94,8 @@ impl Nodes {
         self.servers[3].kill();
     }
 
-    /// Makes all nodes well and empty. A restart begins with a kill, which takes a frozen one, too.
+    /// Makes all nodes healthy and empty. A restart begins with a kill, which also ends a frozen
+    /// server.
     fn mend(&self) {
         for proxy in &self.proxies {
             proxy.cut_all();
@@ -126,7 +127,7 @@ fn one_node(nodes: &Nodes, samples: u64) -> Took {
     locks(&Client::open(&nodes.proxies[0].url()).unwrap(), samples, || ())
 }
 
-/// A majority; `then` happens to the nodes once the client is connected to all of them.
+/// A majority; `then` is applied to the nodes once the client is connected to all of them.
 fn redlock(nodes: &Nodes, samples: u64, then: fn(&Nodes)) -> Took {
     let client = Client::redlock(nodes.proxies.iter().map(Proxy::url)).unwrap();
     locks(&client, samples, || then(nodes))

@@ -30,10 +30,10 @@ struct Scene {
     lost: Arc<AtomicU64>,
 }
 
-/// What was seen during one scene.
+/// What was observed during one scene.
 struct Report {
     threads: usize,
-    /// Of them, those that extend.
+    /// The scripts among them that extend.
     renewals: usize,
     connections: usize,
     own_cpu: f64,
@@ -82,7 +82,7 @@ fn main() {
         let mut side = Side::new(&server);
         // Acquiring ten thousand locks one by one through a delay would take minutes.
         proxy.set_delay(Duration::ZERO, Duration::ZERO);
-        // The client of the scene before may still be closing.
+        // The client of the previous scene may still be closing.
         eventually(Duration::from_secs(30), || side.connections() == 0);
         let connections = side.connections();
         let scene = Scene::new(url, leases, lease);
@@ -137,7 +137,7 @@ fn main() {
     aims.print();
 }
 
-/// Shorter and shorter leases, until one is lost.
+/// Ever shorter leases, until one is lost.
 fn fastest(args: &Args, server: &Server, leases: usize) {
     println!("### The highest rate\n");
     let mut table = Table::new(&[
@@ -190,7 +190,7 @@ fn fastest(args: &Args, server: &Server, leases: usize) {
     );
 }
 
-/// One scene must not leave the next one anything.
+/// A scene must leave nothing to the next one.
 fn server_is_empty(server: &Server) {
     redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
 }
@@ -226,7 +226,7 @@ impl Scene {
         let mut seen = self.seen.lock().unwrap();
         let late_p50 = percentile(&mut seen.late, 0.5);
         Report {
-            // By their names: the proxy has threads in this process, too.
+            // Counted by name: the proxy has threads in this process, too.
             threads: thread_names().iter().filter(|name| name.starts_with("distlock-")).count(),
             renewals: thread_names()
                 .iter()
@@ -248,7 +248,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Not waited for: what is not withdrawn in time is flushed.
+        // There is no wait for the rest: leases that are not withdrawn in time are flushed.
         let _ = self.client.close(Duration::from_secs(5));
     }
 }

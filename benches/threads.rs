@@ -1,4 +1,4 @@
-//! What the threads of one process get out of one lock: how often, how evenly, and how long the
+//! One lock and the threads of one process: how often and how evenly they get it, and how long the
 //! unluckiest waits.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
@@ -92,7 +92,7 @@ fn main() {
     );
     aims.print();
     println!("![acquisitions per second by threads](plots/threads.svg)\n");
-    // A quick run draws as well, and leaves the picture of the last full one alone.
+    // A quick run also draws, but does not replace the plot of the last full run.
     let scratch = tempfile::tempdir().unwrap();
     plot::lines(
         &args.pick(scratch.path().to_owned(), plot::kept()),
@@ -142,7 +142,7 @@ impl Row {
     fn measure(&mut self, side: &mut Side, threads: u64, seconds: u64) {
         let key = format!("{}:{threads}", self.peer.driver);
         self.driver.tell(&format!("threads {key} {threads} {seconds}"));
-        // The middle of the time, when every thread is under way.
+        // In the middle of the run, when every thread is working.
         thread::sleep(Duration::from_millis(400));
         let before = side.counters();
         let middle = Duration::from_millis(seconds * 1000 - 400);

@@ -1,4 +1,4 @@
-//! What a thousand threads cost that wait for locks which others hold.
+//! What a thousand threads cost that wait for locks of other holders.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use std::fs;
@@ -113,7 +113,7 @@ fn ours(
     (settle, seconds): (u64, u64),
 ) -> (Cost, Duration) {
     let client = Client::open(url).unwrap();
-    // The client before this one may still be closing its connections.
+    // The previous client may still be closing its connections.
     eventually(Duration::from_secs(10), || side.connections() == 0);
     (0..locks).for_each(|at| side.hold(&format!("waiting:{locks}:{at}")));
     let (threads, connections) = (thread_count(), side.connections());
@@ -127,12 +127,12 @@ fn ours(
             thread::Builder::new().stack_size(256 * 1024).spawn(wait).unwrap()
         })
         .collect();
-    // Until each has been refused and has its place, and, in a full run, until what the first rush
-    // opened and nobody uses has been closed.
+    // Until each has been refused and has its place; in a full run, also until the unused
+    // connections of the first rush have been closed.
     thread::sleep(Duration::from_secs(if locks > 1 { settle } else { 3 }));
     let mut cost = observe(side, seconds, cpu);
     cost.threads = thread_count() - threads - waiters;
-    // They come and go with the moments at which several waiters ask at once.
+    // Their number changes whenever several waiters ask at once.
     let looks = (0..21).map(|_| {
         thread::sleep(Duration::from_millis(100));
         (side.connections() - connections) as f64
@@ -158,7 +158,7 @@ fn theirs_cost(peer: &Peer, url: &str, side: &mut Side, waiters: usize, seconds:
     cost.threads =
         fs::read_dir(format!("/proc/{pid}/task")).unwrap().count().saturating_sub(waiters);
     cost.connections = side.connections().saturating_sub(connections);
-    // They would each want the lock once before they end.
+    // Each of them would lock once before it ends.
     driver.kill();
     cost
 }

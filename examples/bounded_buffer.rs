@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The buffer, as one process sees it.
+/// One process's view of the buffer.
 struct Buffer<'a> {
     client: &'a Client,
     args: &'a Args,
@@ -77,7 +77,7 @@ impl Buffer<'_> {
         format!("{{{}}}:{what}", self.args.run)
     }
 
-    /// How many items were made, are in the buffer, and were taken. Looked at under the lock.
+    /// How many items were made, are in the buffer, and were taken. Read under the lock.
     fn state(&self) -> Result<(u64, u64, u64), Failure> {
         let (made, waiting, taken) = (self.key("made"), self.key("items"), self.key("taken"));
         let look = |conn: &mut dyn redis::ConnectionLike| {
@@ -88,7 +88,7 @@ impl Buffer<'_> {
         Ok((made.unwrap_or(0), waiting, taken))
     }
 
-    /// Puts the next item in, and waits while there is no room. `false`: all have been made.
+    /// Puts the next item in, and waits while there is no room. `false`: all items have been made.
     fn put(&self) -> Result<bool, Failure> {
         let (made, waiting) = (self.key("made"), self.key("items"));
         let _guard = self.lock.guard()?;
@@ -118,21 +118,21 @@ impl Buffer<'_> {
         }
     }
 
-    /// Takes an item out, and waits while there is none. `None`: all have been taken.
+    /// Takes an item out, and waits while there is none. `None`: all items have been taken.
     fn take(&self) -> Result<Option<u64>, Failure> {
         let (waiting, taken) = (self.key("items"), self.key("taken"));
         let _guard = self.lock.guard()?;
         loop {
             let (_, in_it, out_of_it) = self.state()?;
             if out_of_it >= self.args.items {
-                // So that the others see it, too.
+                // So that the other consumers see it, too.
                 self.not_empty.notify_all()?;
                 return Ok(None);
             }
             if in_it > 0 {
                 // One command, so that a consumer that dies has either taken the item or not.
-                // `execute` may run it again after a dropped connection; an item taken twice over
-                // would be moved, and counted, all the same.
+                // `execute` may run it again after a dropped connection; even an item that is taken
+                // twice would be moved, and counted.
                 let take = |conn: &mut dyn redis::ConnectionLike| {
                     redis::cmd("LMOVE")
                         .arg(&waiting)
@@ -150,9 +150,9 @@ impl Buffer<'_> {
     }
 }
 
-/// One worker process: tells its standard output of each item.
+/// One worker process: reports each item on its standard output.
 fn work(args: &Args, role: Role) -> Result<(), Failure> {
-    // A short lease: how long the others wait when a process dies with the lock.
+    // A short lease: this long the others wait when a process dies while it holds the lock.
     let options = LockOptions::new().lease(Duration::from_secs(2));
     let client = Client::builder(&env::var("REDIS_URL")?).lock_options(options).build()?;
     let lock = client.lock(&args.run);

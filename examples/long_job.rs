@@ -1,9 +1,9 @@
 //! A job that takes longer than its lease. As long as its process runs, renewal keeps the lock.
 //!
-//! With `--freeze`, the process is paused for longer than its lease, as a laptop's lid or a busy
-//! host would do it, and somebody else gets the lock. No lock can prevent that, and two things
-//! help: to look before writing (`ensure_valid`), and, for who does not look, or is paused right
-//! after, a fence.
+//! With `--freeze`, the process is paused for longer than its lease, as by a closed laptop lid or a
+//! busy host, and another process gets the lock. No lock can prevent that. Two things help: a check
+//! before writing (`ensure_valid`), and a fence, for a process that does not check, or is paused
+//! right after its check.
 //!
 //! ```text
 //! cargo run --example long_job
@@ -66,11 +66,11 @@ fn open_lock(url: &str) -> Result<RedisLock, Failure> {
     Ok(Client::open(url)?.lock_with("long_job", LockOptions::new().lease(LEASE).fenced())?)
 }
 
-/// What the lock protects: a file that keeps the fence of who wrote last, and refuses an older one.
-/// `false`: refused.
+/// What the lock protects: a file that keeps the fence of the last writer, and refuses an older
+/// one. `false`: refused.
 ///
-/// It has to look and to write in one step, as a database does with `UPDATE … WHERE fence <= ?`;
-/// for a file, the system's own lock does it.
+/// The check and the write must be one step, as in a database with `UPDATE … WHERE fence <= ?`; for
+/// a file, the system's own lock makes them one.
 fn write_record(path: &Path, fence: u64, text: &str) -> Result<bool, Failure> {
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -118,7 +118,7 @@ fn run(length: Duration) -> Result<bool, Failure> {
     Ok(written)
 }
 
-/// Has two processes paused, one that looks before it writes and one that does not.
+/// Pauses two processes: one that checks before it writes, and one that does not.
 fn freeze() -> Result<bool, Failure> {
     let sandbox = Sandbox::open()?;
     if !sandbox.is_shared {

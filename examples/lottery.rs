@@ -63,7 +63,7 @@ fn instance(args: &Args, url: &str, file: &Path) -> Result<Seen, Failure> {
     let winners = tickets.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     // The last moment to notice that the lock was lost, and another instance may be drawing.
     guard.ensure_valid()?;
-    // First beside its place and then moved there, so that an instance that dies while it writes
+    // Written beside its place and then moved there, so that an instance that dies while it writes
     // leaves no half of a result.
     fs::write(file.with_extension("new"), &winners)?;
     fs::rename(file.with_extension("new"), file)?;

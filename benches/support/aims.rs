@@ -1,8 +1,8 @@
-//! What a bench is meant to reach, and whether it did in this run.
+//! The aims of a bench, and whether this run reached them.
 
 use super::table::Table;
 
-/// The aims of one bench, each with what was measured.
+/// The aims of one bench, each with the measured value.
 pub struct Aims {
     table: Table,
     missed: usize,

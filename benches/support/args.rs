@@ -1,4 +1,4 @@
-//! What a bench is told on its command line.
+//! The command line of a bench.
 
 use std::env;
 
@@ -6,19 +6,19 @@ use super::placement::Place;
 
 /// The settings of one run.
 pub struct Args {
-    /// A short run, to see that everything works; its numbers are worth little.
+    /// A short run, to check that everything works; its numbers mean little.
     pub quick: bool,
     /// Leaves out the drivers in `tests/peers`.
     pub alone: bool,
     /// Only the contenders whose names contain this; for profiling.
     only: Option<String>,
-    /// Where client and server run, if not as the bench has it by itself.
+    /// Where client and server run, if not where the bench puts them by default.
     place: Option<Place>,
 }
 
 impl Args {
-    /// Reads the command line. A process that was started as one contender's driver never comes
-    /// back from here.
+    /// Reads the command line. In a process that was started as a contender's driver, this never
+    /// returns.
     pub fn parse() -> Self {
         let words: Vec<String> = env::args().skip(1).collect();
         if let [flag, name, url] = words.as_slice()
@@ -34,7 +34,7 @@ impl Args {
                 "--place=one" => args.place = Some(Place::One),
                 "--place=split" => args.place = Some(Place::Split),
                 "--place=free" => args.place = Some(Place::Free),
-                // What cargo adds.
+                // The argument that cargo adds.
                 "--bench" => {}
                 _ => match word.strip_prefix("--only=") {
                     Some(text) => args.only = Some(text.to_lowercase()),
@@ -51,8 +51,8 @@ impl Args {
         args
     }
 
-    /// Puts this process where it belongs and prints the head of the report. The bench's own choice
-    /// stands unless the command line says otherwise.
+    /// Puts this process where it belongs, and prints the head of the report. The bench's own
+    /// choice applies unless the command line gives another.
     pub fn begin(&self, title: &str, place: Place) -> Place {
         let place = self.place.unwrap_or(place);
         place.of_clients();
@@ -70,12 +70,12 @@ impl Args {
         place
     }
 
-    /// Whether a contender of this name takes part.
+    /// Whether the contender of this name takes part.
     pub fn takes(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.to_lowercase().contains(only))
     }
 
-    /// `quick` in a quick run, else `full`.
+    /// `quick` in a quick run, otherwise `full`.
     pub fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -87,7 +87,7 @@ fn words() -> String {
     if words.is_empty() { String::new() } else { format!(" -- {}", words.join(" ")) }
 }
 
-/// The date, by the system's own calendar; the environment's DATE counts more.
+/// The date from the system; the environment variable DATE overrides it.
 fn today() -> String {
     env::var("DATE").unwrap_or_else(|_| {
         let date = std::process::Command::new("date").arg("+%F").output().unwrap();

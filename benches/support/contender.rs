@@ -10,7 +10,7 @@ use distlock::{Client, Lock, LockOptions, RedisLock};
 /// How long every lease lasts.
 const LEASE_MS: u64 = 30_000;
 
-/// Compare-and-delete: what every textbook has.
+/// Compare-and-delete, as in every textbook.
 const DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
@@ -35,7 +35,7 @@ impl Maker {
         Self { name: name.to_owned(), url: url.to_owned(), client }
     }
 
-    /// One of our locks as it is by default.
+    /// One of our locks with its default options.
     pub fn lock(&self, key: &str) -> RedisLock {
         self.client.as_ref().unwrap().lock(key)
     }
@@ -70,12 +70,12 @@ impl Contender for Ours {
     }
 }
 
-/// `SET NX PX` and EVALSHA on a bare connection: the least that a lock on Redis can send. No
-/// renewal, no queue, no care.
+/// `SET NX PX` and EVALSHA on a bare connection: the minimum that a lock on Redis can send. No
+/// renewal, no queue, no error handling.
 pub struct Raw {
     connection: redis::Connection,
     key: String,
-    /// What is the same in every token of this process.
+    /// The part that is the same in every token of this process.
     process: u32,
     token: String,
     delete: String,

@@ -1,4 +1,4 @@
-//! Many processes on one lock: their holds, put in one order, and what that order says.
+//! Many processes on one lock: their holds, put in one order, and the results from that order.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use super::peers::{Driver, Peer};
 use super::server::Side;
 use super::stats::{jain, percentile};
 
-/// What is to be run.
+/// What to run.
 pub struct Contest<'a> {
     pub url: &'a str,
     pub processes: usize,
     pub seconds: u64,
     /// How long each hold lasts.
     pub hold_us: u64,
-    /// For files of the drivers.
+    /// A directory for files of the drivers.
     pub dir: &'a Path,
 }
 
@@ -26,28 +26,28 @@ struct Hold {
     acquired: u64,
     unlock_called: u64,
     lock_called: u64,
-    /// How long unlock took. Only our own drivers tell.
+    /// How long unlock took. Only our own drivers report it.
     unlocking: Option<u64>,
     process: usize,
 }
 
-/// What came of it. Times in nanoseconds.
+/// The results. Times are in nanoseconds.
 pub struct Outcome {
     pub rate: f64,
-    /// From the call of unlock to the return of the next process's lock, where that was waiting
-    /// already.
+    /// From the call of unlock to the return of the next process's lock, if that was already
+    /// waiting.
     pub hand_over_p50: u64,
     pub hand_over_p99: u64,
-    /// The share of holds by the process that had just released.
+    /// The share of holds by the process that had released last.
     pub barged: f64,
     pub longest_wait: u64,
     pub jain: f64,
     /// What the server read from clients per acquisition.
     pub requests: f64,
-    /// A GET over a connection of its own at the same time.
+    /// A GET over a separate connection at the same time.
     pub round_trip_p50: u64,
     pub unlock_p50: Option<u64>,
-    /// Holds that began before the last one had ended. A lock has none.
+    /// Holds that began before the last one had ended. A correct lock has none.
     pub overlaps: usize,
 }
 
@@ -55,7 +55,7 @@ impl Contest<'_> {
     pub fn run(&self, peer: &Peer, side: &mut Side, key: &str) -> Outcome {
         let mut drivers: Vec<Driver> =
             (0..self.processes).map(|_| peer.start(self.url).unwrap()).collect();
-        // Many JVMs at once take their time until the waiting path is compiled.
+        // Many JVMs at once need some time until the waiting path is compiled.
         let warmup = if peer.is_jvm {
             3000 + 250 * self.processes as u64
         } else {

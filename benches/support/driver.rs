@@ -1,6 +1,6 @@
-//! A contender of ours as a process of its own, which says and hears what the drivers in
-//! `tests/peers` do (PROTOCOL.md there). In the file of `benchcs` each line has a fourth number:
-//! how many nanoseconds unlock took.
+//! One of our contenders as a process of its own, with the protocol of the drivers in `tests/peers`
+//! (PROTOCOL.md there). In the file of `benchcs` each line has a fourth number: how many
+//! nanoseconds unlock took.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write as _};
@@ -113,7 +113,7 @@ fn waits(maker: &Maker, key: &str, file: &str) -> ! {
         condition.wait().unwrap();
         let returned = now();
         lock.unlock().unwrap();
-        // In one piece, so that no half of a line is left.
+        // In one write, so that no partial line is left.
         file.write_all(format!("{returned}\n").as_bytes()).unwrap();
     }
 }

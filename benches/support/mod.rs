@@ -1,7 +1,7 @@
 //! What the benches share: placement, contenders and their processes, statistics, tables.
 //!
 //! A bench prints Markdown to standard output and its progress to standard error; `benches/run`
-//! gathers the former.
+//! collects the Markdown.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -25,12 +25,12 @@ pub mod stats;
 pub mod table;
 pub mod watch;
 
-/// Private servers and the delaying proxy, as the tests have them.
+/// The tests' private servers and delaying proxy.
 #[allow(unused_imports, reason = "a bench uses a part of it")]
 #[path = "../../tests/it/support/mod.rs"]
 pub mod it;
 
-/// Tells on standard error how far a bench has come.
+/// Prints the progress of a bench to standard error.
 #[macro_export]
 macro_rules! progress {
     ($($text:tt)*) => { eprintln!("  … {}", format_args!($($text)*)) };

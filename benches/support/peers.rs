@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A driver that runs. It ends when it is dropped, or when this process does: at the end of its
+/// A running driver. It ends when it is dropped, or when this process ends: at the end of its
 /// input.
 pub struct Driver {
     process: Child,
@@ -15,14 +15,14 @@ pub struct Driver {
     name: String,
 }
 
-/// What to start, and how it is set up.
+/// What to start, and its settings.
 #[derive(Clone, Copy)]
 pub struct Peer {
-    /// As tables name it.
+    /// Its name in tables.
     pub label: &'static str,
     /// The driver's name; a name of ours begins with `ours` or `raw`.
     pub driver: &'static str,
-    /// Commands after the start.
+    /// Commands that it gets after the start.
     pub settings: &'static [&'static str],
     pub is_jvm: bool,
 }
@@ -56,12 +56,12 @@ const fn ours(label: &'static str, driver: &'static str) -> Peer {
 }
 
 impl Peer {
-    /// Whether this very program is its driver, and no other library.
+    /// Whether this program itself is its driver, and not another library.
     pub fn is_ours(&self) -> bool {
         self.driver.starts_with("ours") || self.driver.starts_with("raw")
     }
 
-    /// Starts the driver; `None` if it ends instead, as one does that has not been built.
+    /// Starts the driver. `None` if it ends at once, like a driver that has not been built.
     pub fn start(&self, url: &str) -> Option<Driver> {
         let mut command = if self.is_ours() {
             let mut command = Command::new(env::current_exe().unwrap());
@@ -96,7 +96,7 @@ impl Peer {
     }
 }
 
-/// Those of `peers` that can be started; the others are named in the report, in one line.
+/// The `peers` that can be started. The others are named in one line of the report.
 pub fn built(peers: &[Peer], url: &str) -> Vec<Peer> {
     let (built, missing): (Vec<Peer>, Vec<Peer>) =
         peers.iter().partition(|peer| peer.start(url).is_some());
@@ -112,7 +112,7 @@ pub fn built(peers: &[Peer], url: &str) -> Vec<Peer> {
 }
 
 impl Driver {
-    /// Gives a command whose answer is taken later.
+    /// Sends a command whose answer is read later.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.say.as_mut().unwrap(), "{command}")
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
@@ -125,7 +125,7 @@ impl Driver {
         numbers.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect()
     }
 
-    /// Gives a command and waits for the numbers of its answer.
+    /// Sends a command and waits for the numbers of its answer.
     pub fn ask(&mut self, command: &str) -> Vec<u64> {
         self.tell(command);
         self.answer()
@@ -143,7 +143,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The end of its input is what ends it; a JVM that has forgotten how is killed.
+        // It ends at the end of its input; a JVM that does not is killed.
         drop(self.say.take());
         let give_up = std::time::Instant::now() + std::time::Duration::from_secs(5);
         while let Ok(None) = self.process.try_wait() {

@@ -1,18 +1,18 @@
 //! Where client and server run. On a virtual machine with two cores this changes a cycle fourfold:
-//! a message to another core has to wake it first. So each bench chooses, says what it chose, and
-//! every contender is placed alike.
+//! a message to another core has to wake it first. So each bench chooses a placement, reports it,
+//! and places every contender alike.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// A choice, by sched_setaffinity: inherited by every thread and process that is started
-/// afterwards.
+/// A placement, set by sched_setaffinity. Every thread and process that is started later inherits
+/// it.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Place {
     /// Everything on one core.
     One,
     /// The server on one core, all clients on another.
     Split,
-    /// Wherever the kernel likes.
+    /// Wherever the kernel decides.
     Free,
 }
 
@@ -62,7 +62,7 @@ fn cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
-/// The server's core in a split: one that the clients do not have.
+/// The server's core in a split: a core that the clients do not use.
 fn first_core() -> usize {
     let own = cores();
     usize::from(own.first() == Some(&0) && own.len() == 1)

@@ -1,4 +1,4 @@
-//! A private server, seen from the side: what it has read, and what it costs.
+//! A private server, observed from outside: what it has read, and what it costs.
 
 use super::it::Server;
 use super::placement::Place;
@@ -16,9 +16,9 @@ pub struct Side {
 /// The server's counters at one moment.
 #[derive(Clone, Copy)]
 pub struct Counters {
-    /// How often it has read from a client. A client that waits for each answer is read once per
-    /// command, and commands inside scripts do not count, which they do in the server's own
-    /// commandstats.
+    /// How often it has read from a client. If a client waits for each answer, the server reads
+    /// once per command. Commands inside scripts do not count here; in the server's own
+    /// commandstats they do.
     pub reads: u64,
     /// CPU time in microseconds.
     pub cpu_us: f64,
@@ -29,8 +29,7 @@ impl Side {
         Self { connection: server.connection() }
     }
 
-    /// The counters. Each call is itself one read, which the later of two calls leaves out by
-    /// `since`.
+    /// The counters. Each call is itself one read, which `since` leaves out.
     pub fn counters(&mut self) -> Counters {
         let info: String =
             redis::cmd("INFO").arg("stats").arg("cpu").query(&mut self.connection).unwrap();
@@ -57,7 +56,7 @@ impl Side {
         redis::cmd("DEL").arg(key).exec(&mut self.connection).unwrap();
     }
 
-    /// Writes a lock that somebody else holds, for far longer than any bench takes.
+    /// Writes a lock of another holder, for far longer than any bench takes.
     pub fn hold(&mut self, key: &str) {
         redis::cmd("SET")
             .arg(key)
@@ -70,7 +69,7 @@ impl Side {
 }
 
 impl Counters {
-    /// What clients had the server read between two calls of `counters`.
+    /// What the server read from clients between two calls of `counters`.
     pub fn reads_since(&self, before: &Self) -> u64 {
         (self.reads - before.reads).saturating_sub(1)
     }

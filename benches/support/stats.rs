@@ -1,6 +1,6 @@
 //! Percentiles, medians, fairness.
 
-/// The value below which `share` of all lie. Sorts.
+/// The value below which this share of all values lies. Sorts them.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     if values.is_empty() {
         return 0;
@@ -10,7 +10,7 @@ pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     values[at.min(values.len() - 1)]
 }
 
-/// The middle one; of an even number the mean of both.
+/// The middle value; for an even number, the mean of the two in the middle.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     if values.is_empty() {
@@ -21,7 +21,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) }
 }
 
-/// Jain's index: 1 where all have the same, 1/n where one has all.
+/// Jain's index: 1 if all have the same, 1/n if one has all.
 pub fn jain(shares: &[u64]) -> f64 {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();

@@ -1,4 +1,4 @@
-//! Tables that read well in a terminal and are Markdown.
+//! Markdown tables that are also readable in a terminal.
 
 /// Rows of cells under a heading.
 pub struct Table {
@@ -14,7 +14,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Prints it, names to the left and numbers to the right.
+    /// Prints the table, with names on the left and numbers aligned to the right.
     pub fn print(&self) {
         let columns = self.rows[0].len();
         let wide = |column: usize| {

@@ -1,4 +1,4 @@
-//! A store that notes when leases were granted and when they were extended, around the real one.
+//! A wrapper of the real store that notes when leases were granted and extended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,15 +10,15 @@ use distlock::testing::{
 };
 use distlock::{Error, Holder, LockOptions};
 
-/// What was seen.
+/// The observations.
 #[derive(Default)]
 pub struct Seen {
-    /// When each lease was last granted or asked to be extended with success.
+    /// For each lease, when it was last granted, or when its last successful extend was sent.
     last: HashMap<String, Instant>,
-    /// How far behind a third of the lease each extend was sent, in nanoseconds; those before their
-    /// time count as 0.
+    /// How long after a third of the lease each extend was sent, in nanoseconds. Early ones count
+    /// as 0.
     pub late: Vec<u64>,
-    /// How much of its lease each had left when its extend was answered, as a share of the lease.
+    /// The rest of each lease when its extend was answered, as a share of the lease.
     pub margins: Vec<f64>,
     pub extends: u64,
     pub calls: u64,

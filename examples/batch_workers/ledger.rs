@@ -9,11 +9,11 @@ use crate::support::Failure;
 /// What the workers share. Each line of the file is a name and a number.
 #[derive(Default)]
 pub struct Ledger {
-    /// Of whoever wrote last.
+    /// The fence of the last writer.
     pub fence: u64,
-    /// The line to be taken next.
+    /// The next line to take.
     pub next: u64,
-    /// How many updates led here.
+    /// How many updates have been made.
     pub updates: u64,
     pub words: BTreeMap<String, u64>,
 }
@@ -45,8 +45,8 @@ impl Ledger {
         words.map(|word| *self.words.entry(word.to_lowercase()).or_default() += 1).count() as u64
     }
 
-    /// Writes a new file and gives it the old one's name: whoever reads the ledger sees the old one
-    /// or the new one, never half of one.
+    /// Writes a new file and gives it the old one's name: a reader of the ledger sees the old one
+    /// or the new one, never a half-written one.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let new =
             path.with_extension(format!("{}-{:?}", std::process::id(), thread::current().id()));

@@ -65,11 +65,11 @@ fn main() -> ExitCode {
 
 // ---- The workers
 
-/// What a worker tells about each update.
+/// What a worker reports about each update.
 struct Note {
-    /// The line to be taken next.
+    /// The next line to take.
     next: u64,
-    /// Zero: there was nothing left to be counted.
+    /// Zero: there was nothing left to count.
     lines: u64,
     words: u64,
     /// How long the worker has waited for the lock.
@@ -79,8 +79,8 @@ struct Note {
 }
 
 fn work_as_process(args: &Args, ledger: &Path) -> Result<(), Failure> {
-    // Our leader holds the other end of this pipe, and never writes. When it ends, it is dead, and
-    // nobody wants the work any more.
+    // Our leader holds the other end of this pipe, and never writes. When the pipe ends, the leader
+    // is dead, and nobody needs the work any more.
     thread::spawn(|| {
         let _ = io::stdin().read_line(&mut String::new());
         std::process::exit(2);
@@ -104,8 +104,8 @@ fn work_in_threads(
     tell: &(impl Fn(Note) -> Result<(), Failure> + Sync),
 ) -> Result<(), Failure> {
     let options = LockOptions::new()
-        // How long the others wait when a process dies with the lock. One that lives has its lease
-        // renewed until it unlocks.
+        // How long the others wait when a process dies while it holds the lock. One that lives has
+        // its lease renewed until it unlocks.
         .lease(Duration::from_secs(2))
         // Each holder gets a number that is higher than the last one's, by which the ledger tells
         // an old holder from a new one.
@@ -178,9 +178,9 @@ fn update(
         return Ok(Some(note));
     }
     if let Some(guard) = guard {
-        // The process may have been paused for longer than its lease, and somebody else have the
-        // lock. Its own clock tells, without a round trip. What happens after that look is for the
-        // fence to stop: an older one than the ledger has seen is refused.
+        // The process may have been paused for longer than its lease, and another process may have
+        // the lock. Its own clock tells, without a round trip. A pause after this check is what the
+        // fence is for: the ledger refuses a fence that is older than one it has seen.
         ledger.fence = guard.fence().unwrap_or_default();
         if guard.ensure_valid().is_err() || Ledger::read(path)?.fence > ledger.fence {
             return Ok(None);
@@ -190,9 +190,9 @@ fn update(
     Ok(Some(note))
 }
 
-// ---- Their leader, which starts them and tells what came of it
+// ---- Their leader, which starts them and reports the result
 
-/// A process of workers, and what it has told.
+/// A process of workers, and what it has reported.
 struct Worker {
     pid: u32,
     listener: Option<JoinHandle<Result<(), Failure>>>,
@@ -200,7 +200,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Starts this program once more; on `memory://`, which no other process could share, the
+    /// Starts this program again. On `memory://`, which no other process can share, it starts the
     /// worker's threads.
     fn start(
         number: usize,
@@ -315,7 +315,7 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     sum_up(&alone, &Ledger::read(&path)?, &workers, took, killed.is_some(), args.unlocked)
 }
 
-/// Tells what came of it; `false` if it is not as it should be.
+/// Reports the result; `false` if it is not as it should be.
 fn sum_up(
     alone: &Ledger,
     ledger: &Ledger,
@@ -370,7 +370,7 @@ fn sum_up(
          {longest:.1?}",
         count(locks)
     )?;
-    // What the killed process did last, it may not have told any more.
+    // The killed process may not have reported its last update.
     let agrees = ledger.words == alone.words
         && ledger.next == alone.next
         && (killed || ledger.updates == updates);

@@ -1,5 +1,5 @@
-//! What the examples share: a server and a directory to play with, a progress line, and how an
-//! example ends.
+//! What the examples share: a server and a directory to use, a progress line, and how an example
+//! ends.
 #![allow(dead_code, reason = "no example uses all of it")]
 
 use std::error::Error;
@@ -13,11 +13,11 @@ use std::{env, fs, thread};
 use distlock::Client;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-/// Whatever ends an example early. It is shown as one line.
+/// Any error that ends an example early. It is shown as one line.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// Exit code 0 for `Ok(true)`; 1 for `Ok(false)`, when the example did not come out as it should; 2
-/// for what it could not even try.
+/// if it could not even begin.
 pub fn end(result: Result<bool, Failure>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -64,7 +64,7 @@ pub fn read_lines(files: &[PathBuf]) -> Result<Vec<String>, Failure> {
     Ok(lines)
 }
 
-/// A child that is killed, paused or not, should we end early.
+/// A child that is killed, paused or not, if we end early.
 pub struct Process(pub Child);
 
 impl Drop for Process {
@@ -74,8 +74,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits until the pipe from us is closed, by `drop` or because we died, and clears up: no signal
-/// to us can leave anything behind.
+/// Waits until the pipe from us is closed, by `drop` or because we died, and cleans up: whatever
+/// signal ends us, nothing is left behind.
 const KEEPER: &str = r#"
 dir=$1; shift
 [ $# = 0 ] || "$@" </dev/null >"$dir/redis.log" 2>&1 &
@@ -87,18 +87,18 @@ wait
 rm -rf "$dir"
 "#;
 
-/// A Redis to use, and a directory of our own. What was started or made for it is gone after the
-/// drop.
+/// A Redis to use, and a directory of our own. The drop removes everything that was started or made
+/// for it.
 pub struct Sandbox {
-    /// The server's URL. May hold a password: for the environment of a child, not for its
-    /// arguments.
+    /// The server's URL. It may contain a password: so it goes into the environment of a child, not
+    /// into its arguments.
     pub url: String,
-    /// What to call the server in a sentence.
+    /// The server's name in a sentence.
     pub server: &'static str,
     /// Whether other processes can use it.
     pub is_shared: bool,
     dir: PathBuf,
-    /// Holds the other end of a pipe from us, in its standard input.
+    /// Has the other end of a pipe from us as its standard input.
     keeper: Child,
 }
 
@@ -112,10 +112,10 @@ impl Sandbox {
         let dir = tempfile::Builder::new().prefix("distlock-example-").tempdir()?.keep();
         let socket = dir.join("redis.sock");
         let mut keeper = Command::new("/bin/sh");
-        // In a process group of its own, where Ctrl-C does not reach it.
+        // In a process group of its own, which Ctrl-C does not reach.
         keeper.args(["-c", KEEPER, "keeper"]).arg(&dir).stdin(Stdio::piped()).process_group(0);
         if own {
-            // On a unix socket: no port to find, and nobody else gets in.
+            // On a unix socket: it needs no free port, and nobody else can connect.
             keeper
                 .args(["redis-server", "--port", "0", "--save", "", "--unixsocket"])
                 .arg(&socket)
@@ -148,8 +148,8 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Has this child killed if we die: one that is paused would hear no other signal. `None` once
-    /// it has ended.
+    /// Makes sure that this child is killed if we die: a paused child would get no other signal.
+    /// `None` once it has ended.
     pub fn take_along(&self, child: Option<u32>) -> Result<(), Failure> {
         let line = child.map_or(String::new(), |pid| pid.to_string());
         Ok(self.keeper.stdin.as_ref().map_or(Ok(()), |mut pipe| writeln!(pipe, "{line}"))?)
@@ -168,7 +168,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A progress bar where somebody is looking; elsewhere a line now and then.
+/// A progress bar on a terminal; elsewhere a line now and then.
 pub struct Progress {
     bar: ProgressBar,
     plain: bool,
@@ -176,7 +176,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For this many things of a kind, such as `lines`.
+    /// Progress over this many things of a kind, such as `lines`.
     pub fn new(length: u64, things: &'static str) -> Self {
         let style = ProgressStyle::with_template(&format!(
             "  {{wide_bar}} {{human_pos}} of {{human_len}} {things}, {{elapsed}}"
@@ -186,7 +186,7 @@ impl Progress {
         Self { bar, plain: !stderr().is_terminal(), shown: 0 }
     }
 
-    /// So many are done.
+    /// This many are done.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);
         let length = self.bar.length().unwrap_or_default().max(1);

@@ -1,4 +1,5 @@
-//! The driver's own connection to a server: not through the proxy, and made again when it breaks.
+//! The driver's own connection to a server: it does not go through the proxy, and is opened again
+//! when it breaks.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! The load of the rows for conditions: bounded buffers between processes, with room for one item,
 //! so that each notification counts.
 //!
-//! Whoever waits gives the lock back: a wait ends one hold in the history and, when it returns,
-//! begins another. So the checkers see all holds, and "nobody holds the lock while somebody wants
-//! it" is what a lost notification looks like: with room for one item, one producer and one
-//! consumer, both stand still until the waiter next looks whether it is still in the condition,
-//! which it does after 4 to 6 s.
+//! A wait releases the lock: it ends one hold in the history and, when it returns, begins another.
+//! So the checkers see all holds, and "nobody holds the lock while somebody wants it" is what a
+//! lost notification looks like: with room for one item, one producer and one consumer, both stand
+//! still until the waiter next looks whether it is still in the condition, which it does after 4 to
+//! 6 s.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -24,14 +24,14 @@ use super::worker::{outcome, see};
 
 /// How many items a buffer has room for.
 const ROOM: u64 = 1;
-/// A wait ends by itself after this: far later than any row lets the load stand still.
+/// A wait ends by itself after this: far longer than any row lets the load stand still.
 const LONG: Duration = Duration::from_secs(20);
 /// For the row in which a notification may die with its waiter, as the docs say: its users wait
 /// with a timeout.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// Numbers in a file, appended one by one, each by one write: a process that is killed has written
-/// it or not.
+/// Numbers in a file, appended one by one, each by one write: a killed process has written its
+/// number or has not.
 struct Numbers(File);
 
 impl Numbers {
@@ -77,8 +77,8 @@ pub struct Worker<'a> {
     number: u64,
     produces: bool,
     polls: bool,
-    /// Whether consumers come back at once, and a producer that was woken pauses first: so all
-    /// consumers wait when one is notified.
+    /// Whether consumers continue at once, and a woken producer pauses first: then all consumers
+    /// wait when one is notified.
     eager: bool,
     longest: Duration,
     lock: RedisLock,
@@ -98,7 +98,7 @@ impl<'a> Worker<'a> {
         let lock = process.client.lock_with(&key_name(key), options).expect("the options can work");
         let condition = |name| lock.new_condition(name).expect("this layout has conditions");
         let (not_full, not_empty) = (condition("not-full"), condition("not-empty"));
-        // Without a role of its own, a process has one by its number.
+        // A process without a role of its own gets one by its number.
         let produces = match load.habit {
             Habit::Produce | Habit::Poll => true,
             Habit::Consume => false,
@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
                 thread::sleep(random.between((Duration::ZERO, self.process.load.pause)));
             }
         }
-        // Whoever waits for what we would have done has to hear that it is over.
+        // A waiter that waits for our next item must learn that the run is over.
         let told = self
             .lock
             .lock()
@@ -149,8 +149,8 @@ impl<'a> Worker<'a> {
         let _ = told.and_then(|()| self.lock.unlock());
     }
 
-    /// Looked at under the lock, and where all processes see it at once: whoever is about to wait
-    /// when it is over would hear of no one any more.
+    /// Checked under the lock, and at a place that all processes see at once: nobody would notify a
+    /// thread that begins to wait after the end.
     ///
     /// 1. a producer sees the end, notifies everybody, and is gone;
     /// 2. a consumer, whose process looks for the end only now and then, finds nothing to take and
@@ -171,7 +171,7 @@ impl<'a> Worker<'a> {
             (record.granted, record.fence) = (now(), self.lock.fence().unwrap_or(0));
             see(&self.lock, &mut record);
             self.writer.write(&record);
-            // From here on, the resource refuses those before us: what we read stays true until we
+            // From here on, the resource refuses earlier holders: what we read stays true until we
             // write.
             let newest = self.resource.write(self.key, record.fence, self.owner, record.number);
             let (made, taken) = (self.made.len(), self.taken.len());
@@ -189,8 +189,8 @@ impl<'a> Worker<'a> {
                 if self.produces { self.not_full.clone() } else { self.not_empty.clone() };
             see(&self.lock, &mut record);
             let begun = now();
-            // That the lock is given back is known only when the wait returns: the history has it
-            // as soon as it was asked for.
+            // The release of the lock is only known when the wait returns. The history has it from
+            // the moment at which it was asked for.
             (record.released, record.ended, record.outcome) =
                 (self.released(&record), begun, Outcome::Ok);
             self.writer.write(&record);
@@ -210,14 +210,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Tells the other side, and then puts an item in or takes one out. In this order a process
-    /// that is killed in between has woken somebody for nothing, and who finds nothing waits again;
-    /// in the other order, the item would be there and nobody would know.
+    /// that is killed in between has woken somebody for nothing, and a thread that finds nothing
+    /// waits again. In the other order, the item would be there and nobody would know.
     fn work(&mut self, record: &mut Record, made: u64, taken: u64) {
         let condition = if self.produces { &self.not_empty } else { &self.not_full };
         loop {
             match condition.notify_one() {
                 Ok(()) => break,
-                // Nobody knows whether somebody was woken: twice is better than never.
+                // It is unknown whether somebody was woken: twice is better than never.
                 Err(error) if error.kind() == ErrorKind::Unknown && self.lock.is_valid() => {}
                 Err(error) => {
                     log::info!("not notified: {error}");

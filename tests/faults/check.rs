@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::history::{Outcome, Record};
 use super::witness::Offer;
 
-/// Holds by key, in the order of their grants. Expects them in that order.
+/// Holds by key, in the order of their grants. Expects them in the order of their grants.
 fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
     let mut keys: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
     for hold in holds {
@@ -15,18 +15,18 @@ fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
     keys
 }
 
-/// A process that gets little of the CPU may note its grant only when the lease has run out: where
-/// such a hold stands among the others is not known.
+/// A process that gets little CPU time may note its grant only after the lease has run out. The
+/// position of such a hold among the others is not known.
 fn has_a_window(hold: &Record) -> bool {
     hold.end() > hold.granted
 }
 
-/// I1: pairs of holds of one key by different owners whose windows overlap, and for how long at
-/// most both of them believed in theirs (ns).
+/// I1: pairs of holds of one key by different owners whose windows overlap, and the longest time in
+/// which both owners believed that they held it (ns).
 pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
     let (mut found, mut longest) = (Vec::new(), 0);
     for holds in by_key(holds).values() {
-        // The one before that ends last is all that has to be looked at.
+        // Only the earlier hold that ends last has to be checked.
         let mut last: Option<&Record> = None;
         for hold in holds.iter().filter(|hold| has_a_window(hold)) {
             if let Some(before) = last
@@ -55,8 +55,8 @@ pub fn lost_updates(holds: &[Record]) -> usize {
         let mut written: HashMap<u64, &Record> = HashMap::new();
         for hold in holds.iter().filter(|hold| hold.wrote != 0) {
             if let Some(before) = written.insert(hold.wrote, hold) {
-                // A late write of a lost lease between the two may have put an old value back: that
-                // is for the fence to stop.
+                // A late write of a lost lease between the two may have restored an old value:
+                // preventing that is the task of the fence.
                 let clobbered = tainted
                     .iter()
                     .any(|at| (before.granted..=hold.released.max(hold.granted)).contains(at));
@@ -67,12 +67,12 @@ pub fn lost_updates(holds: &[Record]) -> usize {
     lost
 }
 
-/// I3: holds whose fence is not above those of all holds of their key that were over before. 0
-/// stands for none.
+/// I3: holds whose fence is not above those of all holds of their key that had ended before. 0
+/// stands for no fence.
 ///
-/// With `first_holds`, only the first hold of each lease is looked at. A process whose lease a
-/// third party took away may still pass it from thread to thread until it notices: those holds have
-/// old fences, as they must, and are late rather than out of order.
+/// With `first_holds`, only the first hold of each lease is checked. A process whose lease a third
+/// party took away may still pass it from thread to thread until it notices: those holds have old
+/// fences, as they must, and are late rather than out of order.
 pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
     let process = |hold: &Record| (hold.key, hold.owner / 10_000);
     // Local hand-offs count up by one within the block of their lease.
@@ -84,7 +84,8 @@ pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
         let mut seen: Vec<&Record> = Vec::new();
         let mut highest = 0;
         for hold in holds.iter().copied().filter(|hold| has_a_window(hold)) {
-            // Those whose windows reach into this one have no order; the overlap is told elsewhere.
+            // Holds whose windows overlap this one have no order; the overlap is reported
+            // elsewhere.
             seen.retain(|before| {
                 let over = before.end() <= hold.granted;
                 if over {
@@ -103,7 +104,7 @@ pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
 
 /// I3 at witness B: (writes refused, writes accepted after one of a later hold).
 pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
-    // The n-th hold of its key, by time and not by fence.
+    // The window of each hold of the key: the order is by time and not by fence.
     let mut order: HashMap<(u64, u64, u64), (u64, u64)> = HashMap::new();
     for hold in holds.iter().filter(|hold| has_a_window(hold)) {
         order.insert((hold.key, hold.owner, hold.number), (hold.granted, hold.end()));
@@ -119,7 +120,7 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
             continue;
         };
         let newest = newest.entry(offer.key).or_insert((0, 0));
-        // Older beyond doubt: it was over before the newer one was granted.
+        // Certainly older: it had ended before the newer one was granted.
         if end <= newest.0 {
             accepted += 1;
         } else if granted > newest.0 {
@@ -132,8 +133,7 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
 /// From when until when (ns).
 type Spans = Vec<(u64, u64)>;
 
-/// The longest time in which a key had a waiter and no holder (ns), looking only at what lies
-/// between `from` and `to`.
+/// The longest time between `from` and `to` in which a key had a waiter and no holder (ns).
 pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
     // For each key: when it was held, and when it was waited for.
     let mut keys: BTreeMap<u64, (Spans, Spans)> = BTreeMap::new();
@@ -155,7 +155,7 @@ pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> 
     keys.into_values().filter_map(gaps).max().unwrap_or(0)
 }
 
-/// What lies between `from` and `to` and in none of these.
+/// What lies between `from` and `to` and in none of these intervals.
 fn apart_from(intervals: &mut Spans, from: u64, to: u64) -> Spans {
     let mut free_from = from;
     let mut gaps = Spans::new();
@@ -168,9 +168,9 @@ fn apart_from(intervals: &mut Spans, from: u64, to: u64) -> Spans {
     gaps
 }
 
-/// I4: the stretches (ns) in which a key was held at the server and by nobody that was alive, as
-/// they lie between `from` and `to`. `spans`: when the server was seen to have the same token under
-/// a key. A grant may be known to its holder so much later, and a release so much earlier: `slack`.
+/// I4: the lengths (ns) of the times between `from` and `to` in which a key was held at the server,
+/// and by nobody that was alive. `spans`: when the server was seen to have the same token under a
+/// key. `slack`: by how much a holder may learn of its grant later, and of its release earlier.
 pub fn orphans(
     spans: &[(u64, u64, u64)],
     holds: &[Record],
@@ -196,10 +196,10 @@ pub fn orphans(
     found
 }
 
-/// Unlocks that said Ok although another hold of the key had been granted since theirs. Only those
-/// that asked the server: a lease that was passed on to a thread of the same process, which its
-/// next fence tells, is found out about later; and so are holds without a fence, of which nobody
-/// knows that.
+/// Unlocks that said Ok although another hold of the key had been granted since theirs. Only
+/// unlocks that asked the server are checked. If a lease was passed on to a thread of the same
+/// process, which the next fence shows, the loss is noticed later. Holds without a fence are left
+/// out, as it is not known of them whether they were passed on.
 pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     let process = |hold: &Record| (hold.key, hold.owner / 10_000);
     let fences: HashSet<_> = holds.iter().map(|hold| (process(hold), hold.fence)).collect();
@@ -212,8 +212,8 @@ pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     for holds in by_key(holds).values() {
         for (i, hold) in holds.iter().enumerate().filter(|(_, hold)| asked(hold)) {
             let mut since = holds[i + 1..].iter().take_while(|other| other.granted < hold.released);
-            // One with an older fence has a lease of before, which its process passes on because it
-            // has not noticed the loss.
+            // A hold with an older fence has an earlier lease, which its process passes on because
+            // it has not noticed the loss.
             let other = since.find(|other| {
                 other.owner != hold.owner
                     && other.granted > hold.granted
@@ -225,15 +225,15 @@ pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     found
 }
 
-/// The most holds in a row that threads of one process had of a key while another process waited
-/// for it all the time (I7). Expects holds of keys with a queue.
+/// The largest number of holds in a row that threads of one process had of a key, while another
+/// process waited for it all the time (I7). Expects holds of keys with a queue.
 pub fn longest_run(holds: &[Record]) -> usize {
     let mut longest = 0;
     for holds in by_key(holds).values() {
         let mut run: Vec<&Record> = Vec::new();
         for hold in holds {
             if run.last().is_some_and(|last| last.owner / 10_000 != hold.owner / 10_000) {
-                // It waited from some moment of the run on.
+                // The other process waited from some moment within this run of holds.
                 longest =
                     longest.max(run.iter().filter(|before| before.granted > hold.called).count());
                 run.clear();
@@ -244,8 +244,8 @@ pub fn longest_run(holds: &[Record]) -> usize {
     longest
 }
 
-/// How many slices of time saw no grant, and how many there are, between `from` and `to`, without
-/// those that reach into one of `but`.
+/// How many slices of time between `from` and `to` had no grant, and how many slices there are.
+/// Slices that overlap one of `but` are left out.
 pub fn idle(
     holds: &[Record],
     (from, to): (u64, u64),
@@ -267,13 +267,13 @@ pub fn idle(
     (idle, all)
 }
 
-/// What is left between `from` and `to` without these.
+/// What is left between `from` and `to` without these intervals.
 pub fn without(but: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     apart_from(&mut but.to_vec(), from, to)
 }
 
-/// Intervals that touch or overlap, as one: there are thousands of waiters, and as many gaps to
-/// look at.
+/// Joins intervals that touch or overlap: there are thousands of waiters, and as many gaps to
+/// check.
 fn joined(intervals: &mut Spans) -> Spans {
     intervals.sort_unstable();
     let mut all = Spans::new();
@@ -286,8 +286,8 @@ fn joined(intervals: &mut Spans) -> Spans {
     all
 }
 
-/// The longest stretch between `from` and `to` that is covered by one of these, which are apart
-/// from each other and in order.
+/// The longest time between `from` and `to` that one of these intervals covers. They are separate
+/// and in order.
 fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
     let first = intervals.partition_point(|(_, end)| *end <= from);
     let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
@@ -315,8 +315,8 @@ pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, us
     (late, by, early)
 }
 
-/// How long after `healed` a stretch of `slice` ns first saw `share` of the grants per time of that
-/// from `start` to `faulted`. Holds in the order of their grants.
+/// How long after `healed` a period of `slice` ns first had `share` of the rate of grants between
+/// `start` and `faulted`. Holds in the order of their grants.
 pub fn recovery(
     holds: &[Record],
     (start, faulted): (u64, u64),
@@ -337,13 +337,13 @@ pub fn recovery(
     None
 }
 
-/// I5: after a third party took a key at some moment, for how long its holder went on believing in
-/// its lease (ns, longest).
+/// I5: after a third party took a key, the longest time for which its holder still believed in its
+/// lease (ns).
 pub fn longest_unnoticed(holds: &[Record], taken: &[(u64, u64)]) -> u64 {
     let unnoticed = taken.iter().flat_map(|&(key, at)| {
         let held =
             move |hold: &&Record| hold.key == key && hold.granted < at && hold.last_valid > at;
-        // An unlock that was told the truth is a notice, too.
+        // An unlock that reported the loss counts as a notice, too.
         let noticed = |hold: &Record| match hold.released {
             0 => hold.last_valid,
             released => hold.last_valid.min(released),

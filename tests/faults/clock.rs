@@ -35,7 +35,7 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// Whether something happens that happens `parts` times in a million.
+    /// `true` in `parts` of a million calls.
     pub fn happens(&mut self, parts: u64) -> bool {
         self.below(1_000_000) < parts
     }

@@ -12,23 +12,23 @@ use super::world::World;
 
 /// A slice of time without a grant is idle.
 const SLICE: u64 = 250_000_000;
-/// How long the clients may take to reach a server that is there again.
+/// How long the clients may take to reach a server that is back.
 const RECONNECT: u64 = 250_000_000;
 
 /// What the checkers found in a history.
 pub struct Findings {
     pub overlaps: Vec<(Record, Record)>,
-    /// For how long at most two believed in their holds.
+    /// The longest time in which two owners believed in their holds.
     pub overlap: u64,
     pub lost_updates: usize,
     pub regressions: usize,
     pub stale: (usize, usize),
     /// How many timed calls were late, by how much at most, and how many were early.
     pub timing: (usize, u64, usize),
-    /// Without those of keys in Redisson's layout, and with them.
+    /// Without keys in Redisson's layout, and with them.
     pub stuck: (u64, u64),
     pub orphans: Vec<u64>,
-    /// The longest wait of all, and of those for locks that nobody holds for long.
+    /// The longest wait of all, and the longest one for locks that nobody holds for long.
     pub wait: (u64, u64),
     pub unnoticed: u64,
     /// (samples that no order explains, samples)
@@ -79,14 +79,14 @@ impl Findings {
     }
 }
 
-/// The same, and as long after each as clients may take to connect again.
+/// The outages, each with the time that clients may take to connect again.
 pub fn longer(outages: &[(u64, u64)]) -> Vec<(u64, u64)> {
     outages.iter().map(|(from, to)| (*from, to + RECONNECT)).collect()
 }
 
-/// Two threads of a process may pass a lease to each other 16 times before another process has its
-/// turn. Where each holds for up to three leases, that alone is longer than a waiter starves: there
-/// the holds in a row are counted.
+/// Two threads of a process may pass a lease to each other 16 times before another process gets its
+/// turn. If each holds for up to three leases, that alone is longer than the limit for starvation,
+/// so there the holds in a row are counted.
 fn longest_short_wait(load: &Load, holds: &[Record]) -> u64 {
     let long = load.keys..load.all_keys();
     let short: Vec<Record> =
@@ -94,13 +94,13 @@ fn longest_short_wait(load: &Load, holds: &[Record]) -> u64 {
     check::longest_wait(&short)
 }
 
-/// Of the keys whose waiters stand in a queue.
+/// For the keys whose waiters are in a queue.
 fn longest_run(load: &Load, holds: &[Record]) -> usize {
     let queued = |hold: &&Record| !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson);
     check::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
 }
 
-/// The first without the second.
+/// `spans` without `but`.
 fn outside(spans: &[(u64, u64)], but: &[(u64, u64)]) -> Vec<(u64, u64)> {
     spans.iter().flat_map(|(from, to)| check::without(but, *from, *to)).collect()
 }
@@ -108,7 +108,7 @@ fn outside(spans: &[(u64, u64)], but: &[(u64, u64)]) -> Vec<(u64, u64)> {
 /// The longest time in which a key had a waiter, no holder, and a server that both could reach.
 fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
     let load = &world.tune.load;
-    // Whoever is cut off cannot come, whether the lock is free or not.
+    // A client that is cut off cannot lock, whether the lock is free or not.
     let cut_off = |record: &Record, until: u64| {
         let first = world.has_apart() && record.owner < 10_000;
         first
@@ -144,7 +144,7 @@ fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
     (of(|kind| kind != Kind::Redisson), of(|kind| kind == Kind::Redisson))
 }
 
-/// How long the server had tokens of which nobody alive knew, outside the outages.
+/// How long the server had tokens that nobody alive knew of, outside the outages.
 fn orphans(world: &World, facts: &Facts) -> Vec<u64> {
     let slack = nanos(ms(50)) + facts.delay;
     let spans = check::without(&world.outages, facts.times.start, facts.times.end);

@@ -1,5 +1,5 @@
-//! Histories: what each thread of each process called and was answered, in files of fixed records,
-//! one file per thread.
+//! Histories: the calls of each thread of each process, and their results, in files of fixed
+//! records, one file per thread.
 //!
 //! A hold is written when it is granted and again when it has ended, so that a process that is
 //! killed leaves what it had begun.
@@ -33,7 +33,7 @@ pub enum Outcome {
     Mismatched = 11,
     /// The thread ended, by plan, while it held.
     Abandoned = 12,
-    /// A call that is none: the thread forked.
+    /// No call: the thread forked.
     Forked = 13,
 }
 
@@ -56,17 +56,17 @@ impl Outcome {
     ];
 }
 
-/// One record. `number` makes a hold's two records one.
+/// One record. A hold's two records have the same `number`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Which hold, or call without one, of its thread.
+    /// The number of the hold, or of the call without a hold, within its thread.
     pub number: u64,
     pub key: u64,
     /// Which thread of which process.
     pub owner: u64,
     /// When the call was made.
     pub called: u64,
-    /// When it had the lock; 0 without.
+    /// When it got the lock; 0 if it did not.
     pub granted: u64,
     /// The end of the validity, as last seen.
     pub valid_until: u64,
@@ -74,7 +74,7 @@ pub struct Record {
     pub last_valid: u64,
     /// When the last unlock was called; 0 before.
     pub released: u64,
-    /// When the call, or the last unlock, had ended.
+    /// When the call, or the last unlock, ended.
     pub ended: u64,
     pub fence: u64,
     pub outcome: Outcome,
@@ -86,7 +86,7 @@ pub struct Record {
     pub tainted: u64,
     /// The timeout in ns plus one; 0 without.
     pub timeout: u64,
-    /// How often the end of the validity was seen moved.
+    /// How often the end of the validity was seen to move.
     pub renewed: u64,
 }
 
@@ -114,8 +114,8 @@ impl Record {
 
     /// The end of what the hold may rely on: its validity, or the unlock where that came first.
     pub fn end(&self) -> u64 {
-        // Seen valid at the very moment of the unlock, whatever a renewal had moved the end to
-        // since it was last looked at.
+        // The lease was still valid at the moment of the unlock, even if a renewal had moved its
+        // end since the last check.
         if self.released != 0 && self.last_valid >= self.released {
             self.released
         } else {
@@ -123,8 +123,8 @@ impl Record {
         }
     }
 
-    /// Until when its holder may have believed in it: a lease that it saw lost before the unlock
-    /// counts no longer, wherever its validity would have ended.
+    /// Until when its holder may have believed in it: a lease that it saw as lost before the unlock
+    /// no longer counts, whenever its validity would have ended.
     pub fn believed_until(&self) -> u64 {
         if self.released == 0 { self.end() } else { self.end().min(self.last_valid) }
     }
@@ -189,7 +189,7 @@ impl Writer {
         )
     }
 
-    /// Writes at once: what follows may be a SIGKILL.
+    /// Writes at once: a SIGKILL may follow.
     pub fn write(&mut self, record: &Record) {
         self.0.write_all(&record.bytes()).expect("the history can be written");
     }

@@ -1,5 +1,5 @@
-//! Runs a row: its clients, its fault, what is looked at meanwhile and afterwards. What came of it
-//! is judged in `verdict`.
+//! Runs a row: its clients, its fault, and the observations during and after it. The results are
+//! judged in `verdict`.
 
 use std::fs;
 use std::thread;
@@ -25,15 +25,15 @@ pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | id
      longest wait (ms) | acquire p50 / p99 (ms) | \
      recovery (ms) | threads | descriptors | connections | keys | remarks | verdict |\n\
      |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
-/// In which of its columns the remarks stand, counted from the first bar.
+/// The column with the remarks, counted from the first bar.
 pub const REMARKS: usize = 22;
 
-/// How much of its former rate the load must come back to (I8), as the mean of this long; less, if
-/// the server answers everybody more slowly than it did.
+/// The share of its former rate that the load must reach again (I8), as the mean over this time.
+/// Less, if the server answers everybody more slowly than before.
 const SHARE: f64 = 0.8;
 const SLICE: u64 = 1_000_000_000;
 
-/// When what began and ended (ns).
+/// When the phases of a row began and ended (ns).
 #[derive(Clone, Copy)]
 pub struct Times {
     pub start: u64,
@@ -68,7 +68,7 @@ pub struct Facts {
 pub fn run(row: &Row, size: Size, seed: u64) -> String {
     let mut tune = Tune::new(size);
     (row.tune)(&mut tune);
-    // Where servers forget, or are several, what becomes of a key is no renewal's fault.
+    // If servers forget, or there are several, renewal cannot be blamed for what happens to a key.
     if row.class == 'T' || !tune.load.fenced || tune.load.long_threads == 0 {
         tune.load.bait_keys = 0;
     }
@@ -151,8 +151,9 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     }
 }
 
-/// Undisturbed, under the fault, and after it, until the load has come back to its rate or its time
-/// for that is over. With the time that took, and by how many KiB a process has grown.
+/// Runs the load undisturbed, under the fault, and after it, until the load has reached its rate
+/// again or its time for that is over. Returns how long that took, and by how many KiB a process
+/// has grown.
 fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64>, u64) {
     let start = now();
     thread::sleep(world.tune.baseline);
@@ -182,8 +183,8 @@ fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64
     (Times { start, faulted, healed, end: now() }, recovery, grown)
 }
 
-/// Has everybody stop, and gives what each process counted of itself. Whoever waits is let in one
-/// after another, so this takes a while only where something is stuck.
+/// Stops all clients, and returns what each process counted of itself. Waiters get the lock one
+/// after another, so this only takes long if something is stuck.
 fn stop(world: &mut World) -> Vec<String> {
     fs::write(world.dir().join("stop"), "").expect("a file");
     let (told, patience) = (now(), 35_000_000_000);
@@ -210,7 +211,7 @@ fn memories(world: &World) -> Vec<u64> {
     world.clients.iter().map(|client| memory(client.pid())).collect()
 }
 
-/// The processes that were not killed: the last of each place.
+/// The processes that were not killed: the last one in each place.
 fn living(world: &World) -> Vec<u64> {
     let alive = |process: &u64| {
         let pids: Vec<String> =

@@ -1,5 +1,5 @@
-//! The load of the row for the rate limiter: threads that ask as fast as they can, and what may
-//! have been let through.
+//! The load of the row for the rate limiter: threads that ask as fast as they can, and the calls
+//! that were let through.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use super::clock::{Random, nanos, now};
 use super::load::Process;
 
-/// So many in a window of so long, in both forms.
+/// The count and the window of the limit, in both forms.
 pub const COUNT: u64 = 50;
 pub const WINDOW: Duration = Duration::from_millis(100);
 
-/// How long a caller waits who does.
+/// How long a caller waits, if it waits.
 const WAIT: Duration = Duration::from_millis(5);
 
 /// A call that was let through: when it was asked, and when it was answered. The server counted it
@@ -38,7 +38,7 @@ pub fn ask(process: &Process, owner: u64, random: &mut Random) {
             return;
         }
         let asked = now();
-        // A wait so short that it tells nearly as well as a check when it passed.
+        // The wait is so short that its time of passing is known nearly as well as with a check.
         let waits = random.below(4) == 0;
         let allowed = if waits {
             forms[form].acquire(WAIT)
@@ -79,10 +79,11 @@ pub fn read_all(dir: &Path) -> [Vec<Passed>; 2] {
     all
 }
 
-/// By how many the limit was overrun at worst in a stretch of time that lies within one of these
-/// epochs. `windows`: how many times the count may pass at once.
+/// The largest excess over the limit in any period within one of these epochs. `windows`: how many
+/// times the count may pass at once.
 ///
-/// Counted is what was both asked and answered within the stretch, and so certainly passed in it.
+/// Only calls that were both asked and answered within the period are counted: these certainly
+/// passed in it.
 pub fn overrun(passed: &[Passed], epochs: &[(u64, u64)], windows: u64) -> u64 {
     let mut worst = 0;
     for &(from, to) in epochs {

@@ -1,4 +1,4 @@
-//! One client process of load L: what it is told, and its threads.
+//! One client process of load L: its arguments, and its threads.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -28,18 +28,18 @@ pub enum Habit {
     Panic,
     /// Ends without an unlock.
     Leak,
-    /// Forks; the child tries what it must not be able to do, and ends.
+    /// Forks; the child tries what must be impossible for it, and ends.
     Fork,
     /// Other loads: producers and consumers of a bounded buffer (the first process produces, the
     /// others consume), the same with a producer that does not wait,
     Buffer,
     PollingBuffer,
-    /// and processes that are only one of these.
+    /// and processes that only produce or only consume.
     Produce,
     Poll,
     Consume,
-    /// As `Buffer`, but the second process produces, and so a fault that hits the first alone hits
-    /// a consumer.
+    /// Like `Buffer`, but the second process produces, so a fault that only hits the first process
+    /// hits a consumer.
     ConsumedFirst,
     /// Rate limits instead of locks.
     Limit,
@@ -61,7 +61,7 @@ impl Habit {
     ];
 }
 
-/// What a client process is told on its command line.
+/// The command line of a client process.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub url: String,
@@ -72,21 +72,21 @@ pub struct Load {
     pub pool: u32,
     /// Holds last up to this long.
     pub hold: Duration,
-    /// Threads, besides the others, whose holds last from one lease up to so many; each process has
-    /// so many of them, and they have keys of their own.
+    /// Further threads, whose holds last from one lease up to this many; how many of them each
+    /// process has; and how many keys of their own they have.
     pub long_leases: u32,
     pub long_threads: u64,
     pub long_keys: u64,
-    /// Keys that nothing is judged by, and whose locks a third party takes away: one thread of each
-    /// process has long holds of these.
+    /// Keys that do not count for the verdict, and whose locks a third party takes away: one thread
+    /// of each process has long holds of them.
     pub bait_keys: u64,
-    /// Between two holds of a thread.
+    /// The pause between two holds of a thread.
     pub pause: Duration,
     /// Whether threads also lock with timeouts, and without waiting.
     pub timed: bool,
     pub habit: Habit,
-    /// Whether the locks have fences, and witness B is worked at: not on a quorum. Its nodes' URLs
-    /// are separated by commas.
+    /// Whether the locks have fences, and the threads write to witness B: not on a quorum. Its
+    /// nodes' URLs are separated by commas.
     pub fenced: bool,
 }
 
@@ -99,7 +99,7 @@ pub enum Kind {
     Told,
     /// No queue on the server.
     Unqueued,
-    /// No fences. Only without them is the first attempt a bare `SET`.
+    /// No fences. Only then is the first attempt a bare `SET`.
     Bare,
     /// No hand-offs between the threads of a process.
     Alone,
@@ -139,7 +139,7 @@ impl Load {
         self.threads + self.long_threads + self.bait_keys.min(1)
     }
 
-    /// The arguments that say so.
+    /// These settings as arguments.
     pub fn arguments(&self, dir: &Path, process: u64, seed: u64) -> Vec<String> {
         vec![
             "client".into(),
@@ -177,9 +177,9 @@ pub struct Process {
     pub client: Client,
     pub cells: witness::Cells,
     pub stop: AtomicBool,
-    /// Whether the client is being closed, under whoever holds.
+    /// Whether the client is being closed while threads hold locks.
     pub closing: AtomicBool,
-    /// How many losses each key's callback was told of, where it has one.
+    /// How many losses each key's callback was told of, if it has a callback.
     told: Vec<Arc<AtomicU64>>,
 }
 
@@ -203,7 +203,7 @@ impl Process {
     }
 }
 
-/// The life of a client process: ends when the file `exit` appears.
+/// Runs a client process until the file `exit` appears.
 pub fn run(arguments: &[String]) {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("FAULTS_LOG", "distlock=info"))
         .format_timestamp_micros()
@@ -288,7 +288,7 @@ pub fn run(arguments: &[String]) {
         closing: AtomicBool::new(false),
         told,
     });
-    // A callback stays as long as a handle of its lock.
+    // A callback stays registered as long as a handle of its lock exists.
     let with_callbacks: Vec<_> = (0..shared.load.all_keys())
         .filter(|key| shared.told(*key).is_some())
         .map(|key| {
@@ -319,7 +319,7 @@ pub fn run(arguments: &[String]) {
     let failed = threads.into_iter().map(thread::JoinHandle::join).filter(Result::is_err).count();
     let closed = shared.client.close(TIME_TO_CLOSE).is_ok();
     drop((shared, with_callbacks));
-    // A thread is counted by the kernel until a moment after it was joined.
+    // The kernel still counts a thread for a moment after it was joined.
     thread::sleep(Duration::from_millis(100));
     status(format!("after {} {} {failed} {closed}", thread_count(), fd_count()));
     wait_for(&[&dir.join("exit")]);
@@ -332,10 +332,10 @@ fn wait_for(paths: &[&Path]) {
     }
 }
 
-/// What a thread panics with where that is its habit.
+/// The panic value of a thread whose habit is to panic.
 pub const PLANNED: &str = "planned";
 
-/// One thread, or one after another where they end by habit.
+/// One thread, or one after another if they end by habit.
 fn live(process: &Arc<Process>, owner: u64, seed: u64) {
     match process.load.habit {
         Habit::Unlock | Habit::Panic | Habit::Leak | Habit::Fork => {}

@@ -1,4 +1,4 @@
-//! The machine that the row runs on: how late it is, and what a process takes of it.
+//! The machine that the row runs on: how late it wakes threads, and how much of it a process uses.
 
 use std::fs;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::clock::{nanos, now};
 use super::tune::ms;
 
-/// How late this machine wakes a thread that sleeps: what no lock can be blamed for.
+/// How late this machine wakes a sleeping thread: no lock can be blamed for that.
 pub struct Noise {
     ended: Arc<AtomicBool>,
     thread: thread::JoinHandle<u64>,
@@ -39,7 +39,7 @@ impl Noise {
 }
 
 /// The CPU time that a process has used so far; zero if it has gone. Linux counts it in hundredths
-/// of a second for everybody.
+/// of a second.
 pub fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in brackets, may hold anything; user and system time are the 12th and 13th words

@@ -1,5 +1,5 @@
-//! The fault driver: load by real processes, faults by row of the matrix, checkers over what
-//! happened. See `tests/faults/run`.
+//! The fault driver: load by real processes, faults by row of the matrix, and checkers of the
+//! histories. See `tests/faults/run`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod admin;

@@ -20,12 +20,12 @@ enum What {
 struct Operation {
     owner: u64,
     what: What,
-    /// It took effect at some moment between the two; `u64::MAX`: or never.
+    /// It took effect at some moment between `from` and `to`; `u64::MAX`: perhaps never.
     from: u64,
     to: u64,
 }
 
-/// Whether some order explains these holds of one key. At most 200 operations are looked at.
+/// Whether some order explains these holds of one key. At most 200 operations are checked.
 pub fn explains(holds: &[Record]) -> bool {
     let mut operations = Vec::new();
     for hold in holds.iter().take(100) {
@@ -42,8 +42,8 @@ pub fn explains(holds: &[Record]) -> bool {
                 from: hold.released,
                 to: hold.ended,
             },
-            // Nobody knows whether it was released; it lapses at the latest, and neither may have
-            // happened within the sample.
+            // It is unknown whether it was released. At the latest it lapses. Both may lie outside
+            // the sample.
             _ => Operation { owner: hold.owner, what: What::Lapse, from: hold.end(), to: u64::MAX },
         };
         operations.push(ended);
@@ -64,8 +64,8 @@ fn search(operations: &[Operation]) -> bool {
             return true;
         }
         if seen.len() > 200_000 {
-            // Too many orders to look at: nothing was proven either way, and the other checkers see
-            // the whole.
+            // Too many orders to check: nothing is proven either way, and the other checkers see
+            // the whole history.
             return true;
         }
         if !seen.insert((done.clone(), holder, fence)) {
@@ -100,8 +100,8 @@ fn search(operations: &[Operation]) -> bool {
     false
 }
 
-/// Samples that no order explains, out of how many. A sample is a run of holds of one key that
-/// nobody held at its start.
+/// How many samples no order explains, and how many samples there are. A sample is a run of holds
+/// of one key that nobody held at its start.
 pub fn unexplained(holds: &[Record], samples: usize) -> (usize, usize) {
     let mut keys: std::collections::BTreeMap<u64, Vec<Record>> = std::collections::BTreeMap::new();
     for hold in holds {

@@ -11,8 +11,8 @@ use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
 use super::tune::Size;
 
-/// Arguments: a seed, and numbers of rows; without, a new seed and every row. The exit status: 0 if
-/// every row is green.
+/// Arguments: a seed, and numbers of rows. Without arguments: a new seed and every row. The exit
+/// status: 0 if every row is green.
 pub fn run(size: Size, arguments: &[&str]) -> i32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
     let mut numbers =
@@ -38,7 +38,7 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         let servers = if row.number == versions::NUMBER { versions::found() } else { Vec::new() };
         let why = match row.number {
             versions::NUMBER if servers.is_empty() => Some("tests/faults/servers has fetched none"),
-            // Nine rows in one, and a minute in CI is dear.
+            // Nine rows in one take a minute, which is too much for CI.
             versions::NUMBER if size == Size::Quick && wanted.is_empty() => Some("in `full` only"),
             _ => missing.filter(|_| row.namespace == Namespace::Must),
         };
@@ -49,7 +49,7 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         }
         let in_namespace = row.namespace != Namespace::No && missing.is_none();
         let piece = pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
-        // A row that is asked for by its number runs again.
+        // A row that is given by its number runs again.
         let known = piece
             .as_ref()
             .filter(|_| wanted.is_empty())
@@ -88,8 +88,8 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
     i32::from(red > 0)
 }
 
-/// Where the lines of a full run are kept until it is whole, so that one that was ended can be
-/// resumed with its seed; none where the sources are not those of a commit.
+/// Where the lines of a full run are kept until it is whole, so that an interrupted run can be
+/// resumed with its seed; none if the sources are not those of a commit.
 fn pieces(seed: u64) -> Option<PathBuf> {
     let commit = said("git", &["describe", "--always", "--dirty", "--exclude=*"]);
     if commit.is_empty() || commit.ends_with("-dirty") {
@@ -100,7 +100,7 @@ fn pieces(seed: u64) -> Option<PathBuf> {
     Some(dir)
 }
 
-/// The rows for other servers, on each of them: nine in all, and so each of them quick.
+/// The rows for other servers, on each of them: nine in all, so each is a quick one.
 fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
     let rows: Vec<_> =
         rows::all().into_iter().filter(|row| versions::ROWS.contains(&row.number)).collect();
@@ -114,7 +114,8 @@ fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
     versions::together(&servers.iter().flat_map(each).collect::<Vec<_>>())
 }
 
-/// Runs a row, on this server or the usual one, and gives its line: a red one if there was none.
+/// Runs a row, on this server or the usual one, and returns its line; a red line if the row gave
+/// none.
 fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> String {
     attempt(size, seed, row, in_namespace, server).unwrap_or_else(|why| {
         format!(
@@ -127,8 +128,8 @@ fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Pat
     })
 }
 
-/// Runs one row in a process of its own: nothing of it outlives it, and a driver that dies is a red
-/// row.
+/// Runs one row in a process of its own: nothing outlives that process, and a driver that dies is a
+/// red row.
 fn attempt(
     size: Size,
     seed: u64,
@@ -159,8 +160,8 @@ fn attempt(
     found.ok_or_else(|| format!("the driver failed: {status}"))
 }
 
-/// Has the row start its servers with wall clocks that it can move, each by a file named after its
-/// port. The files last as long as what is returned.
+/// Lets the row start its servers with wall clocks that it can move, each by a file named after its
+/// port. The files exist as long as the returned value.
 fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
     let shim = std::env::var("FAULTS_SHIM")
         .map_err(|_| "the clock shim is built by tests/faults/run".to_owned())?;
@@ -180,7 +181,7 @@ fn shim(command: &mut Command) -> Result<tempfile::TempDir, String> {
     Ok(dir)
 }
 
-/// What a program says about itself.
+/// The version that a program prints.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     output.map_or("unknown".into(), |output| {

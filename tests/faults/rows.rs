@@ -28,39 +28,38 @@ pub struct Row {
     /// N: exclusion must hold strictly. T: detection and the fence are judged. P: a paused client.
     pub class: char,
     pub name: &'static str,
-    /// At least so many faults, in a quick run and in a full one.
+    /// At least this many faults, in a quick run and in a full one.
     pub faults: (u64, u64),
-    /// At least so many holds in the faulted phase.
+    /// At least this many holds in the faulted phase.
     pub holds: usize,
-    /// At least so many of them while the fault lasts, and is none that lets nobody be granted
-    /// anything.
+    /// At least this many of them while the fault lasts, unless the fault makes every grant
+    /// impossible.
     pub under_fault: usize,
-    /// At least so many renewals that their holders saw, and so many losses, in a quick run and in
-    /// a full one: what the row is about.
+    /// At least this many renewals that their holders saw, and this many losses, in a quick run and
+    /// in a full one: the subject of the row.
     pub renewals: (u64, u64),
     pub losses: (u64, u64),
-    /// For how long the server may have a token that nobody alive knows of (I4), where the row is
-    /// judged by that: one fault in a hundred may cost up to a lease more.
+    /// For how long the server may have a token that nobody alive knows of (I4), if the row is
+    /// judged by that: one fault in a hundred may cost up to one lease more.
     pub known_within: Option<fn(&Load) -> Duration>,
-    /// For how long no key may have waiters and no holder (I4), where the fault is no outage.
+    /// How long a key may have waiters and no holder (I4), if the fault is no outage.
     pub free_within: Option<fn(&Load) -> Duration>,
-    /// Whether the order of those that wait is judged (I7): where nothing keeps them from the
-    /// server.
+    /// Whether the order of the waiters is judged (I7): only if nothing keeps them from the server.
     pub fair: bool,
-    /// Whether timed calls must end in time (I6): not where the clients themselves are stopped.
+    /// Whether timed calls must end in time (I6): not if the clients themselves are stopped.
     pub punctual: bool,
     pub may_lose: bool,
     pub may_be_unknown: bool,
-    /// Whether a call may end in any other error.
+    /// Whether a call may end with any other error.
     pub may_fail: bool,
     /// Whether the load must come back to its former rate (I8).
     pub recovers: bool,
     /// Whether a caller's own commands must be answered by their own replies. Not where replies
     /// come twice: `Client::execute` takes them as they come.
     pub in_step: bool,
-    /// Whether late writes must have been offered, or the row has shown nothing.
+    /// Whether late writes must have been offered: otherwise the row has shown nothing.
     pub offers_stale: bool,
-    /// Whether no queue may be left at the end: those of killed processes end by themselves, a
+    /// Whether no queue may be left at the end: the queues of killed processes end by themselves, a
     /// little later.
     pub leaves_no_queue: bool,
     /// The first keys hold somebody else's data.
@@ -74,7 +73,7 @@ pub struct Row {
     pub after: fn(&mut World),
 }
 
-/// What rows have unless they say otherwise.
+/// The defaults of the rows.
 const USUAL: Row = Row {
     number: 0,
     class: 'N',
@@ -103,7 +102,8 @@ const USUAL: Row = Row {
     after: |_| (),
 };
 
-/// What is dead, lost or unknown holds its key for one lease; a second more for whoever comes next.
+/// A dead, lost or unknown hold keeps its key for one lease; the next holder takes up to a second
+/// more.
 fn a_lease(load: &Load) -> Duration {
     load.lease + ms(1000)
 }
@@ -113,8 +113,7 @@ fn at_once(load: &Load) -> Duration {
     load.lease / 2
 }
 
-/// Every row that is built, by number. The matrix ends at 62; what follows came of what reviews
-/// found.
+/// Every row that is built, by number. The matrix ends at 62; the later rows come from reviews.
 pub fn all() -> Vec<Row> {
     let mut rows: Vec<Row> = [
         acquires::rows(),

@@ -1,5 +1,4 @@
-//! What is looked at again and again while a row runs: whose tokens the server has, and what the
-//! clients have open.
+//! What is sampled while a row runs: which tokens the server has, and what the clients have open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,25 +11,25 @@ use super::load::key_name;
 use super::machine;
 use super::tune::ms;
 
-/// For how long something must be there to be a leak: connections and entries on their way in or
-/// out are none.
+/// How long something must exist to count as a leak: connections and entries that come and go are
+/// no leak.
 const LASTING: u64 = 1_000_000_000;
 
-/// How long each look took: when, and how long (ns).
+/// When each sample was taken, and how long it took (ns).
 type Took = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// One look.
+/// One sample.
 struct Look {
     at: u64,
     connections: u64,
     /// Entries in the largest queue.
     queued: u64,
-    /// Of the process with the most.
+    /// Those of the process with the most.
     threads: u64,
     descriptors: u64,
 }
 
-/// What was seen.
+/// All observations.
 #[derive(Default)]
 pub struct Seen {
     looks: Vec<Look>,
@@ -38,7 +37,7 @@ pub struct Seen {
     pub tokens: Vec<(u64, u64, u64)>,
 }
 
-/// What lasted for a second, at most.
+/// The largest counts that lasted for a second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peak {
     pub connections: u64,
@@ -48,8 +47,8 @@ pub struct Peak {
 }
 
 impl Seen {
-    /// Between `from` and `to`, but not while the clients were cut off: what they close then the
-    /// server does not see.
+    /// Between `from` and `to`, but not while the clients were cut off: the server does not see
+    /// what they close then.
     pub fn peak(&self, from: u64, to: u64, cut_offs: &[(u64, u64)]) -> Peak {
         let counts = |look: &&Look| {
             (from..to).contains(&look.at)
@@ -67,7 +66,7 @@ impl Seen {
         })
     }
 
-    /// The most of each that was there at any moment of a time.
+    /// The largest value of each count at any moment between `from` and `to`.
     pub fn most(&self, from: u64, to: u64) -> Peak {
         let looks = || self.looks.iter().filter(|look| (from..to).contains(&look.at));
         Peak::of(|count| looks().map(count).max())
@@ -75,7 +74,7 @@ impl Seen {
 }
 
 impl Peak {
-    /// The same of each count; none is 0.
+    /// Applies `of` to each count; `None` becomes 0.
     fn of(of: impl Fn(fn(&Look) -> u64) -> Option<u64>) -> Peak {
         let of = |count| of(count).unwrap_or(0);
         Peak {
@@ -87,7 +86,7 @@ impl Peak {
     }
 }
 
-/// A thread that looks, ten times a second.
+/// A thread that takes ten samples a second.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     took: Took,
@@ -95,7 +94,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `pids`: the client processes that there are.
+    /// `pids`: the present client processes.
     pub fn start(mut admin: Admin, keys: u64, pids: Arc<Mutex<Vec<u32>>>) -> Sampler {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -124,8 +123,8 @@ impl Sampler {
         Sampler { stop, took, thread }
     }
 
-    /// By what factor a look takes longer after `healed` than between `start` and `faulted`; at
-    /// least 1. It tells how much slower the server and this machine have become, for everybody.
+    /// The factor by which a sample takes longer after `healed` than between `start` and `faulted`;
+    /// at least 1. It shows how much slower the server and this machine have become for everybody.
     pub fn slower(&self, (start, faulted): (u64, u64), healed: u64) -> f64 {
         let took = self.took.lock().expect("nobody panics with it");
         let median = |from: u64, to: u64| {
@@ -146,7 +145,7 @@ impl Sampler {
     }
 }
 
-/// For each key the token that it has now, and since when and until when it was seen.
+/// For each key, its present token, and from when until when that was seen.
 type Open = HashMap<u64, (Vec<u8>, u64, u64)>;
 
 fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec<(u64, u64, u64)>) {
@@ -154,7 +153,7 @@ fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec
     let words: Vec<&str> =
         std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
     let before = now();
-    // A key of another type counts as none.
+    // A key of another type counts as no token.
     let Some(redis::Value::Array(tokens)) = admin.command(&words) else { return };
     for (key, token) in (0..).zip(tokens) {
         let token = if let redis::Value::BulkString(token) = token { Some(token) } else { None };
@@ -192,13 +191,13 @@ fn look_at_server(admin: &mut Admin, keys: u64) -> Option<(u64, u64)> {
     Some((connected, longest))
 }
 
-/// How many of these stretches (ns) are longer than `length`.
+/// How many of these times (ns) are longer than `length`.
 pub fn longer_than(stretches: &[u64], length: std::time::Duration) -> usize {
     stretches.iter().filter(|stretch| **stretch > nanos(length)).count()
 }
 
 /// Messages of the crate's own errors, how often each was logged. Numbers in them are left out, so
-/// that the same message is one.
+/// that the same message is counted as one.
 pub fn errors_logged(logs: &str) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for line in logs.lines() {

@@ -1,5 +1,5 @@
 //! A third party that takes locks away: it deletes them, and puts values of its own under their
-//! keys. A deleted key must not come back, and an overwritten one must stay what it was made: no
+//! keys. A deleted key must not come back, and an overwritten one must keep its new value: no
 //! renewal may create or extend it, no release delete it (I12).
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::admin::Admin;
 use super::clock::{Random, nanos, now};
 use super::load::key_name;
 
-/// What came of taking keys away once.
+/// The result of taking keys away once.
 #[derive(Default)]
 pub struct Round {
     /// Which keys, and when.
@@ -20,7 +20,7 @@ pub struct Round {
 }
 
 /// Takes these keys away where they are held, a third of them by `DEL` and the others by `SET`, and
-/// looks at them again when a renewal must have come. No key may be there twice.
+/// checks them again after the time of a renewal. No key may be given twice.
 pub fn take(
     keys: &[u64],
     lease: Duration,
@@ -53,7 +53,7 @@ pub fn take(
         }
     }
     for (name, before, after) in overwritten {
-        // A server under load looks at its clock some time before it answers. A renewal would leave
+        // A server under load reads its clock some time before it answers. A renewal would leave
         // more than is allowed for that.
         let most = nanos(foreign + look / 4).saturating_sub(now() - after) / 1_000_000;
         let (Some(left), Some(value)) = (ask(&["PTTL", &name]), ask(&["GET", &name])) else {
@@ -63,7 +63,7 @@ pub fn take(
         let whole = is_bait
             && matches!(left, redis::Value::Int(left)
                 if u64::try_from(left).is_ok_and(|left| left <= most));
-        // On a machine under load it may have ended by itself before it was looked at.
+        // On a machine under load it may have ended by itself before the check.
         if !whole && now() - before < nanos(foreign) {
             round
                 .problems
@@ -73,7 +73,7 @@ pub fn take(
     round
 }
 
-/// Keys in an order by chance.
+/// Keys in a random order.
 pub fn shuffled(random: &mut Random, keys: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let mut keys: Vec<u64> = keys.into_iter().collect();
     for i in (1..keys.len()).rev() {
@@ -82,7 +82,7 @@ pub fn shuffled(random: &mut Random, keys: impl IntoIterator<Item = u64>) -> Vec
     keys
 }
 
-/// One that goes on beside a row, at keys that nothing else is judged by.
+/// A third party that runs beside a row, on keys that do not count for the verdict.
 pub struct Background {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<Round>,
@@ -104,7 +104,7 @@ impl Background {
                 let round = take(&keys, lease, &mut |words| admin.command(words));
                 all.taken.extend(round.taken);
                 all.problems.extend(round.problems);
-                // What is overwritten is free again after a while.
+                // An overwritten key is free again after a while.
                 thread::sleep(lease * 2 / 5 + random.between((Duration::ZERO, lease / 5)));
             }
             all

@@ -23,12 +23,12 @@ pub struct Tune {
     /// Whether the first process has a proxy of its own.
     pub apart: bool,
     pub server: ServerBuilder,
-    /// User and password that the clients come with.
+    /// The clients' user and password.
     pub user: Option<(&'static str, &'static str)>,
     pub baseline: Duration,
     pub faulted: Duration,
     pub healing: Duration,
-    /// How long the fault lasts each time, and how long it is away.
+    /// How long the fault lasts each time, and the pause between two faults.
     pub on: (Duration, Duration),
     pub off: (Duration, Duration),
 }
@@ -73,8 +73,8 @@ impl Tune {
                 Size::Full => ms(47_000),
                 Size::Soak => ms(900_000),
             },
-            // At least: it lasts until the load has come back to its rate, for the time that it has
-            // for that.
+            // At least this long: the phase lasts until the load has reached its rate again, or its
+            // time for that is over.
             healing: ms(if quick { 1000 } else { 8000 }),
             // Twenty times one to three seconds of each would not fit into a minute.
             on: if quick { (ms(200), ms(500)) } else { (ms(500), ms(1800)) },

@@ -1,5 +1,5 @@
-//! From what is known of a row to its line in the report: the checkers over its history, the
-//! counters, the verdict.
+//! Makes the report's line from the facts of a row: the checkers over its history, the counters,
+//! the verdict.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use super::samples::{self, Peak};
 use super::tune::{Size, ms};
 use super::world::World;
 
-/// A Redisson lock without a message is asked for again after so long at most: for those its server
-/// has no queue.
+/// Without a message, a Redisson lock is asked for again after this time at most: the server has no
+/// queue for these locks.
 const POLL: u64 = 1_500_000_000;
-/// So many holds in a row a process may have of a key for which another waits: 17 of each lease
-/// that passes from thread to thread, and another lease where the waiter had not reached the server
-/// when the first was released.
+/// How many holds in a row a process may have of a key for which another process waits: 17 for a
+/// lease that passes from thread to thread, and those of another lease if the waiter had not
+/// reached the server when the first one was released.
 const RUN: usize = 40;
 
 /// What is wrong with a row.
@@ -30,7 +30,7 @@ fn problems(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<St
     problems
 }
 
-/// Those of the list that are so.
+/// The texts of the list whose condition is true.
 fn those<const N: usize>(list: [(bool, String); N]) -> Vec<String> {
     list.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect()
 }
@@ -140,8 +140,8 @@ fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<
     .iter()
     .sum();
     let least_lost = if world.size == Size::Quick { row.losses.0 } else { row.losses.1 };
-    // What a million calls may cost, and those of a minute are fewer. The histories themselves are
-    // written to files.
+    // The growth that a million calls may cause; a minute has fewer calls. The histories themselves
+    // are written to files.
     let too_large = row.number == 1 && world.size != Size::Quick && facts.grown > 5 << 10;
     those([
         (of(Outcome::Other) > 0, "an outcome that nothing explains".into()),
@@ -163,8 +163,8 @@ fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<
     ])
 }
 
-/// A process opens at most four connections at a time, each on a thread of its own; as many again
-/// may have been given up and not have ended yet.
+/// A process opens at most four connections at a time, each on a thread of its own; the same number
+/// may have been given up, and not have ended yet.
 const CONNECTING: u64 = 4;
 
 /// I9: after the clients have closed, and while they ran.
@@ -176,7 +176,7 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
         (row.leaves_no_queue && facts.queues > 0, format!("{} queue keys left (I9)", facts.queues)),
     ]);
     for status in &facts.counts {
-        // The server is there again, and answers.
+        // The server is back, and answers.
         if status.lines().any(|line| line.starts_with("after ") && line.ends_with(" false")) {
             problems.push("close failed at the end (I10)".into());
         }
@@ -188,7 +188,7 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
                     threads_after > threads,
                     format!("threads: {threads} before, {threads_after} after (I9)"),
                 ),
-                // One for the file of the counters, which is made on the way.
+                // One descriptor for the file of the counters, which is being written.
                 (
                     *descriptors_after > descriptors + 1,
                     format!("descriptors: {descriptors} before, {descriptors_after} after (I9)"),
@@ -202,12 +202,12 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
         facts.seen.most(times.start, times.faulted),
         facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)),
     );
-    // What a process may have open besides its pool: renewal's connection, the inbox's, and one of
-    // each that is just being replaced.
+    // What a process may have open besides its pool: renewal's connection, the inbox's, and one
+    // more of each that is just being replaced.
     let own = u64::from(load.pool) + 4;
     // Before the fault the pools need not be full yet. A process has one place in a queue; one that
-    // was cut off may have left another there, for three seconds. Where the machine was so busy
-    // that no sample was taken before the fault, there is nothing to compare with.
+    // was cut off may have left another there, for three seconds. If the machine was so busy that
+    // no sample was taken before the fault, there is nothing to compare with.
     let known = usual.threads > 0;
     let most = Peak {
         connections: world.tune.processes * own + 3,
@@ -239,7 +239,7 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
     problems
 }
 
-/// What a process wrote behind a word of its status.
+/// The value that a process wrote after this word in its status.
 fn numbers(status: &str, word: &str) -> Vec<u64> {
     let line = status.lines().find(|line| line.starts_with(word)).unwrap_or_default();
     line.split(' ').skip(1).take(3).filter_map(|number| number.parse().ok()).collect()
@@ -249,7 +249,7 @@ fn count(facts: &Facts, outcome: Outcome) -> usize {
     facts.holds.iter().chain(&facts.calls).filter(|record| record.outcome == outcome).count()
 }
 
-/// A lease that has been stopped for half of its length leaves little more than that for the
+/// If a process is stopped for half of its lease, little more than the other half is left for the
 /// machine's own delays.
 fn is_overloaded(world: &World, facts: &Facts) -> bool {
     facts.delay > nanos(world.tune.load.lease) / 8

@@ -1,4 +1,4 @@
-//! The two witnesses: a plain counter per key that a lost update shows in, and a resource that
+//! The two witnesses: a plain counter for each key, which shows lost updates, and a resource that
 //! refuses old fences.
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use super::clock::now;
 pub struct Cells(File);
 
 impl Cells {
-    /// Opens the cells, or makes them, all zero.
+    /// Opens the cells, or creates them with zeros.
     pub fn open(dir: &Path) -> Cells {
         let open = OpenOptions::new()
             .read(true)
@@ -26,7 +26,7 @@ impl Cells {
         Cells(open.expect("the cells"))
     }
 
-    /// What is in a key's cell.
+    /// The value in a key's cell.
     pub fn read(&self, key: u64) -> u64 {
         let mut bytes = [0; 8];
         match self.0.read_at(&mut bytes, key * 8).expect("the cells can be read") {
@@ -35,7 +35,7 @@ impl Cells {
         }
     }
 
-    /// Puts something in.
+    /// Writes a value.
     pub fn write(&self, key: u64, value: u64) {
         self.0.write_all_at(&value.to_le_bytes(), key * 8).expect("the cells can be written");
     }
@@ -48,7 +48,7 @@ pub struct Offer {
     pub key: u64,
     pub fence: u64,
     pub owner: u64,
-    /// Which hold of its owner.
+    /// The number of the owner's hold.
     pub number: u64,
     pub accepted: bool,
 }

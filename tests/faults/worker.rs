@@ -17,7 +17,7 @@ use super::witness;
 /// Where the numbers of forks begin, among the calls of a thread.
 const FORKS: u64 = 1 << 60;
 
-/// What one thread has.
+/// The state of one thread.
 pub struct Worker<'a> {
     process: &'a Process,
     owner: u64,
@@ -52,14 +52,15 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Calls until told to stop. Returns early, or panics, where that is the habit.
+    /// Makes calls until told to stop. Returns early, or panics, if that is the habit.
     pub fn run(mut self, random: &mut Random, number: &AtomicU64) {
         let load = &self.process.load;
         while !self.process.stop.load(Ordering::SeqCst) {
-            // Over all lives of this owner, so that a hold has one name at witness B.
+            // Counted over all successive threads of this owner, so that each hold has its own
+            // number at witness B.
             let number =
                 number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
-            // Whoever does not wait for long may also ask for what is held for long.
+            // A thread that does not wait for long may also ask for locks that are held for long.
             let asks_long = self.is_impatient() && load.long_keys > 0 && random.below(10) == 0;
             let keys = if asks_long { load.keys..load.all_keys() } else { self.keys.clone() };
             let key = keys.start + random.below(keys.end - keys.start);
@@ -124,7 +125,7 @@ impl<'a> Worker<'a> {
         self.locks.entry(key).or_insert_with(|| self.process.lock(key)).clone()
     }
 
-    /// Works under the lock, and unlocks. `true`: ended without, by habit.
+    /// Works under the lock, and unlocks. `true`: it ended without an unlock, by habit.
     fn hold(&mut self, lock: &RedisLock, mut record: Record, random: &mut Random) -> bool {
         let load = &self.process.load;
         record.granted = record.ended;
@@ -170,8 +171,8 @@ impl<'a> Worker<'a> {
                 record.tainted = now();
             }
         }
-        // Without a look at the validity: what is late is for the fence to stop. It is asked for
-        // here, as a program does that is about to write.
+        // Without a check of the validity: stopping late writes is the task of the fence. The fence
+        // is read here, as in a program that is about to write.
         if let Some(fence) = lock.fence() {
             self.resource.write(record.key, fence, self.owner, record.number);
         }
@@ -193,10 +194,10 @@ impl<'a> Worker<'a> {
             panic::panic_any(PLANNED);
         }
         see(lock, &mut record);
-        // What `close` gave back was over when it was seen so, and not when we come to unlock it.
+        // A hold that `close` released ended when that was seen, and not when we unlock it.
         let closed = self.process.closing.load(Ordering::SeqCst);
         record.released = record.last_valid.max(if lock.is_valid() || closed { 0 } else { now() });
-        // Written before, too: a process that is killed in between has given it back.
+        // Also written before: a process that is killed in between has released the lock.
         self.writer.write(&record);
         let answer = lock.unlock();
         record.ended = now();
@@ -214,8 +215,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Forks while this thread holds. The child has a copy of everything but the other threads: it
-    /// must hold nothing, release nothing, ask the server nothing, and come to an end. Whether that
-    /// was so.
+    /// must hold nothing, release nothing, send nothing to the server, and end. Returns whether it
+    /// did.
     fn fork(&mut self, lock: &RedisLock, record: &Record) -> bool {
         let mut call = Record::call(record.number + FORKS, record.key, self.owner, now(), 0);
         let other = self.process.client.lock("fault:of-a-child");
@@ -293,7 +294,7 @@ pub fn see(lock: &RedisLock, record: &mut Record) {
     let at = now();
     if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
         let until = at + nanos(remaining);
-        // What is measured of one end differs by far less.
+        // Two measurements of the same end differ by far less.
         record.renewed +=
             u64::from(record.valid_until != 0 && until > record.valid_until + 20_000_000);
         record.valid_until = until;

@@ -18,8 +18,8 @@ use super::support::{Proxy, Server};
 use super::tune::{Size, Tune, ms};
 use super::witness::Resource;
 
-/// How long the faulted phase lasts: its time, and longer, up to eight times as long, while there
-/// are too few faults and holds in it to prove anything.
+/// How long the faulted phase lasts: its time, or longer, up to eight times as long, while it has
+/// too few faults and holds to prove anything.
 struct Patience {
     least: u64,
     most: u64,
@@ -44,38 +44,38 @@ pub struct World {
     pub server: Server,
     /// Before the server, for all client processes but the first.
     pub proxy: Proxy,
-    /// For the first, so that a fault can hit one and spare the others. Not used on a quorum, and
-    /// where there is no proxy in between.
+    /// For the first client process, so that a fault can hit one and spare the others. Not used on
+    /// a quorum, or if there is no proxy in between.
     pub apart: Proxy,
     /// The other nodes of a quorum, or the server's replica.
     pub more: Vec<(Server, Proxy)>,
     pub resource: Resource,
     pub dir: TempDir,
     pub clients: Vec<Guarded>,
-    /// Theirs, for whoever looks at them meanwhile.
+    /// Their process ids, for the thread that takes samples.
     pub pids: Arc<Mutex<Vec<u32>>>,
-    /// Over all, also those that were killed.
+    /// The total, including those that were killed.
     pub spawned: u64,
     pub faults: u64,
     /// How many are needed.
     pub least_faults: u64,
     /// Keys that a third party took away, and when.
     pub taken: Vec<(u64, u64)>,
-    /// What the row itself found to be wrong.
+    /// Problems that the row itself found.
     pub problems: Vec<String>,
     pub remarks: Vec<String>,
     /// Values that must be in no log.
     pub secrets: HashSet<String>,
-    /// When the fault was there, from and to.
+    /// When the fault was active, from and to.
     pub times: Vec<(u64, u64)>,
-    /// When nobody could be granted anything because of it.
+    /// When it made every grant impossible.
     pub outages: Vec<(u64, u64)>,
     /// Whether that is so in the present window.
     pub is_outage: bool,
-    /// When clients, all or some, could not reach the server.
+    /// When all or some clients could not reach the server.
     pub cut_offs: Vec<(u64, u64)>,
-    /// Whether the server may have connections that their clients have closed: what tells of it was
-    /// dropped, or is late.
+    /// Whether the server may have connections that their clients have closed: the packet that
+    /// reports the end was dropped, or is late.
     pub half_open: bool,
     /// Which processes the present fault hits: the first alone, or all.
     pub only_first: bool,
@@ -181,18 +181,18 @@ impl World {
             self.clients.iter().map(Guarded::pid).collect();
     }
 
-    /// Has only the first process be hit by what follows.
+    /// The next fault hits only the first process.
     pub fn choose_first(&mut self) {
         (self.only_first, self.is_outage) = (true, false);
     }
 
-    /// Has every client process talk to these servers, separated by commas.
+    /// Makes every client process use these servers, separated by commas.
     pub fn at(&mut self, urls: String) {
         (self.tune.load.url, self.apart_url) = (urls, None);
     }
 
-    /// Says whom the next fault hits: every other time the first process alone. Where it hits all
-    /// of them, nobody can be granted anything.
+    /// Chooses the processes that the next fault hits: every other time only the first one. If it
+    /// hits all of them, no grant is possible.
     pub fn choose(&mut self) {
         self.only_first = self.apart_url.is_some() && self.times.len() % 2 == 1;
         self.is_outage = !self.only_first;
@@ -203,22 +203,23 @@ impl World {
         self.apart_url.is_some()
     }
 
-    /// What a background thread may draw from.
+    /// Random numbers for a background thread.
     pub fn seed_for(&self, what: u64) -> Random {
         Random(self.seed ^ what.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The proxies of those that the present fault hits.
+    /// The proxies of the processes that the present fault hits.
     pub fn links(&self) -> impl Iterator<Item = &Proxy> {
         [&self.apart, &self.proxy].into_iter().take(if self.only_first { 1 } else { 2 })
     }
 
-    /// Ends the connections of those that the present fault hits, and says how many there were.
+    /// Ends the connections of the processes that the present fault hits, and says how many there
+    /// were.
     pub fn cut_all(&self) -> usize {
         self.links().map(Proxy::cut_all).sum()
     }
 
-    /// One of the two, by how many processes are behind it.
+    /// One of the two, chosen in proportion to the number of processes behind it.
     pub fn some_link(&mut self) -> &Proxy {
         let apart = self.apart_url.is_some() && self.random.below(self.tune.processes) == 0;
         if apart { &self.apart } else { &self.proxy }
@@ -259,12 +260,13 @@ impl World {
         self.random.between(range)
     }
 
-    /// Has the fault come and go until the faulted time is over. Ends without it.
+    /// Starts and ends the fault again and again until the faulted time is over. Ends without the
+    /// fault.
     pub fn windows(&mut self, on: impl FnMut(&mut World), off: impl FnMut(&mut World)) {
         self.windows_for(self.tune.faulted, on, off);
     }
 
-    /// As `windows`, for some time.
+    /// Like `windows`, for some time.
     pub fn windows_for(
         &mut self,
         time: Duration,
@@ -295,8 +297,7 @@ impl World {
         }
     }
 
-    /// Does something again and again until the faulted time is over, with a pause of this length
-    /// in between.
+    /// Does something again and again until the faulted time is over, with pauses of this length.
     pub fn repeat(&mut self, pause: (Duration, Duration), mut act: impl FnMut(&mut World)) {
         let (from, end) = (now(), self.patience(self.tune.faulted));
         let mut rounds = 0_u32;

@@ -1,7 +1,7 @@
-//! No circle of files: whoever reads a file needs only those below it.
+//! No circles between files: to read a file, one needs only the files below it.
 //!
-//! A private module is a part of the file that declares it; every other file counts by itself, also
-//! inside one folder.
+//! A private module is a part of the file that declares it. Every other file counts by itself, even
+//! in the same folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -157,7 +157,7 @@ fn circle(sources: &[Source]) -> Option<String> {
             }
         }
     }
-    // Whoever has no arrow to anybody left cannot be on a circle.
+    // A file without arrows to other files cannot be on a circle.
     loop {
         let ends: BTreeSet<Module> = arrows.keys().cloned().collect();
         let before = arrows.values().map(BTreeSet::len).sum::<usize>();
@@ -182,7 +182,7 @@ fn circle(sources: &[Source]) -> Option<String> {
 }
 
 #[test]
-fn no_file_needs_one_that_needs_it() {
+fn no_files_need_each_other_in_a_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let sources: Vec<_> = files_in(&root, "rs")
         .iter()
@@ -213,13 +213,13 @@ fn a_planted_circle_is_found() {
 }
 
 #[test]
-fn a_room_and_what_is_in_it_can_be_a_circle_and_a_file_and_its_parts_are_none() {
+fn a_public_child_can_form_a_circle_with_its_parent_and_a_private_one_cannot() {
     let inside = ("room/a.rs", "use super::Settings;");
     let public = ("room.rs", "pub(crate) mod a;\nuse a::A;\npub struct Settings;");
     assert_eq!(found(&[public, inside]).unwrap(), "room -> room::a -> room");
     let private = ("room.rs", "mod a;\nuse a::A;\npub struct Settings;");
     assert_eq!(found(&[private, inside]), None);
-    // Nor may a part go round by another file.
+    // A circle through another file is not allowed for a part either.
     let other = ("other.rs", "use crate::room::Settings;");
     let inside = ("room/a.rs", "use crate::other::X;");
     assert_eq!(found(&[private, inside, other]).unwrap(), "other -> room -> other");

@@ -1,5 +1,5 @@
-//! Closing a client, and dropping its last handle: what is held is released, who waits is woken,
-//! and every thread ends.
+//! Closing a client, and dropping its last handle: what is held is released, waiters are woken, and
+//! every thread ends.
 
 mod calls;
 mod outages;
@@ -15,8 +15,8 @@ use crate::faults::through_proxy;
 use crate::helpers::{Elsewhere, SOON, client, error, get, keys, lease, memory, ms};
 use crate::support::{Server, eventually, in_own_process, thread_names, within};
 
-/// Waits until no thread of this crate's own is left. The kernel tells of a thread for a moment
-/// after it has said its last.
+/// Waits until no thread of this crate's own is left. The kernel still lists a thread for a moment
+/// after its end.
 #[track_caller]
 fn all_threads_end() {
     let limit = Instant::now() + ms(1000);
@@ -150,14 +150,13 @@ fn closing_inside_a_callback_does_not_wait_for_itself() {
         let lock = client.lock("job");
         let (done, closed) = mpsc::channel();
         let in_callback = std::sync::Mutex::new(Some(client.clone()));
-        // A clone inside its own client's callback: the last handle goes when the callback lets it
-        // go.
+        // A clone inside its own client's callback: the last handle is dropped by the callback.
         lock.on_lost(move |_| {
             let client = in_callback.lock().unwrap().take();
             if !by_drop && let Some(client) = &client {
                 client.close(SOON).unwrap();
             }
-            // Let the test drop its own first.
+            // Time for the test to drop its own handle first.
             thread::sleep(ms(50));
             drop(client);
             done.send(()).unwrap();
@@ -178,7 +177,7 @@ fn close_releases_thousands_of_locks_over_a_slow_line() {
     let locks: Vec<_> = (0..2_000).map(|i| client.lock(&format!("job-{i}"))).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     proxy.set_delay(ms(5), ms(5));
-    // One after the other they would take 20 s.
+    // Released one after another, they would take 20 s.
     within(..SOON, || client.close(SOON)).unwrap();
     assert_eq!(keys(&server), [""; 0]);
 }

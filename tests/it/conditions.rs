@@ -31,10 +31,10 @@ fn lock_and_condition(client: &Client) -> (RedisLock, Condition) {
     (lock, condition)
 }
 
-/// Starts a thread that waits in the condition. Returns when it is in, with the way to hear how its
-/// wait ended.
+/// Starts a thread that waits in the condition. Returns once it waits, with a channel that tells
+/// how its wait ended.
 ///
-/// It is in as soon as somebody else can lock: entering and releasing are one step.
+/// It waits as soon as somebody else can lock: entering and releasing are one step.
 fn waiting<T: Send + 'static>(
     client: Client,
     wait: impl FnOnce(&Condition) -> T + Send + 'static,
@@ -189,7 +189,7 @@ fn waiting_and_notifying_need_the_lock() {
 }
 
 #[test]
-fn a_condition_is_told_apart_by_its_name_and_its_lock() {
+fn a_condition_is_identified_by_its_name_and_its_lock() {
     everywhere(|open| {
         let woken = waiting(open(), |condition| condition.wait_timeout(A_WHILE * 2));
         let client = open();
@@ -233,7 +233,7 @@ fn nothing_is_left_on_the_server_after_waits() {
 fn a_wait_costs_one_round_trip_to_enter_and_a_notification_one() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
-    // The scripts and the inbox are there from now on.
+    // From here on the server knows the scripts, and the inbox is open.
     let woken = waiting(client.clone(), |condition| condition.wait());
     notify(&client, Condition::notify_one);
     woken.recv_timeout(SOON).unwrap().unwrap();
@@ -243,7 +243,7 @@ fn a_wait_costs_one_round_trip_to_enter_and_a_notification_one() {
     woken.recv_timeout(SOON).unwrap().unwrap();
     eventually(SOON, || !client.lock("buffer").is_locked().unwrap());
     let spent = server.command_count("evalsha") - before;
-    // Locks and unlocks of three holders (six), the wait, the notification, at most one question of
-    // a woken waiter, and this look.
+    // The lock and unlock of three holders (six), the wait, the notification, at most one question
+    // of a woken waiter, and this look.
     assert!((8..=14).contains(&spent), "{spent} scripts");
 }

@@ -1,7 +1,7 @@
 //! The contract of every place that keeps leases: one suite, run over each of them.
 //!
-//! A further store is one more line in `over_every_store!` at the end. What a store says it cannot
-//! do, it has to refuse.
+//! A new store is one more line in `over_every_store!` at the end. A store must refuse what it says
+//! that it cannot do.
 
 mod leases;
 mod locks;
@@ -121,13 +121,13 @@ impl Place {
         }
     }
 
-    /// How long whoever holds it has left.
+    /// The rest of the holder's lease.
     fn remaining(&self, key: &Key) -> Option<Duration> {
         self.store.inspect(key, deadline()).unwrap().map(|holder| holder.remaining.unwrap())
     }
 
-    /// Its end was moved to that long from now at least. A minority of a quorum may be behind for a
-    /// moment, and be heard first.
+    /// Its end was moved to at least that long from now. A minority of a quorum may be behind for a
+    /// moment, and its answers may come first.
     #[track_caller]
     fn lasts_longer_than(&self, key: &Key, length: Duration) {
         eventually(ms(1000), || self.remaining(key).unwrap() > length);

@@ -1,4 +1,5 @@
-//! Errors: every kind can be met, is told apart, says what it is about, and gives nothing away.
+//! Errors: every kind can occur, can be told from the others, says what it is about, and reveals no
+//! secret.
 
 use std::collections::HashSet;
 use std::error::Error as _;
@@ -64,7 +65,7 @@ fn not_held_lost_conflict_and_invalid_input_name_the_lock() {
     assert_is(&error(other.lock()), ErrorKind::Conflict, Some("job"), false);
     assert!(lock.force_unlock().unwrap());
     assert_is(&error(lock.unlock()), ErrorKind::Lost, Some("job"), false);
-    // A name that is refused is not repeated.
+    // A refused name is not repeated in the error.
     assert_is(&error(client.lock("").lock()), ErrorKind::InvalidInput, None, false);
     assert_is(&error(client.lock_with("job", lease(ms(1)))), ErrorKind::InvalidInput, None, false);
     assert_is(&error(Client::open("redis//nonsense")), ErrorKind::InvalidInput, None, false);
@@ -128,7 +129,7 @@ fn unavailable_and_unknown_come_with_their_cause() {
     assert_eq!(error(client.ping()).kind(), ErrorKind::Unavailable);
     assert!(error(lock.is_locked()).is_unavailable() && error(lock.inspect()).is_unavailable());
     proxy.thaw();
-    // What the unlock left is removed in the background.
+    // The lock that the unlock left behind is removed in the background.
     eventually(SOON, || !lock.is_locked().unwrap_or(true));
 }
 
@@ -153,8 +154,8 @@ fn wrong_credentials_are_denied_at_once() {
     }
 }
 
-/// Whether the server's words come with a refusal: those to AUTH are left to redis-rs, which keeps
-/// them to itself.
+/// Whether a refusal comes with the server's text: redis-rs sends AUTH itself and does not pass
+/// that text on.
 fn error_has_source(client: &Client) -> bool {
     error(client.ping()).source().is_some()
 }
@@ -181,7 +182,7 @@ fn foreign_data_is_a_wrong_type_and_left_alone() {
     for failed in
         [lock.lock(), lock.try_lock(Duration::ZERO).map(drop), lock.try_lock(SOON).map(drop)]
     {
-        // Found by looking, not by an error of the server's.
+        // Found by inspecting the key, and not by an error of the server.
         assert_is(&error(failed), ErrorKind::WrongType, Some("job"), false);
     }
     for failed in
@@ -195,7 +196,7 @@ fn foreign_data_is_a_wrong_type_and_left_alone() {
 }
 
 #[test]
-fn what_nothing_else_covers_is_a_server_error_with_its_words() {
+fn an_error_without_a_kind_of_its_own_is_a_server_error_with_the_servers_text() {
     let server = FakeServer::start(|_, command| {
         if fake::is(command, "SET") {
             Reply::error("MISCONF Redis is configured to save RDB snapshots")
@@ -209,7 +210,7 @@ fn what_nothing_else_covers_is_a_server_error_with_its_words() {
     assert!(failed.source().unwrap().to_string().contains("MISCONF"));
 }
 
-/// Everything that a program may print of what it has.
+/// Everything that a program can print of the values that it has.
 fn printed(client: &Client, options: &LockOptions) -> String {
     let lock = client.lock_with("job", options.clone()).unwrap();
     let guard = lock.guard().unwrap();
@@ -229,7 +230,7 @@ fn delete_by(client: &Client, key: &str) {
 }
 
 #[test]
-fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
+fn nothing_printable_contains_a_token_a_password_or_a_url() {
     logs::keep();
     let server = Server::builder().password("correcthorse").start();
     let builder = Client::builder(&server.url());
@@ -239,7 +240,7 @@ fn nothing_that_can_be_printed_holds_a_token_a_password_or_a_url() {
     let mut text = printed(&client, &LockOptions::new())
         + &printed(&client, &LockOptions::new().owner(owner))
         + &built;
-    // Errors from the wire, with their causes, and whatever the background said meanwhile.
+    // Errors from the wire, with their causes, and what the background threads logged meanwhile.
     server.kill();
     for failed in [
         client.lock("job").try_lock(ms(50)).map(drop),
@@ -284,7 +285,7 @@ fn error_from(url: &str) -> distlock::Result<()> {
 }
 
 #[test]
-fn errors_travel_and_convert_like_any_other() {
+fn errors_move_between_threads_and_convert_like_any_other() {
     fn questions(lock: &dyn Lock) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         lock.unlock()?;
         Ok(())
@@ -298,7 +299,7 @@ fn errors_travel_and_convert_like_any_other() {
 }
 
 #[test]
-fn an_unanswered_unlock_says_unknown_and_the_lock_goes_all_the_same() {
+fn an_unanswered_unlock_is_unknown_and_the_lock_is_released_anyway() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();

@@ -7,8 +7,8 @@ use std::{env, fs};
 
 use super::support::Server;
 
-/// The folder of the examples, built by now. `cargo test` builds them as well, but
-/// `cargo test --test it` does not, and would run old ones.
+/// The folder of the examples. They have been built when this returns: `cargo test` builds them
+/// too, but `cargo test --test it` does not, and would run old ones.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -18,8 +18,8 @@ fn built() -> &'static Path {
         let profile = folder.file_name().unwrap().to_str().unwrap();
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut build = Command::new(env!("CARGO"));
-        // What cargo has set for this test would make build scripts run anew (ring's watches it),
-        // and all that depends on them be built anew.
+        // The variables that cargo has set for this test would make build scripts run again (ring's
+        // script watches them), and everything that depends on them would be built again.
         let ours = |name: &str| {
             ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_PRIMARY_"]
                 .iter()
@@ -47,8 +47,8 @@ fn built() -> &'static Path {
     })
 }
 
-/// The example with these arguments, separated by spaces, and a directory for its temporary files
-/// that is found empty after [`run`].
+/// The example with these arguments, separated by spaces, and a directory for its temporary files,
+/// which must be empty after [`run`].
 struct Example {
     command: Command,
     temporary: tempfile::TempDir,
@@ -108,15 +108,16 @@ fn a_batch_worker_killed_with_the_lock_changes_nothing() {
     let server = Server::start();
     let out = Example::new("batch_workers", "--kill --batch 40").on(&server).run(0);
     says(&out, "The ledger agrees");
-    // The others had to wait for the dead one's lease: it has been killed, and with the lock.
+    // The others had to wait until the dead process's lease ran out: so it was killed, and while it
+    // held the lock.
     let wait = out.split("the longest wait for one was ").nth(1).unwrap().lines().next().unwrap();
     let seconds: f64 = wait.strip_suffix('s').unwrap().parse().unwrap_or(0.0);
     assert!((1.0..30.0).contains(&seconds), "{out}");
 }
 
 #[test]
-fn batch_workers_do_without_a_server() {
-    // A path without redis-server, and with what clears up.
+fn batch_workers_run_without_a_server() {
+    // A PATH without redis-server, but with the programs that clean up.
     let path = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/rm", path.path().join("rm")).unwrap();
     let mut example = Example::new("batch_workers", "--batch 40");
@@ -138,7 +139,7 @@ fn a_long_job_outlives_its_lease() {
 }
 
 #[test]
-fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_look() {
+fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_check() {
     let server = Server::start();
     let out = Example::new("long_job", "--freeze").on(&server).run(0);
     says(&out, "it: looks before it writes: lock \"long_job\": the lease was lost");

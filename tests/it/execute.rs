@@ -156,7 +156,7 @@ fn execute_maps_what_the_server_says() {
 }
 
 #[test]
-fn what_a_caller_cannot_convert_is_an_error_and_no_failed_connection() {
+fn a_failed_conversion_in_the_callers_code_is_an_error_but_no_failed_connection() {
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     assert!(
@@ -226,7 +226,7 @@ fn panic_of_a_caller_leaves_the_pool_whole() {
 }
 
 #[test]
-fn slow_use_of_one_connection_keeps_nobody_from_another() {
+fn slow_use_of_one_connection_keeps_no_caller_from_the_others() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     // The very first connection of all is in use, and nothing has been asked over it.
@@ -239,7 +239,7 @@ fn slow_use_of_one_connection_keeps_nobody_from_another() {
         })
         .unwrap();
     warm_up(&client, 8);
-    // A command that blocks for longer than a command may take fails, and shuts nobody else out.
+    // A command that blocks for longer than the command timeout fails, and shuts nobody else out.
     let impatient = impatient(&server.url()).build().unwrap();
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| {
@@ -293,7 +293,7 @@ fn a_connection_of_the_programs_own_pool_comes_back_with_the_whole_command_timeo
     let late = proxy.add(Rule::on("SET", Fault::DelayReply(ms(850))).next(1));
     let _ = client.lock("job").try_lock(Duration::ZERO);
     late.wait_fired(SOON);
-    // Longer than what the late reply had left of the command's time.
+    // Longer than the rest of the command's time that the late reply had left.
     let popped = redis::cmd("BLPOP")
         .arg("nothing")
         .arg("0.4")
@@ -307,8 +307,8 @@ fn the_programs_idle_connections_keep_their_timeouts_when_one_of_them_was_closed
     let pool = pool_of(&proxy.url(), 3, false);
     let lock = Client::builder(&proxy.url()).pool(pool.clone()).build().unwrap().lock("job");
     lock.lock().unwrap();
-    // The look before an earlier end, which has little time, meets a connection that is closed;
-    // then all that are idle are tried.
+    // Before an earlier end is sent, the connection is tried with little time. This one is closed,
+    // so all idle connections are tried.
     let cut = proxy.add(Rule::on("PING", Fault::CutBefore).next(1));
     lock.extend(ms(100)).unwrap();
     cut.wait_fired(SOON);

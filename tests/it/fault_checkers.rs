@@ -1,5 +1,5 @@
-//! The checkers of tests/faults: each says nothing about a good history and finds what is wrong in
-//! a bad one.
+//! The checkers of tests/faults: each reports nothing for a good history, and finds what is wrong
+//! in a bad one.
 
 #[allow(dead_code)]
 #[path = "../faults/check.rs"]
@@ -62,14 +62,14 @@ fn a_long_hold_overlaps_with_more_than_its_neighbour() {
 }
 
 #[test]
-fn other_keys_and_what_comes_after_the_validity_are_no_overlap() {
+fn other_keys_and_grants_after_the_validity_are_no_overlap() {
     let elsewhere = Record { key: 2, ..hold(2, 20, 30, 2) };
     let lost = Record { last_valid: 15, valid_until: 18, released: 90, ..hold(1, 10, 90, 1) };
     assert_eq!(overlaps(&[lost, elsewhere, hold(3, 20, 30, 3)]).0.len(), 0);
 }
 
 #[test]
-fn what_is_held_after_the_end_is_no_gap_before_it() {
+fn a_hold_after_the_end_of_the_run_is_not_counted_as_a_gap_before_it() {
     let (first, later) = (hold(1, 10, 20, 1), Record { called: 15, ..hold(2, 60, 70, 2) });
     assert_eq!(longest_stuck(&[first.clone(), later.clone()], &[], 5, 50), 29);
     assert_eq!(
@@ -79,7 +79,7 @@ fn what_is_held_after_the_end_is_no_gap_before_it() {
 }
 
 #[test]
-fn an_overlap_lasts_until_one_of_them_knows() {
+fn an_overlap_lasts_until_one_holder_learns_of_it() {
     let told = Record { last_valid: 30, ..hold(1, 10, 600, 1) };
     let (found, longest) = overlaps(&[told, hold(2, 20, 500, 2)]);
     assert_eq!((found.len(), longest), (1, 10));
@@ -99,7 +99,7 @@ fn a_killed_holder_keeps_its_lease() {
 }
 
 #[test]
-fn an_update_is_lost_where_two_valid_windows_wrote_the_same() {
+fn an_update_is_lost_when_two_valid_holders_wrote_the_same_value() {
     let wrote = |owner, granted, value| Record {
         wrote: value,
         ..hold(owner, granted, granted + 5, granted)
@@ -121,7 +121,7 @@ fn fences_must_grow_from_hold_to_hold() {
 }
 
 #[test]
-fn a_grant_that_was_noted_when_its_lease_had_run_out_has_no_place_in_the_order() {
+fn a_grant_recorded_after_its_lease_ran_out_has_no_place_in_the_order() {
     let late = Record { valid_until: 25, last_valid: 20, ..hold(1, 60, 70, 1) };
     assert_eq!(fence_regressions(&[hold(2, 30, 40, 2), late.clone()], false), 0);
     assert_eq!(
@@ -169,9 +169,9 @@ fn a_key_is_stuck_while_somebody_waits_and_nobody_holds() {
 }
 
 #[test]
-fn a_token_that_nobody_alive_knows_of_is_an_orphan() {
+fn a_token_that_no_live_process_knows_is_an_orphan() {
     let holds = [hold(1, 100, 200, 1), hold(2, 300, 400, 2)];
-    // A hold has ended when its unlock is answered, one later than it was called.
+    // A hold ends when its unlock is answered, which is one after its call.
     assert_eq!(orphans(&[(1, 110, 390)], &holds, (0, 1000), 10), [79]);
     assert_eq!(orphans(&[(1, 95, 210), (1, 295, 405)], &holds, (0, 1000), 10), [0_u64; 0]);
     assert_eq!(
@@ -200,14 +200,14 @@ fn an_unlock_that_says_ok_after_another_grant_is_found() {
 }
 
 #[test]
-fn time_without_grants_is_idle_unless_nobody_could_be_granted_anything() {
+fn time_without_grants_is_idle_unless_no_grant_was_possible() {
     let holds = [hold(1, 10, 20, 1), hold(1, 30, 35, 2), hold(1, 190, 195, 3)];
     assert_eq!(idle(&holds, (0, 200), &[], 50), (2, 4));
     assert_eq!(idle(&holds, (0, 200), &[(60, 100)], 50), (1, 3));
 }
 
 #[test]
-fn a_process_that_keeps_a_key_from_another_is_found() {
+fn a_process_that_keeps_a_key_away_from_another_is_found() {
     let run = |from: u64| (from..from + 5).map(|at| hold(10_001, at * 10, at * 10 + 5, at));
     let waited = |since: u64| Record { called: since, ..hold(20_001, 500, 510, 50) };
     assert_eq!(longest_run(&run(10).chain([waited(0)]).collect::<Vec<_>>()), 5);
@@ -225,7 +225,7 @@ fn timed_calls_are_neither_late_nor_early() {
 }
 
 #[test]
-fn recovery_is_when_the_former_rate_is_there_again() {
+fn recovery_is_when_the_former_rate_is_reached_again() {
     let holds: Vec<Record> =
         (10..50).chain(80..100).map(|at| hold(1, at * 10, at * 10 + 5, at)).collect();
     let recovered = recovery(&holds, (100, 500), (600, 1000), 0.8, 50).unwrap();
@@ -234,7 +234,7 @@ fn recovery_is_when_the_former_rate_is_there_again() {
 }
 
 #[test]
-fn a_holder_that_goes_on_believing_is_found() {
+fn a_holder_that_believes_for_too_long_that_it_holds_is_found() {
     let believes = Record { last_valid: 90, ..hold(1, 10, 95, 1) };
     assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(1, 30)]), 60);
     assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(2, 30), (1, 5), (1, 92)]), 0);

@@ -1,4 +1,4 @@
-//! Fences: they grow for ever, whatever happens to holders, clients, and the counter on the server.
+//! Fences: they always grow, whatever happens to holders, clients, and the counter on the server.
 
 use std::sync::mpsc;
 use std::thread;
@@ -14,7 +14,7 @@ fn fenced(client: &Client) -> RedisLock {
     client.lock_with("job", LockOptions::new().fenced()).unwrap()
 }
 
-/// Locks and unlocks, and gives the hold's fence.
+/// Locks and unlocks, and returns the fence of the hold.
 fn next(lock: &RedisLock) -> u64 {
     let guard = lock.guard().unwrap();
     let fence = guard.fence();
@@ -144,12 +144,12 @@ fn a_lost_counter_never_makes_a_fence_smaller() {
 }
 
 #[test]
-fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
+fn many_local_hand_offs_never_make_the_counter_outrun_the_servers_clock() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", LockOptions::new().fenced().local_hand_offs(1000)).unwrap();
     for _ in 0..3 {
-        // Each hold a lease of its own, as fast as they go.
+        // Holds with a lease each, as fast as possible.
         let last = (0..200).map(|_| next(&lock)).max().unwrap();
         let counter: u64 =
             redis::cmd("GET").arg("{job}:fence").query(&mut server.connection()).unwrap();
@@ -166,14 +166,14 @@ fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
 }
 
 #[test]
-fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
+fn the_first_block_of_fences_after_a_loss_repeats_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server);
     let [one, block] = [0, 1_000_000].map(|times| {
         client.lock_with("job", LockOptions::new().fenced().local_hand_offs(times)).unwrap()
     });
     let mut connection = server.connection();
-    // As soon after each other as can be: a block has at most a thousand microseconds' worth.
+    // As quickly after each other as possible: a block covers at most a thousand microseconds.
     for _ in 0..100 {
         let last = next(&one);
         redis::cmd("DEL").arg("{job}:fence").exec(&mut connection).unwrap();
@@ -259,7 +259,7 @@ fn the_holder_after_a_loss_has_a_greater_fence_than_the_loser() {
     delete(&server, "job");
     let new = theirs.lock_with("job", options).unwrap().guard().unwrap();
     assert!(new.fence() > old);
-    // On a machine that stands still for a while the lease runs out first.
+    // On a machine that is paused for a while, the lease runs out first.
     let (fence, reason) = told.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(fence == old && [LostReason::Taken, LostReason::Expired].contains(&reason));
     eventually(Duration::from_secs(10), || !lock.is_valid());

@@ -1,5 +1,5 @@
-//! Servers that say anything: whatever comes, no call panics, hangs, or takes for a grant what is
-//! none. `src/store/fuzz.rs` does the same for the readers of replies alone, a million times
+//! Servers that send anything: no call panics or hangs, and none takes anything for a grant that is
+//! not one. `src/store/fuzz.rs` does the same for the readers of replies alone, a million times
 //! faster.
 
 mod odd;
@@ -26,25 +26,25 @@ const COMMAND: Duration = ms(80);
 /// How often a call let somebody in.
 static ENTERED: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls everything there is, in any order.
+/// Makes every call that there is, in any order.
 struct Caller<'a> {
     rng: Rng,
     servers: &'a [Odd],
     client: Client,
     what: String,
-    /// Whether the lock of the moment has fences.
+    /// Whether the present lock has fences.
     fenced: bool,
     /// How many commands a call may wait for.
     slack: u32,
 }
 
 impl Caller<'_> {
-    /// A call returns in time, whatever it returns; and lets nobody in who was not told so by a
-    /// majority since it began.
+    /// A call returns in time, whatever it returns. It lets a client in only if a majority has
+    /// granted the lock since the call began.
     fn call<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let value = work();
-        // A loaded machine may keep a thread waiting; a call that hangs is never back.
+        // A machine under load may delay a thread; a call that hangs never returns.
         assert!(
             begun.elapsed() < COMMAND * self.slack + SOON,
             "{}: {name} took {:?}",
@@ -106,7 +106,7 @@ impl Caller<'_> {
     }
 
     fn some_calls(&mut self) {
-        // What cannot be asked for of this layout is refused.
+        // What this layout does not support is refused.
         let options = self.options();
         let Ok(lock) = self.client.lock_with("a", options) else { return };
         lock.on_lost(|_| ());
@@ -137,7 +137,7 @@ impl Caller<'_> {
                         drop(self.call("notify_all", || condition.notify_all()));
                         drop(self.call("wait", || condition.wait_timeout(ms(10))));
                     }
-                    // While it is held renewal asks, too.
+                    // While the lock is held, renewal sends commands, too.
                     thread::sleep(ms(20));
                 }
                 _ => {}
@@ -184,7 +184,7 @@ fn odd_servers_let_nobody_in_and_no_call_panics_or_hangs() {
     in_own_process("fuzz::odd_servers_let_nobody_in_and_no_call_panics_or_hangs", || {
         static PANICS: AtomicUsize = AtomicUsize::new(0);
         let usual = panic::take_hook();
-        // Also of the threads in the background, which nobody joins.
+        // This includes the background threads, which nobody joins.
         panic::set_hook(Box::new(move |info| {
             PANICS.fetch_add(1, Ordering::SeqCst);
             usual(info);

@@ -55,7 +55,7 @@ fn ten_thousand_names_used_once_leave_only_fences_on_the_server() {
     let left = keys(&server);
     assert_eq!(left.len(), NAMES / 2);
     assert!(left.iter().all(|key| key.ends_with("}:fence")));
-    // And those do not stay for ever.
+    // And the fences do not stay for ever.
     let life: i64 = redis::cmd("PTTL").arg(&left[0]).query(&mut server.connection()).unwrap();
     assert!(life > 24 * 60 * 60 * 1000, "{life}");
     assert!(server.client_count() <= 9 + 1);

@@ -1,4 +1,4 @@
-//! What passes from one waiting thread to the next, and what does not: turns, leases and places.
+//! What one waiting thread passes to the next, and what it keeps: turns, leases and places.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +14,12 @@ use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually};
 
 #[test]
-fn a_thread_that_asks_after_a_hand_off_that_ran_out_keeps_its_turn() {
-    // Now and then the first thread wakes up before its lease runs out, and does not ask.
+fn a_thread_that_asks_after_an_expired_hand_off_keeps_its_turn() {
+    // Sometimes the first thread wakes up before its lease runs out, and does not ask the server.
     assert!((0..20).any(|_| a_hand_off_runs_out_on_its_way()), "it never ran out on its way");
 }
 
-/// Whether it was so.
+/// Whether the lease ran out before the first thread had it.
 fn a_hand_off_runs_out_on_its_way() -> bool {
     let clock = FakeClock::new();
     let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
@@ -40,10 +40,10 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
             lock.unlock().is_ok() && valid
         })
     };
-    // Where the first goes in after all, it stays there, and who asks is the second.
+    // If the first thread gets in after all, it holds the lock, and the second thread asks.
     let (go, gone) = mpsc::channel::<()>();
     let (first, second) = (behind(Some(gone)), behind(None));
-    // The first one's question stays where it is for a while.
+    // The first thread's question is delayed for a while.
     let (hold, held) = mpsc::channel::<()>();
     let held = std::sync::Mutex::new(held);
     notes.before(move |asked| {
@@ -53,10 +53,11 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
     });
     let before = notes.attempts();
     lock.unlock().unwrap();
-    // Before the first has woken up.
+    // The lease runs out before the first thread has woken up.
     clock.advance(Duration::from_secs(60));
     eventually(SOON, || notes.attempts() > before);
-    // Renewal finds that the lease ran out, and says so. That is no news to whoever asks already.
+    // Renewal finds that the lease ran out, and reports it. A thread that already asks learns
+    // nothing new from that.
     is_lost.recv_timeout(SOON).unwrap();
     thread::sleep(ms(100));
     assert_eq!((notes.under_way(), notes.attempts()), (1, before + 1), "the turn is one thread's");
@@ -68,13 +69,13 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
 }
 
 #[test]
-fn a_thread_that_is_passed_a_place_has_an_outage_of_its_own() {
+fn a_thread_that_takes_over_a_place_measures_its_own_outage() {
     const OUTAGE: Duration = ms(1_500);
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
     let client =
         Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
-    // Asks often, so that the first of them notices the outage when it begins.
+    // Asks often, so that the first thread notices the outage when it begins.
     let start = || {
         let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(50)))).unwrap();
         move || {
@@ -114,8 +115,8 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
         entries.first()?.split('|').nth(1)?.parse().ok()
     };
     eventually(SOON, || attempt().is_some());
-    // Its next question is the last for nearly two seconds; what a hand-off grants counts from
-    // that.
+    // Its next question is the last one for nearly two seconds. The validity of a hand-off counts
+    // from that question.
     let before = attempt();
     eventually(SOON, || attempt() > before);
     thread::sleep(ms(1_600));
@@ -147,7 +148,7 @@ fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
 /// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for
 ///    that, and the server is silent; 3. its time is over.
 #[test]
-fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_another() {
+fn a_lock_handed_over_before_the_server_fell_silent_is_not_reported_as_held_by_another() {
     let (server, proxy) = through_proxy();
     let holder = client(&server).lock("job");
     holder.lock().unwrap();
@@ -169,7 +170,7 @@ fn a_lock_that_was_handed_over_by_a_server_that_is_silent_since_is_not_held_by_a
 }
 
 #[test]
-fn a_message_with_a_fence_that_no_counter_has_is_survived() {
+fn a_message_with_an_impossible_fence_is_survived() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let lock = client(&server).lock_with("job", LockOptions::new().fenced()).unwrap();
@@ -191,6 +192,6 @@ fn a_message_with_a_fence_that_no_counter_has_is_survived() {
             .exec(&mut connection)
             .unwrap();
     }
-    // A message is believed; what it does not do is end the thread.
+    // The message may be believed, but it must not end the thread.
     assert!(matches!(waiter.result(), Ok(None | Some(u64::MAX))));
 }

@@ -1,4 +1,4 @@
-//! Holds: they belong to threads. Guards, `with`, threads that end while they hold, and forked
+//! Holds: they belong to threads. Also guards, `with`, threads that end while they hold, and forked
 //! children.
 
 mod forks;
@@ -53,7 +53,7 @@ fn one_thread_holds_many_locks_and_unlocks_them_in_any_order() {
 fn a_hold_is_found_as_quickly_among_ten_thousand_as_alone() {
     let client = memory();
     let locks: Vec<_> = (0..10_000).map(|i| client.lock(&format!("job-{i}"))).collect();
-    // The quickest of many: what the machine does meanwhile does not count.
+    // The quickest of many: what else the machine does meanwhile does not count.
     let quickest = || {
         let one = || {
             let begun = Instant::now();
@@ -98,7 +98,7 @@ fn a_hold_survives_the_handle_that_made_it() {
     assert!(is_free(&client.lock("job")));
 }
 
-/// Runs `child` in a fork of this process, and gives its verdict back: what went wrong, or nothing.
+/// Runs `child` in a fork of this process, and returns its result: what went wrong, or nothing.
 ///
 /// The child is a copy with one thread. It must not unwind into the test harness, or drop what the
 /// parent owns.
@@ -109,8 +109,8 @@ pub fn forked(child: impl FnOnce() -> Result<(), u8>) {
             end_forked(verdict.map_or_else(i32::from, |()| 0));
         }
         Fork::Parent(child) => {
-            // A child that hangs would hang the test, and outlive it: it is given time, and then
-            // ended.
+            // A child that hangs would make the test hang, and outlive it. So it is killed after
+            // some time.
             let mut status = None;
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 eventually(SOON * 2, || {
@@ -140,7 +140,7 @@ fn a_handle_with_other_options_unlocks_and_does_nothing_else() {
     assert!(error(unfenced.new_condition("ready").unwrap().wait()).is_conflict());
     assert!(error(unfenced.new_condition("ready").unwrap().notify_one()).is_conflict());
     assert!(plain.is_valid() && plain.hold_count() == 1);
-    // The lease's own layout is what is extended and released, whoever asks for it.
+    // Extend and release use the layout of the lease, whichever handle asks.
     other.extend(ms(60_000)).unwrap();
     other.unlock().unwrap();
     assert_eq!(get(&server, "job"), None);

@@ -1,4 +1,4 @@
-//! The inbox: a subscription whose stream is broken, and yet full of messages.
+//! The inbox: a subscription whose stream is broken and still carries messages.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -24,7 +24,7 @@ fn listeners(server: &Server, inbox: &str) -> usize {
     count
 }
 
-/// Works while messages come so often that no read of the inbox ever runs into its time limit.
+/// Runs `work` while messages come so often that no read of the inbox ever times out.
 fn while_messages_come(server: &Server, work: impl FnOnce(&str)) {
     eventually(SOON, || inboxes(server).len() == 1);
     let inbox = inboxes(server).remove(0);
@@ -40,7 +40,7 @@ fn while_messages_come(server: &Server, work: impl FnOnce(&str)) {
         work(&inbox);
         drop(quiet);
     });
-    // A stuck reader ends once it hears nothing any more.
+    // A stuck reader ends once no more messages come.
     eventually(SOON, || listeners(server, &inbox) == 1);
 }
 
@@ -51,7 +51,7 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
     let holder = holder.lock_with("job", LockOptions::new().layout(layout)).unwrap();
     holder.lock().unwrap();
     let rule = proxy.add(rule);
-    // It asks so seldom that an early hand-over must be one that it heard of.
+    // It asks so seldom that it can only have learnt of an early hand-off by a message.
     let options = LockOptions::new().layout(layout).retry(Retry::fixed(Duration::from_secs(2)));
     let waiting = Client::open(&proxy.url()).unwrap();
     let lock = waiting.lock_with("job", options).unwrap();
@@ -77,7 +77,7 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
     assert!(inboxes(&server).is_empty());
 }
 
-/// A reply of half a gigabyte, of which nothing else comes.
+/// The header of a reply of half a gigabyte, of which nothing more comes.
 fn huge() -> Rule {
     Rule::on("SUBSCRIBE", Fault::ReplaceReply(b"$536870913\r\n".to_vec())).next(1)
 }
@@ -88,7 +88,7 @@ fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
 }
 
 #[test]
-fn a_reader_that_is_stuck_is_replaced_also_where_all_wait_in_conditions() {
+fn a_stuck_reader_is_replaced_even_when_all_wait_in_conditions() {
     let (server, proxy) = through_proxy();
     let rule = proxy.add(huge());
     let client = Client::open(&proxy.url()).unwrap();
@@ -114,7 +114,7 @@ fn a_reader_that_is_stuck_is_replaced_also_where_all_wait_in_conditions() {
 }
 
 #[test]
-fn a_reader_that_waits_for_a_confirmation_that_was_lost_is_replaced() {
+fn a_reader_that_waits_for_a_lost_confirmation_is_replaced() {
     let of_the_lock = |command: &[Vec<u8>]| {
         command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"))
     };

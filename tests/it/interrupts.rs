@@ -1,4 +1,4 @@
-//! Interrupts: they end a wait, for the server or for the local turn, and leave nothing behind.
+//! Interrupts: they end a wait for the server or for the local turn, and leave nothing behind.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn interruptible(lock: &RedisLock, interrupt: &Interrupt, timed: bool) -> distlo
 }
 
 #[test]
-fn without_an_interrupt_it_locks_like_any_other() {
+fn an_interruptible_call_without_an_interrupt_locks_like_any_other() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     lock.lock_interruptibly(&interrupt).unwrap();
@@ -81,8 +81,8 @@ fn an_interrupt_ends_the_wait_for_the_server() {
         let (ended, held, ended_at) = waiter.result();
         assert!(error(ended).is_interrupted() && !held);
         assert!(ended_at - interrupted_at < ms(2000));
-        // Nobody waits any more, here or there: the next holder's release finds nobody to hand the
-        // lock to.
+        // Nobody waits any more, in this process or on the server: the next holder's release finds
+        // no waiter.
         delete(&server, "job");
         eventually(SOON, || keys(&server).is_empty());
         thread::sleep(ms(60));
@@ -124,7 +124,7 @@ fn an_interrupt_ends_only_the_waits_that_were_given_it() {
             lock.lock_interruptibly(&interrupt).and_then(|()| lock.unlock())
         })
     };
-    // One interrupt ends any number of waits, wherever they stand in the line.
+    // One interrupt ends any number of waits, wherever they are in the queue.
     let (first, other, last) = (start(&one), start(&two), start(&one));
     let plain = {
         let lock = lock.clone();
@@ -140,7 +140,7 @@ fn an_interrupt_ends_only_the_waits_that_were_given_it() {
 }
 
 #[test]
-fn it_stays_set_until_it_is_reset_and_clones_are_the_same() {
+fn an_interrupt_stays_set_until_it_is_reset_and_its_clones_share_it() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     let clone = interrupt.clone();
@@ -157,7 +157,7 @@ fn it_stays_set_until_it_is_reset_and_clones_are_the_same() {
 }
 
 #[test]
-fn a_thread_that_is_interrupted_adds_no_hold_to_what_it_holds() {
+fn an_interrupted_thread_adds_no_hold_to_a_lock_that_it_holds() {
     let lock = memory().lock("job");
     let interrupt = Interrupt::new();
     lock.lock_interruptibly(&interrupt).unwrap();
@@ -165,7 +165,7 @@ fn a_thread_that_is_interrupted_adds_no_hold_to_what_it_holds() {
     assert!(error(lock.lock_interruptibly(&interrupt)).is_interrupted());
     assert!(error(lock.try_lock_interruptibly(Duration::ZERO, &interrupt)).is_interrupted());
     assert_eq!(lock.hold_count(), 1);
-    // Without the interrupt it is no wait, and nothing ends it.
+    // A re-entrant lock without the interrupt does not wait, so nothing ends it.
     lock.lock().unwrap();
     interrupt.reset();
     lock.lock_interruptibly(&interrupt).unwrap();

@@ -12,15 +12,15 @@ use crate::helpers::{SOON, Underway, client, get, ms};
 use crate::support::process::Guarded;
 use crate::support::{Fault, Rule, Server, eventually};
 
-/// What this process is to do, if a test has started it.
+/// What this process has to do, if a test has started it.
 const ROLE: &str = "DISTLOCK_TEST_WAITER";
-/// To wait in a condition.
+/// The process waits in a condition.
 const IN_CONDITION: &str = "condition";
 /// Sooner than any waiter asks by itself.
 const AT_ONCE: std::time::Duration = ms(900);
 
-/// Starts this very test again in a process of its own, which waits for the lock until `patience`
-/// (ms) is over, and then stays.
+/// Starts this test again in a process of its own. That waits for the lock for `patience` (ms), and
+/// then stays alive.
 fn another_process(test: &str, url: &str, patience: impl std::fmt::Display) -> Guarded {
     let dir = tempfile::tempdir().unwrap();
     let role = format!("{ROLE}={patience} {url}");
@@ -30,7 +30,7 @@ fn another_process(test: &str, url: &str, patience: impl std::fmt::Display) -> G
     Guarded::start(&dir.keep(), "env", &arguments)
 }
 
-/// In such a process: waits, and never comes back.
+/// In such a process: waits, and never returns.
 fn wait_if_started_for_that() {
     let Ok(role) = env::var(ROLE) else { return };
     let (patience, url) = role.split_once(' ').unwrap();
@@ -60,10 +60,10 @@ impl Scene {
     /// `start` starts the process, once the lock is held.
     fn new(server: Server, start: impl FnOnce() -> Guarded) -> (Scene, Guarded) {
         let holder = client(&server).lock("a");
-        // From here on the server knows the script of a release,
+        // From here on the server knows the release script,
         holder.with(|_| ()).unwrap();
         let held = holder.guard().unwrap();
-        // and of a withdrawal.
+        // and the withdrawal script.
         assert!(!client(&server).lock("a").try_lock(ms(50)).unwrap());
         eventually(SOON, || inboxes(&server) == 0);
         let process = start();
@@ -121,7 +121,8 @@ fn a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_le
     let test =
         "killed::a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease";
     let (scene, mut process) = Scene::new(server, || another_process(test, &url, 60_000));
-    // It hears, and does nothing any more: killed between the grant and its first step.
+    // The grant arrives, and the process does nothing more: it is killed between the grant and its
+    // first step.
     process.stop();
     scene.held.release().unwrap();
     let granted = Instant::now();
@@ -167,7 +168,7 @@ fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was
                 killed";
     let (scene, mut process) = Scene::new(server, || another_process(test, &proxy.url(), 1500));
     let held = withdrawal.wait_held(SOON);
-    // It has given up, and the server does not know it yet.
+    // It has given up, and the server does not know that yet.
     scene.held.release().unwrap();
     assert_eq!(get(&scene.server, "a").as_ref(), Some(&scene.doomed));
     process.signal("KILL");
@@ -220,12 +221,10 @@ fn a_waiter_in_a_condition_that_is_killed_before_it_is_notified_is_passed_over()
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_another() {
+fn a_waiter_in_a_condition_killed_after_its_notification_leaves_it_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_\
-                another";
+    let test = "killed::a_waiter_in_a_condition_killed_after_its_notification_leaves_it_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -240,16 +239,16 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_was_notified_leaves_that_to_a
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notification_to_another() {
+fn a_waiter_in_a_condition_killed_after_it_has_asked_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
     let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_\
-                notification_to_another";
+                a_waiter_in_a_condition_killed_after_it_has_asked_leaves_its_notification_to_\
+                another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     let guard = lock.guard().unwrap();
     lock.new_condition("news").unwrap().notify_one().unwrap();
-    // It has heard, and asks for the lock.
+    // It has received the notification, and asks for the lock.
     eventually(SOON, || {
         let entries: Vec<String> =
             redis::cmd("HVALS").arg("{a}:waiters").query(&mut server.connection()).unwrap();
@@ -264,12 +263,11 @@ fn a_waiter_in_a_condition_that_is_killed_after_it_has_asked_leaves_its_notifica
 }
 
 #[test]
-fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_another() {
+fn a_waiter_in_a_condition_killed_with_the_lock_leaves_its_notification_to_another() {
     wait_if_started_for_that();
     let server = Server::start();
-    let test = "killed::\
-                a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_to_\
-                another";
+    let test =
+        "killed::a_waiter_in_a_condition_killed_with_the_lock_leaves_its_notification_to_another";
     let (mut process, lock, second) = in_a_condition(&server, test);
     process.stop();
     let guard = lock.guard().unwrap();
@@ -278,11 +276,11 @@ fn a_waiter_in_a_condition_that_is_killed_with_the_lock_leaves_its_notification_
     guard.release().unwrap();
     assert_eq!(get(&server, "a"), Some(doomed));
     process.signal("KILL");
-    // A first lease, and a sign of life.
+    // This takes a first lease and a sign of life.
     second.result_within(SOON * 3);
 }
 
-/// Holds withdrawals: the script that is told of a condition, here of none.
+/// Holds withdrawals: the script gets the name of a condition, which is empty here.
 fn withdrawal() -> Rule {
     // EVALSHA hash 4 lock fence queue waiters token condition
     const WORDS: usize = 9;

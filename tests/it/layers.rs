@@ -1,5 +1,5 @@
-//! The layers: who may use whom, and what every file looks like. The checker itself is tested on
-//! small texts at the end.
+//! The layers: which layer may use which, and what every file must look like. At the end the
+//! checker itself is tested on small texts.
 
 mod text;
 
@@ -20,17 +20,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lease", &["base", "lease"]),
     ("local", &["base", "lease", "local"]),
     ("limiter", &["base", "lease", "local", "limiter"]),
-    // The limiter's own port is among what it implements.
+    // It implements the limiter's own trait, too.
     ("store", &["base", "lease", "limiter", "store"]),
     ("lock", &["base", "lease", "local", "lock"]),
     ("client", &["base", "lease", "local", "limiter", "store", "lock"]),
-    // Module lines and re-exports: everything; documentation: nothing.
+    // `lib` has module lines and re-exports, so it may name everything; `guide` is documentation,
+    // and may name nothing.
     ("lib", &["base", "lease", "local", "limiter", "store", "lock", "client", "guide"]),
     ("guide", &[]),
 ];
 
-/// The only two lines outside `src/store` that name redis and r2d2: a pool that the program has,
-/// and its own commands.
+/// The only two lines outside `src/store` that name redis and r2d2: for the program's own pool, and
+/// for its own commands.
 const CLIENTS_SIGNATURES: [&str; 2] = [
     "mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>,",
     "pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {",
@@ -77,7 +78,7 @@ fn problems(path: &str, text: &str) -> Vec<String> {
 /// The functions of more than [`LONGEST_FUNCTION`] lines, by name.
 fn long_functions(code: &str) -> Vec<String> {
     let mut found = Vec::new();
-    // Those that are open, each with its first line and how deep it lies in braces.
+    // The functions that are open, each with its first line and its depth in braces.
     let mut open: Vec<(String, usize, usize)> = Vec::new();
     let (mut depth, mut brackets, mut declared) = (0, 0_i32, None);
     for (number, line) in code.lines().enumerate() {
@@ -90,7 +91,7 @@ fn long_functions(code: &str) -> Vec<String> {
                 }
                 "(" | "[" => brackets += 1,
                 ")" | "]" => brackets -= 1,
-                // One without a body.
+                // A function without a body.
                 ";" if brackets == 0 => declared = None,
                 "{" => {
                     depth += 1;
@@ -109,8 +110,8 @@ fn long_functions(code: &str) -> Vec<String> {
     found
 }
 
-/// The first names after `crate::`, also where `super::` leads out of the file's own module up to
-/// the top.
+/// The first names after `crate::`, and those that `super::` reaches when it leads out of the
+/// file's own module to the top.
 fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
     let own = Path::new(path).with_extension("");
     let own: Vec<&str> = own
@@ -137,8 +138,7 @@ fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
                 }
                 depth = depth.saturating_sub(1);
             }
-            // `pub(super)` and `pub(in crate::x)` name no more than their own branch; only paths
-            // count.
+            // `pub(super)` and `pub(in crate::x)` only name their own branch. Only paths count.
             "crate" | "super" if words.get(at + 1) == Some(&"::") => {
                 let mut levels = own.len() + inline.len();
                 if words[at] == "crate" {
@@ -150,7 +150,7 @@ fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
                         at += 2;
                     }
                 }
-                // Anything deeper is the file's own branch.
+                // A deeper path is in the file's own branch.
                 if levels == 0 {
                     used.extend(first_names(&words[at..]));
                 }
@@ -163,7 +163,7 @@ fn used_modules(path: &str, code: &str) -> BTreeSet<String> {
     used
 }
 
-/// The name at the beginning of a path, or each one of a group in braces.
+/// The first name of a path, or each first name of a group in braces.
 fn first_names(words: &[&str]) -> Vec<String> {
     if words.first() != Some(&"{") {
         return words.first().map(|name| (*name).to_owned()).into_iter().collect();
@@ -197,13 +197,13 @@ fn names_redis(code: &str) -> bool {
     })
 }
 
-/// Those with this extension, in the folder and below it.
+/// The files with this extension, in the folder and below it.
 pub(crate) fn files_in(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            // What the drivers around peers are built into is nobody's source.
+            // The build folders of the peers' drivers contain no source.
             if !path.ends_with("target") {
                 files.extend(files_in(&path, extension));
             }
@@ -309,7 +309,7 @@ fn a_planted_use_of_a_higher_layer_is_found() {
     assert_found("store/plain.rs", "use crate::local::turn::Turn;", "store must not use local");
     assert_found("lock/redis_lock.rs", "use crate::store::Backend;", "lock must not use store");
     assert_found("limiter.rs", "use crate::store::Backend;", "limiter must not use store");
-    // By the names that the crate re-exports, too: they come from everywhere.
+    // Uses by the names that the crate re-exports are found, too: these come from every layer.
     assert_found("lease.rs", "use crate::Error;", "lease must not use Error");
 }
 

@@ -1,4 +1,4 @@
-//! Locking: who waits for whom, in which order, for how long, and what travels to the server
+//! Locking: who waits for whom, in which order, for how long, and what is sent to the server
 //! meanwhile.
 
 mod attempts;
@@ -17,7 +17,7 @@ use crate::helpers::{
 };
 use crate::support::{Proxy, Server, eventually, within};
 
-/// Polls, so that a wake-up that may or may not come decides nothing.
+/// Polls, so that the test does not depend on wake-ups.
 fn polling(pause: Duration) -> LockOptions {
     LockOptions::new().queue(Queue::None).retry(Retry::fixed(pause))
 }
@@ -41,7 +41,7 @@ fn lock_puts_a_token_with_a_lease_under_the_name() {
 #[test]
 fn lock_waits_until_a_foreign_key_has_gone() {
     let server = Server::start();
-    // Whoever deletes a key by hand wakes nobody: this is for the next attempt to find.
+    // Deleting a key by hand wakes nobody: the next attempt finds the lock free.
     let lock = client(&server).lock_with("job", polling(ms(20))).unwrap();
     put(&server, "job", "somebody", SOON);
     let waiter = Underway::start({
@@ -87,7 +87,7 @@ fn try_lock_gives_up_at_its_deadline_and_not_before() {
     put(&server, "job", "somebody", SOON);
     assert!(!within(ms(150)..ms(2000), || lock.try_lock(ms(150)).unwrap()));
     assert!(!lock.is_held());
-    // A lock of our own in the same place, so that both kinds of waiting are seen.
+    // Instead of the foreign key a lock of our own, so that both kinds of waiting are tested.
     delete(&server, "job");
     let holder = Elsewhere::holds(&lock);
     assert!(!within(ms(150)..ms(2000), || lock.try_lock(ms(150)).unwrap()));
@@ -104,7 +104,7 @@ fn try_lock_gets_a_lock_that_becomes_free_in_time() {
 }
 
 #[test]
-fn a_wait_without_limit_is_one() {
+fn a_wait_without_a_limit_ends_only_with_the_lock() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", polling(ms(20))).unwrap();
@@ -147,7 +147,7 @@ fn two_clients_in_one_process_exclude_each_other() {
     let server = Server::start();
     let (mine, theirs) = (client(&server).lock("job"), client(&server).lock("job"));
     mine.lock().unwrap();
-    // On the very same thread, too: a hold belongs to a client as much as to a thread.
+    // On the same thread, too: a hold belongs to a client as well as to a thread.
     assert!(!theirs.try_lock(Duration::ZERO).unwrap());
     assert!(!theirs.is_held() && error(theirs.unlock()).is_not_held());
     mine.unlock().unwrap();
@@ -241,8 +241,8 @@ fn making_a_client_and_a_lock_connects_to_nothing() {
         !lock.is_held() && !lock.is_valid() && lock.remaining().is_none() && lock.fence().is_none()
     );
     assert!(error(lock.unlock()).is_not_held());
-    // A connection that stays would be counted for ever; the one that looked before may be for a
-    // moment.
+    // A connection that stays open would always be counted. The one of the earlier look may be
+    // counted for a moment.
     eventually(SOON, || server.client_count() == 0);
     client.ping().unwrap();
     assert_eq!(server.client_count(), 1);
@@ -266,7 +266,7 @@ fn any_lock_can_be_used_through_the_trait() {
 }
 
 #[test]
-fn a_lock_of_ones_own_needs_no_condition() {
+fn a_lock_type_of_the_programs_own_needs_no_conditions() {
     struct Free;
     impl Lock for Free {
         fn lock(&self) -> distlock::Result<()> {

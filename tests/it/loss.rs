@@ -30,14 +30,14 @@ fn told_of(lock: &RedisLock) -> Receiver<Told> {
     told
 }
 
-/// The loss is told, once.
+/// The loss is told exactly once.
 #[track_caller]
 fn assert_told_once(told: &Receiver<Told>, expected: &Told) {
     assert_eq!(told.recv_timeout(SOON).as_ref(), Ok(expected));
     assert_eq!(told.recv_timeout(ms(30)).ok(), None, "told twice");
 }
 
-/// What is left to a thread that holds a lost lock `holds` times.
+/// What a thread that holds a lost lock `holds` times can still do.
 #[track_caller]
 fn assert_lost(lock: &RedisLock, holds: u32) {
     assert!(!lock.is_valid() && lock.remaining() == Some(Duration::ZERO));
@@ -107,7 +107,7 @@ fn a_key_of_another_type_is_a_loss_and_is_left_alone() {
 }
 
 #[test]
-fn a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
+fn the_loss_of_a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
     for client in [client(&Server::start()), memory()] {
         let lock = client.lock_with("job", lease(ms(200)).renewal(Renewal::Never)).unwrap();
         let told = told_of(&lock);
@@ -131,7 +131,7 @@ fn a_lease_is_renewed_at_most_as_often_as_allowed() {
     let start = Instant::now();
     lock.lock().unwrap();
     assert_told_once(&told, &has_told(LostReason::Expired));
-    // Two extends, each after at least some of a third, and a whole lease after the last.
+    // Two extends, each after up to a third of the lease, and a whole lease after the last one.
     assert!((ms(1000)..ms(5000)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(notes.extends(), 2);
     assert_lost(&lock, 1);
@@ -207,7 +207,7 @@ fn local_threads_go_on_after_a_loss_before_the_loser_has_noticed() {
     waiters.into_iter().for_each(|waiter| waiter.result().unwrap());
     let next = Elsewhere::holds(&lock);
     let token = get(&server, "job");
-    // What the loser does now is its own affair.
+    // What the loser does now affects nobody else.
     assert_lost(&lock, 1);
     assert_eq!(get(&server, "job"), token);
     assert!(!on_another_thread(|| lock.try_lock(Duration::ZERO).unwrap()));
@@ -245,8 +245,8 @@ fn after_a_loss_by_expiry_the_servers_key_is_withdrawn() {
     let told = told_of(&lock);
     lock.lock().unwrap();
     assert!((20_000..=30_000).contains(&pttl(&server, "job")));
-    // This process stood still for longer than the lease; the server, whose clock did not run on
-    // here, has the key still.
+    // As if this process had been paused for longer than the lease. The server's clock did not move
+    // in this test, so it still has the key.
     clock.advance(ms(31_000));
     assert_told_once(&told, &has_told(LostReason::Expired));
     eventually(SOON, || get(&server, "job").is_none());
@@ -275,7 +275,7 @@ fn validity_ends_with_the_clock_before_anybody_looks() {
 }
 
 #[test]
-fn a_loss_is_said_in_the_log_without_the_token() {
+fn a_loss_is_logged_without_the_token() {
     logs::keep();
     let server = Server::start();
     let (client, notes) =

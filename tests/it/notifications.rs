@@ -1,8 +1,8 @@
-//! What becomes of a notification whose waiter dies, is cut off, or gives up, at each moment: a
-//! server and its scripts, asked by hand.
+//! What becomes of a notification if its waiter dies, is cut off or gives up, at each moment. The
+//! tests call a server's scripts by hand.
 
 mod dead_waiters;
-mod first_words;
+mod first_commands;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::queue::{At, ByHand, Ear, listen};
 use crate::support::{Server, eventually};
 
 const CONDITION: &str = "not|empty";
-/// A hand-off grants so much at first.
+/// The first lease that a hand-off grants.
 const SHORT: Duration = ms(100);
 /// A notified waiter has a second to ask.
 const TIME_TO_ASK: Duration = ms(1000);
 
-/// A lock with a condition, and who listens for its waiters.
+/// A lock with a condition, and the inboxes of its waiters.
 struct Scene<'a> {
     lock: ByHand<'a>,
 }
@@ -56,7 +56,8 @@ impl<'a> Scene<'a> {
         self.lock.store.wait_in(&ask, CONDITION, release.as_ref(), false).unwrap()
     }
 
-    /// Begins to wait, under a lease of its own that this releases. Its inbox has its name.
+    /// Begins to wait, under a lease of its own, which the wait releases. The waiter's inbox has
+    /// the waiter's name.
     fn enters_as(&self, waiter: &str, place: &At<'_>) {
         let before = format!("{waiter}, before");
         self.holds(&before);
@@ -123,7 +124,7 @@ impl<'a> Scene<'a> {
         self.lock.redis::<u32>("EXISTS {a}:owed") == 0
     }
 
-    /// The first word of the lease that came of a wait.
+    /// The first command under the lease that a wait led to.
     fn says_a_word(&self, token: &str) {
         let lease =
             Extend { key: &self.lock.key, token: &Token::new(token), lease: SOON, settles: true };
@@ -142,7 +143,7 @@ impl<'a> Scene<'a> {
         rewrite.query::<()>(&mut self.lock.server.connection()).unwrap();
     }
 
-    /// All that are in the lock's queue now are dead by their own word.
+    /// Makes the entries of all waiters that are now in the lock's queue expire.
     fn queued_are_dead(&self) {
         self.rewrite("{a}:waiters", "^%d+", "1");
     }
@@ -179,18 +180,18 @@ fn a_waiter_that_has_asked_and_is_cut_off_is_never_put_back_into_its_condition()
     scene.is_notified("1");
     first.cut();
     scene.lock.release("notifier");
-    // It may be dead: what it was notified of is for another that listens.
+    // It may be dead: its notification passes to another waiter that listens.
     assert_eq!(scene.lock.holder().as_deref(), Some("2"));
     assert_eq!((scene.queued(), scene.in_line()), (vec!["1".to_owned()], Vec::<String>::new()));
     scene.is_granted("2");
     scene.says_a_word("2");
     assert!(scene.nothing_is_owed());
     scene.lock.release("2");
-    // It may as well be alive, and goes on asking for the lock.
+    // It may also be alive, and then it goes on asking for the lock.
     scene.enters("3");
     scene.holds("1");
     assert!(scene.queued().is_empty());
-    // The next notification is for somebody who waits.
+    // The next notification goes to a waiter that still waits in the condition.
     assert_eq!(scene.notify("1", 1, 1), Some(1));
     scene.is_notified("3");
 }
@@ -207,7 +208,7 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
     scene.lock.release("notifier");
     scene.enters("2");
     scene.queued_are_dead();
-    // The next look at what is owed is due.
+    // The next check for owed notifications is due.
     thread::sleep(ms(20));
     scene.waits("2");
     scene.holds("somebody");
@@ -217,7 +218,7 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
 }
 
 #[test]
-fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_another_is_notified() {
+fn a_notified_waiter_that_does_not_ask_returns_to_its_old_place_and_another_is_notified() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
@@ -232,17 +233,17 @@ fn a_notified_waiter_that_does_not_ask_waits_again_at_its_old_place_while_anothe
         (scene.queued(), scene.in_line()),
         (vec!["2".to_owned()], vec!["1".to_owned(), "3".to_owned()])
     );
-    // The next is for one that asks when it is told to.
+    // The next notification is for a waiter that asks when it is notified.
     assert_eq!(scene.notify("notifier", 1, 2), Some(1));
     assert_eq!(scene.in_line(), ["1"]);
-    // It was only slow: it waits on, and is heard again.
+    // It was only slow: it goes on waiting, and can be notified again.
     scene.waits("1");
     assert_eq!(scene.notify("notifier", 1, 3), Some(1));
     scene.is_notified("1");
 }
 
 #[test]
-fn a_notified_waiter_that_is_deaf_when_its_turn_comes_makes_room_for_one_that_listens() {
+fn a_notified_waiter_that_does_not_listen_at_its_turn_makes_room_for_one_that_does() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let (first, _second) = (scene.ear("1"), scene.ear("2"));
@@ -256,7 +257,7 @@ fn a_notified_waiter_that_is_deaf_when_its_turn_comes_makes_room_for_one_that_li
 }
 
 #[test]
-fn what_is_owed_lasts_as_long_as_somebody_waits() {
+fn an_owed_notification_lasts_as_long_as_somebody_waits() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -270,7 +271,7 @@ fn what_is_owed_lasts_as_long_as_somebody_waits() {
 }
 
 #[test]
-fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
+fn a_waiter_whose_hand_off_ran_out_unheard_still_counts_as_notified() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -280,20 +281,21 @@ fn a_waiter_whose_hand_over_ran_out_unheard_was_notified_all_the_same() {
     assert_eq!(scene.lock.holder().as_deref(), Some("1"));
     scene.runs_out();
     let _: () = scene.lock.redis("SET a somebody PX 60000");
-    // Its time may be over as well: then it returns as one that was notified, and takes the
-    // notification along.
+    // Its timeout may have ended as well: then it returns as notified, and uses up the
+    // notification.
     scene.is_notified("1");
 }
 
 #[test]
-fn a_notification_stays_while_one_that_waited_then_may_come_back() {
+fn a_notification_stays_while_a_waiter_from_before_it_may_come_back() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
     scene.enters("1");
     scene.enters("2");
     scene.is_notified_by("a notifier", 1, 1);
-    // It has asked, and dies with its notification. The other's inbox is only reconnecting.
+    // It has asked, and dies with its notification. The inbox of the second waiter is only
+    // reconnecting.
     let mortal = At { alive_for: TIME_TO_ASK - ms(300), first_lease: SHORT, ..At::new("1") };
     assert!(matches!(scene.wait("1", 2, None, &mortal), InCondition::Notified { .. }));
     first.cut();
@@ -303,17 +305,17 @@ fn a_notification_stays_while_one_that_waited_then_may_come_back() {
     scene.holds("another notifier");
     let _second = scene.ear("2");
     assert_eq!(scene.notify("another notifier", 1, 1), Some(1), "the second is notified, too");
-    // The first is dead, and in line is only one that came later.
+    // The first is dead, and the only waiter in the condition came later.
     thread::sleep(TIME_TO_ASK - ms(200));
     scene.asks("3");
-    // The second does not ask in time, and goes back.
+    // The second does not ask in time, and goes back into the condition.
     thread::sleep(ms(400));
     scene.asks("3");
     scene.lock.release("another notifier");
     let third = Token::new("3");
     let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
     scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
-    // It waited when the first notification was given, and is there again.
+    // It waited when the first notification was given, and waits again now.
     thread::sleep(ms(50));
     scene.asks("3, to look after what is owed");
     let answer = scene.asks("2");
@@ -326,13 +328,13 @@ fn a_server_clock_that_is_set_back_lets_nobody_overtake_in_a_condition() {
     let scene = Scene::new(&server);
     let _ears = ["1", "2", "3"].map(|waiter| scene.ear(waiter));
     scene.enters("1");
-    // It came an hour later by a clock that was set back since.
+    // Its entry is an hour ahead, written before the clock was set back.
     let line = format!("{{a}}:condition:{CONDITION}:queue");
     let _: String = scene.lock.redis(&format!("ZINCRBY {line} 3600000000 1"));
     scene.enters("2");
     scene.enters("3");
     assert_eq!(scene.in_line(), ["1", "2", "3"]);
-    // Nor does a notification of now count as one from before they came.
+    // A notification that is given now does not count as one from before they came.
     scene.is_notified_by("notifier", 2, 2);
     assert_eq!((scene.queued(), scene.in_line()), (vec!["1".into(), "2".into()], vec!["3".into()]));
 }

@@ -1,5 +1,5 @@
-//! Replies that come twice: all that follow on the connection would belong to the command before
-//! theirs (R6).
+//! Replies that come twice: every later reply on the connection would be taken as the answer to the
+//! next command (R6).
 
 use std::sync::mpsc;
 
@@ -18,12 +18,12 @@ fn with_one_connection() -> (Server, Proxy, Client) {
     (server, proxy, client)
 }
 
-/// That a lock that somebody else holds is not granted on the word of a reply that came before.
+/// Asserts that a lock that somebody else holds is not granted because of an earlier reply.
 fn refuses(client: &Client, server: &Server, lock: &RedisLock) {
     put(server, lock.name(), "somebody", SOON * 6);
     assert!(!matches!(lock.try_lock(ms(0)), Ok(true)), "the grant was another lock's");
     assert_eq!(get(server, lock.name()).as_deref(), Some("somebody"));
-    // The connection has been replaced: from now on all is as it should be.
+    // The connection has been replaced: from here on everything works.
     assert!(!lock.try_lock(ms(0)).unwrap());
     client.lock("third").lock().unwrap();
     client.lock("third").unlock().unwrap();
@@ -62,8 +62,8 @@ fn a_release_that_is_answered_twice_is_no_other_locks_release() {
     let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
     first.unlock().unwrap();
     rule.wait_fired(SOON);
-    // Nobody holds it. What deletes whoever's lease is not sent over a connection whose sign of
-    // life is another command's reply.
+    // Nobody holds it. A forced unlock, which deletes anybody's lease, is not sent over a
+    // connection whose sign of life is the reply to another command.
     assert!(!client.lock("second").force_unlock().unwrap());
 }
 
@@ -78,7 +78,7 @@ fn an_extension_that_is_answered_twice_extends_no_other_lease() {
         let tell = tell.clone();
         lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
         lock.lock().unwrap();
-        // Has the server know the script of renewal.
+        // So that the server knows the renewal script.
         lock.extend(ms(30_000)).unwrap();
     }
     delete(&server, "third");
@@ -86,8 +86,8 @@ fn an_extension_that_is_answered_twice_extends_no_other_lease() {
     let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
     clock.advance(ms(11_000));
     rule.wait_fired(SOON);
-    // Asked once more, on a connection of which nothing is doubled, long before the first answers
-    // are needed.
+    // They are asked for again over a connection without doubled replies, long before the validity
+    // ends.
     eventually(SOON, || {
         clock.advance(ms(20));
         assert!(
@@ -108,12 +108,12 @@ fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
     // A hash where a lock should be.
     redis::cmd("HSET").arg("hash").arg("field").arg(1).exec(&mut server.connection()).unwrap();
     let hash = client.lock("hash");
-    // The script that looks closer at what SET was refused.
+    // The script that inspects the key after SET was refused.
     assert!(error(hash.inspect()).is_wrong_type());
     let rule = proxy.add(Rule::on("EVALSHA", Fault::DuplicateReply).next(1));
     assert!(error(hash.inspect()).is_wrong_type());
     rule.wait_fired(SOON);
-    // Refused with an error it would not be ours; and it is.
+    // A lock refused with an error would not be ours; and it is ours.
     let lock = client.lock("job");
     let answer = lock.try_lock(ms(0));
     assert!(
@@ -121,13 +121,13 @@ fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
         "that is the other lock's answer: {answer:?}"
     );
     if !matches!(answer, Ok(true)) {
-        // No certain answer: then it must not stay behind.
+        // Without a certain answer the lock must not stay behind.
         eventually(SOON, || get(&server, "job").is_none());
     }
 }
 
 #[test]
-fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart() {
+fn lock_and_unlock_need_no_extra_command_to_tell_their_replies_apart() {
     let server = Server::start();
     let client = helpers::client(&server);
     let lock = client.lock("job");
@@ -149,7 +149,7 @@ fn a_cycle_of_lock_and_unlock_needs_no_further_command_to_tell_its_replies_apart
 }
 
 #[test]
-fn nonsense_where_a_subscription_is_confirmed_is_not_taken_for_a_refusal() {
+fn a_nonsense_confirmation_of_a_subscription_is_not_taken_for_a_refusal() {
     let (server, proxy) = through_proxy();
     let holder = helpers::client(&server).lock("job");
     holder.lock().unwrap();
@@ -159,7 +159,7 @@ fn nonsense_where_a_subscription_is_confirmed_is_not_taken_for_a_refusal() {
         proxy.add(Rule::on("SUBSCRIBE", Fault::ReplaceReply(b":1\r\n:1\r\n".to_vec())).next(1));
     let waiter = helpers::Underway::start(move || client.lock("job").lock());
     subscribed.wait_fired(SOON);
-    // Whoever is refused is not heard for ten seconds.
+    // A client whose subscription is refused does not try again for ten seconds.
     let heard = || {
         redis::cmd("PUBSUB")
             .arg("CHANNELS")

@@ -1,5 +1,5 @@
 //! Servers that are down, frozen, silent, loading or full: `lock()` rides that out, `try_lock` ends
-//! by its deadline, nobody knocks too often (R13, R14).
+//! by its deadline, and nobody connects too often (R13, R14).
 
 mod deadlines;
 mod disturbances;
@@ -17,10 +17,10 @@ use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, within};
 
-/// What a wait may take beyond what it should, on a machine under load.
+/// How much longer than planned a wait may take on a machine under load.
 const SLACK: Duration = ms(2000);
 
-/// Every way to be out of reach.
+/// Every way in which a server can be unreachable.
 #[derive(Clone, Copy, Debug)]
 enum Out {
     Refused,
@@ -46,8 +46,8 @@ impl Out {
         if let Out::Frozen = self {
             return server.cont();
         }
-        // Connections that it has accepted meanwhile stay silent for ever: as with a host that
-        // comes back, they have to be given up.
+        // Connections that it has accepted meanwhile stay silent for ever. As after the return of a
+        // host, they have to be given up.
         proxy.set_mode(Mode::Forward);
     }
 }
@@ -88,7 +88,7 @@ fn lock_rides_out_every_outage_while_it_waits_and_has_the_lock_soon_after() {
 }
 
 #[test]
-fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_same_time() {
+fn outage_longer_than_max_outage_ends_all_waits_with_unavailable_at_about_the_same_time() {
     thread::scope(|scope| {
         for way in WAYS {
             scope.spawn(move || {
@@ -97,7 +97,8 @@ fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_sa
                 let client = impatient(&proxy.url()).max_outage(outage).build().unwrap();
                 client.ping().unwrap();
                 way.begin(&server, &proxy);
-                // Some on a lock of their own, more behind another thread of this process.
+                // Some threads wait for a lock of their own, and others behind another thread of
+                // this process.
                 let waiting: Vec<_> = ["a", "b", "same", "same", "same", "same", "same"]
                     .into_iter()
                     .map(|name| {
@@ -112,7 +113,7 @@ fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_sa
                     let (result, took) = waiter.result();
                     let error = error(result);
                     assert!(error.is_unavailable(), "{way:?}: {error:?}");
-                    // One command more may have been under way, and the turn passed on just then.
+                    // One more command may have been under way when the turn was passed on.
                     assert!(
                         (outage / 2..outage + PATIENCE * 2 + SLACK).contains(&took),
                         "{way:?}: {took:?}"
@@ -127,7 +128,7 @@ fn outage_longer_than_max_outage_is_unavailable_for_all_who_wait_at_about_the_sa
 }
 
 #[test]
-fn endless_outages_and_none_at_all_are_accepted() {
+fn max_outage_may_be_endless_or_zero() {
     let (_server, proxy) = through_proxy();
     proxy.set_mode(Mode::Refuse);
     let impatient_client = impatient(&proxy.url()).max_outage(Duration::ZERO).build().unwrap();
@@ -250,8 +251,8 @@ fn server_with_too_many_clients_is_waited_for() {
     }
 }
 
-/// Another client goes on trying, in a way that never works; the one that is set up well opens new
-/// connections all the same.
+/// Another client keeps trying in a way that never works. The client with the right settings still
+/// opens new connections.
 fn is_not_shut_out_by(misconfigured: Client, well: impl Fn() -> Client) {
     let tries = AtomicUsize::new(0);
     let done = AtomicBool::new(false);

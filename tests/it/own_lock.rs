@@ -99,7 +99,7 @@ fn take_when_there_is_something(lock: &dyn Lock, items: &Mutex<Vec<u32>>) -> Res
 }
 
 #[test]
-fn a_lock_of_the_programs_own_can_have_conditions() {
+fn the_programs_own_lock_can_have_conditions() {
     let (lock, items) = (InProcess::default(), Arc::new(Mutex::new(Vec::new())));
     let (say, hear) = mpsc::channel();
     {
@@ -114,7 +114,7 @@ fn a_lock_of_the_programs_own_can_have_conditions() {
 }
 
 #[test]
-fn a_condition_of_a_lock_of_the_programs_own_says_when_the_time_was_over() {
+fn a_condition_of_the_programs_own_lock_reports_a_timeout() {
     let lock = InProcess::default();
     lock.lock().unwrap();
     let condition = lock.new_condition("c").unwrap();

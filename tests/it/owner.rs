@@ -1,4 +1,5 @@
-//! A caller's own value, used again and again: what is left of one hold never undoes the next.
+//! A caller's own value, used again and again: what one hold leaves behind never undoes the next
+//! one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -19,7 +20,7 @@ fn options() -> LockOptions {
     LockOptions::new().owner(VALUE)
 }
 
-/// The hold lasts, by the server's word too, for longer than some withdrawals take.
+/// The hold lasts, on the server too, for longer than some withdrawals take.
 fn stays_held(server: &crate::support::Server, lock: &distlock::RedisLock) {
     let until = Instant::now() + SOME_WITHDRAWALS;
     while Instant::now() < until {
@@ -30,7 +31,7 @@ fn stays_held(server: &crate::support::Server, lock: &distlock::RedisLock) {
 }
 
 #[test]
-fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_hold_before() {
+fn a_hold_is_not_withdrawn_with_an_unanswered_attempt_of_the_previous_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -70,20 +71,20 @@ fn a_value_whose_release_may_still_arrive_is_not_used_again() {
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
     lock.lock().unwrap();
-    // The release is on its way, and so is its repetition.
+    // The release is under way, and so is its repetition.
     let late = [(); 2].map(|()| proxy.add(Rule::on("EVALSHA", Fault::HoldRequest).next(1)));
     assert!(error(lock.unlock()).is_unknown());
     let again = within(PATIENCE..SOON, || lock.try_lock(PATIENCE * 2));
     assert!(error(again).is_unavailable(), "the late release would delete it");
     late.into_iter().for_each(|late| late.wait_held(SOON).release());
-    // Another value is nobody's concern.
+    // A lock with another value is not affected.
     let other = client.lock_with("job", LockOptions::new()).unwrap();
     eventually(SOON, || other.try_lock(PATIENCE).unwrap_or(false));
     other.unlock().unwrap();
 }
 
 #[test]
-fn a_lease_that_ran_out_is_not_withdrawn_beside_the_next_hold() {
+fn a_lease_that_ran_out_is_not_withdrawn_during_the_next_hold() {
     let server = crate::support::Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", options().lease(ms(150)).renewal(Renewal::Never)).unwrap();
@@ -117,7 +118,7 @@ fn an_idle_connection_that_was_closed_costs_the_next_hold_nothing() {
     nothing_is_left(&server);
 }
 
-/// The hold that a late copy meets lasts, by the server's word and ours.
+/// The hold that a late copy may affect lasts, on the server and for the holder.
 fn is_refused_or_lasts(
     server: &crate::support::Server,
     lock: &distlock::RedisLock,
@@ -136,7 +137,7 @@ fn is_refused_or_lasts(
 }
 
 #[test]
-fn a_late_first_copy_of_a_release_that_was_answered_meets_no_other_hold() {
+fn a_late_first_copy_of_an_answered_release_affects_no_other_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -147,7 +148,7 @@ fn a_late_first_copy_of_a_release_that_was_answered_meets_no_other_hold() {
 }
 
 #[test]
-fn a_late_shortening_meets_no_other_hold() {
+fn a_late_shortening_affects_no_other_hold() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("job", options()).unwrap();
@@ -160,8 +161,7 @@ fn a_late_shortening_meets_no_other_hold() {
     is_refused_or_lasts(&server, &lock, late.wait_held(SOON), ms(1_300));
 }
 
-/// Which of a client's places a hold of the value is read from: one server, or each node of a
-/// quorum.
+/// The servers from which a hold of the value is read: one server, or each node of a quorum.
 fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, servers: &[Server]) {
     let (client, notes) = Notes::of(builder);
     let first = client.lock_with("job", options().lease(ms(500)).renewal(Renewal::Never)).unwrap();
@@ -169,7 +169,7 @@ fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, ser
     let ((go, goes), is_first) = (mpsc::channel::<()>(), AtomicBool::new(true));
     let goes = Mutex::new(goes);
     notes.before(move |asked| {
-        // As one that waits for a connection does.
+        // The release waits, as if for a connection.
         if *asked == Asked::Release && is_first.swap(false, Ordering::SeqCst) {
             let _ = goes.lock().unwrap().recv_timeout(SOON);
         }
@@ -180,12 +180,12 @@ fn a_release_waits_until_its_lease_is_lost(builder: distlock::ClientBuilder, ser
     });
     eventually(SOON, || notes.count(|asked| *asked == Asked::Release) == 1);
     eventually(SOON, || client.remembered().1 == 0);
-    // 1. the lease is lost, and that was told; 2. its value is used again; 3. now the release could
-    //    be sent.
+    // 1. the lease is lost, and the loss is told; 2. its value is used again; 3. only now could the
+    //    release be sent.
     assert!(next.try_lock(SOON).unwrap());
     let there = || servers.iter().map(|server| get(server, "job")).collect::<Vec<_>>();
     let everywhere = vec![Some(VALUE.to_owned()); servers.len()];
-    // A majority was enough to lock; the others come after it.
+    // A majority was enough to lock; the other nodes follow.
     eventually(SOON, || there() == everywhere);
     drop(go);
     let released = released.result();
@@ -206,18 +206,18 @@ fn a_release_that_waited_until_its_lease_was_lost_is_not_sent() {
 }
 
 #[test]
-fn an_extend_of_a_hold_that_was_released_meanwhile_does_not_undo_the_next_on_a_quorum() {
+fn on_a_quorum_a_late_extend_of_a_released_hold_does_not_undo_the_next_hold() {
     let nodes = [Server::start(), Server::start(), Server::start()];
     let proxies: Vec<_> = nodes.iter().map(|node| Proxy::start(node.port())).collect();
     let (client, notes) = Notes::of(Client::redlock_builder(proxies.iter().map(Proxy::url)));
     let lock = client.lock_with("job", options().lease(ms(6_000))).unwrap();
     lock.lock().unwrap();
-    // One extend before, so that every node knows the script.
+    // A first extend, so that every node knows the script.
     eventually(SOON, || notes.extends() >= 1 && notes.under_way() == 0);
     let ((go, goes), is_first) = (mpsc::channel::<()>(), AtomicBool::new(true));
     let (goes, (late, is_late)) = (Mutex::new(goes), mpsc::channel());
     notes.before(move |asked| {
-        // Renewal has looked into its book, and is slow to send.
+        // Renewal has taken the lease from its book, and is slow to send the extend.
         if matches!(asked, Asked::Extend { .. }) && is_first.swap(false, Ordering::SeqCst) {
             late.send(()).unwrap();
             let _ = goes.lock().unwrap().recv_timeout(SOON);
@@ -225,8 +225,8 @@ fn an_extend_of_a_hold_that_was_released_meanwhile_does_not_undo_the_next_on_a_q
     });
     is_late.recv_timeout(SOON).unwrap();
     proxies.iter().for_each(|proxy| proxy.set_delay(ms(20), ms(20)));
-    // 1. the first hold is released; 2. its extend goes out, and is denied; 3. before that is known
-    //    the value is used again.
+    // 1. the first hold is released; 2. its extend is sent, and is denied; 3. before the denial is
+    //    known, the value is used again.
     lock.unlock().unwrap();
     drop(go);
     thread::sleep(ms(10));

@@ -1,5 +1,5 @@
 //! Other lock libraries on the same locks: the drivers of `tests/peers/`, run against private
-//! servers, both ways round.
+//! servers, in both directions.
 //!
 //! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of
 //! a minute, if `DISTLOCK_PEERS_LONG=1`.
@@ -20,12 +20,12 @@ use crate::helpers::ms;
 use crate::support::Server;
 use driver::{Peer, start};
 
-/// What ours must wait at least, and may wait at most, for a lease of a second to run out. It may
-/// have run for a moment already.
+/// How long our client must wait at least, and may wait at most, until a lease of a second runs
+/// out. The lease may have begun a moment ago.
 const EXPIRY: std::ops::Range<Duration> = ms(800)..ms(10_000);
 
-/// Leases in the layout that Jedis, redis-py and redsync write. No queue: its processes hand the
-/// lock on among themselves.
+/// Leases in the layout that Jedis, redis-py and redsync write. Without a queue, as its processes
+/// hand the lock to each other.
 fn plain() -> LockOptions {
     LockOptions::new().queue(Queue::None)
 }
@@ -40,7 +40,7 @@ fn redisson() -> LockOptions {
     LockOptions::new().layout(Layout::Redisson).local_hand_offs(0)
 }
 
-/// The lock "a" of a client of its own, as another process would have it.
+/// The lock "a" of a new client, as another process would have it.
 fn lock(server: &Server, options: LockOptions) -> RedisLock {
     Client::open(&server.url()).unwrap().lock_with("a", options).unwrap()
 }

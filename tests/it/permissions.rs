@@ -1,5 +1,5 @@
-//! The permissions that the guide gives to a user are enough for everything that a lock or a rate
-//! limiter does, and none of them is there for nothing.
+//! The permissions that the guide gives to a user suffice for everything that a lock or a rate
+//! limiter does, and each of them is needed.
 
 use std::sync::mpsc;
 use std::thread;
@@ -22,10 +22,10 @@ fn rule(user: &str) -> Vec<&'static str> {
     rules[0].split("```").next().unwrap().split_whitespace().skip(2).collect()
 }
 
-/// All there is to do with locks, or with limiters, by a user of this URL.
+/// Makes every call of a lock, or of a limiter, as the user of this URL.
 type Everything<'a> = &'a (dyn Fn(&Server, &str) -> Result<()> + Sync);
 
-/// What a user with these permissions comes to: how it ended, and how often something was refused.
+/// What happens to a user with these permissions: the result, and how often something was refused.
 fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
     let server = Server::start();
     let mut operator = server.connection();
@@ -66,7 +66,8 @@ fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
 fn handed_over(server: &Server, lock: &RedisLock, other: &RedisLock) -> Result<()> {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| other.lock().and_then(|()| other.unlock()));
-        // Better handed over than found free; a user who may not listen never does.
+        // The lock should be handed over and not found free. A user that may not listen never
+        // subscribes.
         let since = Instant::now();
         while server.command_count("subscribe") == 0
             && !waiter.is_finished()
@@ -89,9 +90,9 @@ fn notified(lock: &RedisLock, other: &RedisLock) -> Result<()> {
             other.new_condition("not-empty")?.wait_timeout(Duration::from_secs(1))?;
             guard.release()
         });
-        // Also when it failed: then its end of the channel is gone.
+        // Also if the wait failed: then its end of the channel is gone.
         let _ = is_locked.recv();
-        // Free as soon as the other is in the condition: entering it releases.
+        // The lock is free as soon as the other client is in the condition: entering it releases.
         let guard = lock.guard()?;
         lock.new_condition("not-empty")?.notify_all()?;
         guard.release()?;
@@ -135,7 +136,7 @@ fn waiters_that_cannot_be_heard_poll_and_leave_no_place_behind() {
         let guard = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();
         let waiting =
             Underway::start(move || Client::open(&url).unwrap().lock(NAME).with(|_| ()).unwrap());
-        // Without an end of a lease in sight a waiter that is woken would ask once a second.
+        // A waiter that is woken would only ask once a second while the lease has no end in sight.
         let since = Instant::now();
         let before = server.command_count("evalsha");
         eventually(SOON, || server.command_count("evalsha") > before + 12);
@@ -214,7 +215,7 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
 }
 
 #[test]
-fn a_wait_that_is_refused_gives_a_lease_none_of_its_extends_back() {
+fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
     let server = Server::start();
     // Without the keys of a condition.
     let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters ~{job}:owed &*";

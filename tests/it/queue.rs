@@ -46,7 +46,7 @@ impl Place for At<'_> {
     }
 }
 
-/// One lock on one server, asked for by hand.
+/// One lock on one server; the test sends the commands itself.
 pub struct ByHand<'a> {
     pub server: &'a Server,
     pub store: Arc<dyn LeaseStore>,
@@ -113,7 +113,7 @@ impl<'a> ByHand<'a> {
     }
 }
 
-/// Somebody who listens on a channel, and passes on what is said there.
+/// A subscriber of a channel, which passes on the messages.
 pub struct Ear<'a> {
     server: &'a Server,
     channel: String,
@@ -128,14 +128,14 @@ impl Ear<'_> {
         self.said.recv_timeout(SOON).expect("a message")
     }
 
-    /// Nothing is said for a while.
+    /// No message comes for a while.
     #[track_caller]
     pub fn hears_nothing(&self) {
         let said = self.said.recv_timeout(A_WHILE);
         assert!(said.is_err(), "{said:?}");
     }
 
-    /// Ends the connection. Returns when the server knows of nobody who listens here.
+    /// Ends the connection. Returns once the server knows of no subscriber here.
     pub fn cut(self) {
         let mut connection = self.server.connection();
         let () = redis::cmd("CLIENT")
@@ -199,14 +199,14 @@ fn a_release_hands_the_lock_to_the_first_waiter_that_listens_and_tells_nobody_el
     );
     assert!(words[1].parse::<u64>().unwrap() > 0, "the fence");
     third.hears_nothing();
-    // The deaf one keeps its place: it may only be connecting again.
+    // The waiter that does not listen keeps its place: it may only be reconnecting.
     let _deaf = listen(&server, "nobody is here");
     lock.release("b");
     assert_eq!(lock.holder().as_deref(), Some("deaf"));
 }
 
 #[test]
-fn whoever_finds_the_lock_free_serves_those_who_came_before() {
+fn a_client_that_finds_the_lock_free_serves_the_waiters_before_it() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let _ears = (listen(&server, "b"), listen(&server, "c"));
@@ -237,7 +237,7 @@ fn a_server_clock_that_is_set_back_lets_nobody_overtake() {
     let _ears = ["b", "c", "d"].map(|name| listen(&server, name));
     lock.ask("holder", 1, &At::new("none"));
     lock.is_refused("b", 1, &At::new("b"));
-    // It came an hour later by a clock that was set back since.
+    // Its entry is an hour ahead, written before the clock was set back.
     let _: String = lock.redis("ZINCRBY {a}:queue 3600000000 b");
     lock.is_refused("c", 1, &At::new("c"));
     lock.is_refused("d", 1, &At::new("d"));
@@ -264,8 +264,8 @@ fn attempts_stay_a_pause_apart_while_the_inbox_opens() {
     let server = Server::start();
     let guard = Client::open(&server.url()).unwrap().lock("a").guard().unwrap();
     let options = LockOptions::new().retry(Retry::fixed(ms(400)).attempts(3));
-    // A client's first wait opens its inbox. Who waits asks again once that stands: one attempt
-    // more, and not the last of three.
+    // A client's first wait opens its inbox. The waiter asks again once the inbox is open: this is
+    // one extra attempt, and not the last of three.
     let lock = Client::open(&server.url()).unwrap().lock_with("a", options).unwrap();
     within(ms(780)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
     assert_eq!(server.command_count("subscribe"), 1, "it opened");

@@ -18,7 +18,7 @@ use distlock::{Client, Decision, RateLimiter};
 
 use crate::support::Server;
 
-/// Longer than anything here takes.
+/// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(10);
 
@@ -49,8 +49,8 @@ fn both(client: &Client, count: u64, window: Duration) -> [RateLimiter; 2] {
     [fixed.clone().smooth(), fixed]
 }
 
-/// Closes a client at the end of a test, also of one that failed: what waits without limit would
-/// keep it from ending.
+/// Closes a client at the end of a test, also of one that failed: a wait without a limit would keep
+/// the test from ending.
 struct CloseAtEnd<'a>(&'a Client);
 
 impl Drop for CloseAtEnd<'_> {
@@ -59,7 +59,7 @@ impl Drop for CloseAtEnd<'_> {
     }
 }
 
-/// How many questions there are for each permit where 50 threads take some, without a pause.
+/// How many questions there are for each permit if 50 threads take permits without a pause.
 fn questions_per_permit(server: &Server, limiter: &RateLimiter, each: u64) -> f64 {
     assert!(limiter.check_n(0).unwrap().allowed, "the server knows the script from now on");
     let (before, taken) = (server.command_count("evalsha"), AtomicU64::new(0));
@@ -77,7 +77,7 @@ fn questions_per_permit(server: &Server, limiter: &RateLimiter, each: u64) -> f6
     (server.command_count("evalsha") - before) as f64 / (50 * each) as f64
 }
 
-/// Takes permits one by one until refused: how many, and the refusal.
+/// Takes permits one by one until one is refused. Returns how many, and the refusal.
 fn take_all(limiter: &RateLimiter) -> (u64, Decision) {
     let mut taken = 0;
     loop {

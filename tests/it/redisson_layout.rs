@@ -1,4 +1,4 @@
-//! Redisson's layout: what is on the wire, and how we and Redisson's own scripts meet there.
+//! Redisson's layout: what is on the wire, and how we and Redisson's own scripts work together.
 
 mod fences;
 mod java;
@@ -111,7 +111,7 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
         let left: u64 = ask(&server, &["PTTL", "a"]);
         assert!(left > 20_000 * n - 10_000, "the whole lease again: {left}");
     }
-    // Late, after an extend: the end stays where it is.
+    // A late copy, after an extend: the end stays where it is.
     assert!(matches!(attempt(4, lease), Answer::Granted { .. }));
     assert!(ask::<u64>(&server, &["PTTL", "a"]) > 50_000);
     assert_eq!(
@@ -177,7 +177,7 @@ fn foreign_data_is_reported_and_left_alone() {
     ] {
         let _: redis::Value = ask(&server, data);
         let before: Vec<u8> = ask(&server, &["DUMP", "a"]);
-        // First the one that would not wait for ever.
+        // First the call that would not wait for ever.
         assert!(error(lock.try_lock(Duration::ZERO)).is_wrong_type(), "{data:?}");
         assert!(error(lock.lock()).is_wrong_type());
         assert!(error(lock.inspect()).is_wrong_type());
@@ -188,7 +188,7 @@ fn foreign_data_is_reported_and_left_alone() {
 }
 
 #[test]
-fn an_owner_is_written_as_given_and_believed_by_nobody_else() {
+fn an_owner_is_written_as_given_and_excludes_another_client_with_the_same_owner() {
     let server = Server::start();
     let lock = client(&server.url()).lock_with("a", options().owner("java-uuid:17")).unwrap();
     let same = client(&server.url()).lock_with("a", options().owner("java-uuid:17")).unwrap();

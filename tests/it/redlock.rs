@@ -1,4 +1,4 @@
-//! Redlock: what a majority of nodes makes of a lock, whatever the others do (R17).
+//! Redlock: a majority of nodes decides about a lock, whatever the other nodes do (R17).
 
 mod again;
 mod keep;

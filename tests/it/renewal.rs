@@ -18,7 +18,7 @@ use crate::helpers::{
 };
 use crate::support::{Server, eventually};
 
-/// Looks at the lock again and again for that long: it must be valid all the time.
+/// Checks the lock again and again for this long: it must be valid all the time.
 #[track_caller]
 fn assert_valid_for(lock: &RedisLock, length: Duration) {
     let until = Instant::now() + length;
@@ -91,14 +91,14 @@ fn no_extend_follows_an_unlock() {
         eventually(SOON, || notes.extends() > before);
         lock.unlock().unwrap();
         assert_eq!(client.remembered().1, 0, "nothing to look after any more");
-        // One may have been under way.
+        // An extend may have been under way.
         thread::sleep(ms(20));
         eventually(SOON, || notes.under_way() == 0);
         let (extends, scripts) = (notes.extends(), server.command_count("evalsha"));
         thread::sleep(ms(250));
         assert_eq!((notes.extends(), server.command_count("evalsha")), (extends, scripts));
     }
-    // The same for one that a loss ended.
+    // The same for a lease that ended by a loss.
     lock.lock().unwrap();
     delete(&server, "job");
     eventually(SOON, || !lock.is_valid() && client.remembered().1 == 0);
@@ -109,7 +109,7 @@ fn no_extend_follows_an_unlock() {
 }
 
 #[test]
-fn an_extend_is_taken_out_before_the_release_is_sent() {
+fn a_lease_leaves_the_renewals_book_before_its_release_is_sent() {
     let client;
     let notes;
     (client, notes) = Notes::of(Client::builder("memory://"));
@@ -124,12 +124,12 @@ fn an_extend_is_taken_out_before_the_release_is_sent() {
     });
     lock.unlock().unwrap();
     assert_eq!(*seen.lock().unwrap(), Some(0));
-    // The client's own store must not keep the client.
+    // The client's own store must not keep the client alive.
     notes.before(|_| {});
 }
 
 #[test]
-fn a_lease_is_looked_after_before_lock_returns() {
+fn a_lease_is_registered_for_renewal_before_lock_returns() {
     let client = memory();
     let lock = client.lock("job");
     for _ in 0..100 {
@@ -174,8 +174,8 @@ fn leases_that_are_not_renewed_are_never_extended() {
 /// The first thread of a client to wait is refused once before the client listens, and once after.
 const FIRST_WAIT: usize = 2;
 
-/// Has the lock handed over from `guard` to a thread of its own, which holds it until the sender is
-/// dropped. `asks`: how often it is refused before it sleeps.
+/// Hands the lock over from `guard` to a new thread, which holds it until the sender is dropped.
+/// `asks`: how often the thread is refused before it sleeps.
 fn handed_over(
     waiter: &Client,
     notes: &Notes,
@@ -183,8 +183,7 @@ fn handed_over(
     guard: LockGuard,
     asks: usize,
 ) -> (mpsc::Sender<()>, Underway<distlock::Result<()>>) {
-    // It does not ask by itself while it is handed the lock: the answer to that would be a whole
-    // lease.
+    // It does not ask by itself during the hand-off: the answer would be a whole lease.
     let lock = waiter.lock_with(name, LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
     let (held, holds) = mpsc::channel();
     let (unlock, told) = mpsc::channel::<()>();
@@ -207,7 +206,7 @@ fn the_first_lease_of_a_hand_off_is_made_whole_at_once() {
     let (waiter, notes) = Notes::of(Client::builder(&server.url()));
     let guard = client(&server).lock("job").guard().unwrap();
     let (unlock, waiting) = handed_over(&waiter, &notes, "job", guard, FIRST_WAIT);
-    // After a third of the first lease, and up to a tenth of a second brought forward, it would be
+    // An extend after a third of the first lease, up to a tenth of a second early, would come after
     // 0.8 s at the earliest.
     eventually(ms(700), || pttl(&server, "job") > 20_000);
     drop(unlock);

@@ -1,5 +1,5 @@
-//! A server that becomes a replica keeps its connections, and is left at once (R22); a replica
-//! grants and confirms nothing (R35).
+//! A server that becomes a replica keeps its connections, but clients leave it at once (R22). A
+//! replica grants and confirms nothing (R35).
 //!
 //! The servers are real. Clients reach them through a proxy, as behind a DNS name or a virtual
 //! address: new connections go to the new master, old ones stay.
@@ -18,7 +18,7 @@ use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, wi
 /// How long after a demotion everything works again: 2 s, and what a machine under load needs.
 const RECOVERED: Duration = ms(3500);
 
-/// A master, a replica of it, and the name that clients know.
+/// A master, its replica, and the address that clients know.
 struct Pair {
     old: Server,
     new: Server,
@@ -40,8 +40,8 @@ impl Pair {
         eventually(SOON, || get(&self.new, key) == get(&self.old, key));
     }
 
-    /// The new server is the master from now on, under the same name. The old one does not even
-    /// reach it.
+    /// The new server is the master from now on, under the same name. The old one cannot even
+    /// connect to it.
     fn demote(&self) {
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut self.new.connection()).unwrap();
         self.proxy.set_upstream(self.new.port());
@@ -105,7 +105,7 @@ fn a_demoted_server_loses_every_pooled_connection_at_its_first_refusal() {
 }
 
 #[test]
-fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_first_refusal() {
+fn a_demoted_server_loses_the_programs_own_idle_connections_at_its_first_refusal() {
     let pair = Pair::start();
     let client = Client::builder(&pair.proxy.url())
         .pool(pool_of(&pair.proxy.url(), 6, false))
@@ -121,7 +121,7 @@ fn a_demoted_server_loses_the_idle_connections_of_the_programs_own_pool_at_its_f
 }
 
 #[test]
-fn a_pool_of_the_programs_that_leads_to_a_replica_is_asked_with_pauses() {
+fn the_programs_own_pool_is_asked_with_pauses_while_it_leads_to_a_replica() {
     let (server, proxy) = through_proxy();
     let client =
         Client::builder(&proxy.url()).pool(pool_of(&proxy.url(), 4, false)).build().unwrap();
@@ -143,7 +143,7 @@ fn a_renewed_lease_survives_the_demotion_of_its_server() {
     std::thread::sleep(ms(1400));
     pair.replicated("x");
     pair.demote();
-    // Nobody but renewal says a word, until long after the end of the lease as it was.
+    // Only renewal sends commands, until long after the original end of the lease.
     std::thread::sleep(ms(4500));
     assert!(lock.is_valid());
     assert!(pttl(&pair.new, "x") > 500);
@@ -156,7 +156,7 @@ fn an_inbox_leaves_a_demoted_server_and_its_waiter_is_let_in() {
     let pair = Pair::start();
     put(&pair.old, "x", "somebody's", SOON * 6);
     let client = pair.client();
-    // It does not ask by itself: only its inbox can know.
+    // It does not ask by itself: only its inbox can notice.
     let patient = LockOptions::new().retry(Retry::fixed(SOON));
     let lock = client.lock_with("x", patient).unwrap();
     let waiting = Underway::start(move || lock.with(|_| ()));
@@ -164,7 +164,7 @@ fn an_inbox_leaves_a_demoted_server_and_its_waiter_is_let_in() {
     pair.replicated("x");
     pair.demote();
     within(..RECOVERED, || eventually(SOON * 2, || inboxes(&pair.new) == 1));
-    // Whoever releases it hands it on.
+    // The release hands the lock on.
     within(..ms(2000), || {
         assert!(Client::open(&pair.new.url()).unwrap().lock("x").force_unlock().unwrap());
         waiting.result().unwrap();
@@ -191,8 +191,8 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     };
     eventually(SOON, line);
     pair.demote();
-    // It gives a sign of life 4 to 6 s after it began to wait, and would find out then at the
-    // latest.
+    // It sends a sign of life 4 to 6 s after it began to wait, and would notice the failover then
+    // at the latest.
     within(..ms(3900).saturating_sub(before.elapsed()), || {
         let other = pair.client().lock("x");
         other.with(|_| other.new_condition("c").unwrap().notify_all().unwrap()).unwrap();
@@ -233,7 +233,7 @@ fn a_failover_disturbs_nobody() {
 type Call<'a> = &'a dyn Fn(&str) -> distlock::Result<()>;
 
 #[test]
-fn commands_of_the_callers_own_run_again_at_the_new_master() {
+fn the_callers_own_commands_run_again_at_the_new_master() {
     let pair = Pair::start();
     let client = pair.client();
     let set =
@@ -261,7 +261,7 @@ fn commands_of_the_callers_own_run_again_at_the_new_master() {
 }
 
 #[test]
-fn a_replica_is_found_out_at_log_in_and_told_nothing_else() {
+fn a_replica_is_recognised_at_log_in_and_sent_nothing_else() {
     let (server, proxy) = through_proxy();
     become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
     let client = Client::open(&proxy.url()).unwrap();
@@ -278,7 +278,7 @@ fn a_replica_is_found_out_at_log_in_and_told_nothing_else() {
 }
 
 #[test]
-fn whoever_is_not_told_the_role_only_goes_without_the_look_at_log_in() {
+fn a_client_that_is_not_told_the_role_only_skips_the_check_at_log_in() {
     let (server, proxy) = through_proxy();
     redis::cmd("ACL")
         .arg(&["SETUSER", "u", "on", ">pw", "~*", "&*", "+@all", "-role"])
@@ -303,7 +303,7 @@ fn whoever_is_not_told_the_role_only_goes_without_the_look_at_log_in() {
     assert!(unknown.fired() > 0);
 }
 
-/// As somebody with a Sentinel's list of addresses may write it.
+/// As somebody might write it with a Sentinel's list of addresses.
 #[test]
 fn a_master_and_its_replicas_are_no_quorum() {
     let master = Server::start();

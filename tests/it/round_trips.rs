@@ -1,4 +1,4 @@
-//! What travels, and over how many connections: no question that is for nothing, nothing open that
+//! What is sent, and over how many connections: no useless question, and no open connection that
 //! nobody uses.
 
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use crate::helpers::{SOON, Underway, client, delete, ms, put};
 use crate::support::{Fault, Rule, Server, eventually, in_own_process, thread_names, within};
 
 #[test]
-fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_look_found_it_free() {
+fn a_lock_that_was_refused_once_counts_as_contended_even_if_the_second_look_finds_it_free() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let lock = client.lock("a");
@@ -25,23 +25,23 @@ fn a_lock_that_was_refused_first_is_known_to_be_contended_although_the_second_lo
     delete(&server, "a");
     held.release();
     waiting.result().unwrap();
-    // Straight to the script from now on, until that has been for nothing for a while.
+    // From now on the script is called at once, until that has been unnecessary for a while.
     let bare = proxy.add(Rule::on("SET", Fault::DelayRequest(ms(0))));
     let before = proxy.requests();
     for _ in 0..16 {
         lock.with(|_| ()).unwrap();
     }
     assert_eq!(bare.fired(), 0);
-    // And the subscription that began meanwhile.
+    // The rest is the subscription that began meanwhile.
     assert!(proxy.requests() - before <= 2 * 16 + 4, "{} requests", proxy.requests() - before);
     lock.with(|_| ()).unwrap();
     assert_eq!(bare.fired(), 1, "forgotten");
 }
 
 #[test]
-fn a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection() {
+fn a_lock_that_nobody_else_wants_opens_one_connection_and_no_inbox() {
     in_own_process(
-        "round_trips::a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection",
+        "round_trips::a_lock_that_nobody_else_wants_opens_one_connection_and_no_inbox",
         || {
             let server = Server::start();
             let client = client(&server);
@@ -54,7 +54,7 @@ fn a_lock_that_nobody_else_wants_opens_no_inbox_and_one_connection() {
             let names = thread_names();
             assert!(!names.iter().any(|name| name.starts_with("distlock-inbox")), "{names:?}");
             assert_eq!(server.client_count(), 1);
-            // It would be seen: a wait opens it.
+            // The inbox would be seen: a wait opens it.
             put(&server, "b", "somebody's", SOON);
             assert!(!client.lock("b").try_lock(ms(50)).unwrap());
             assert!(thread_names().iter().any(|name| name.starts_with("distlock-inbox")));
@@ -68,7 +68,7 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
     let client = Client::open(&proxy.url()).unwrap();
     warm_up(&client, 8);
     assert!(proxy.accepted() >= 8);
-    // One is in use all the time, and stays open.
+    // One connection is in use all the time, and stays open.
     let used = client.clone();
     let (stop, stopped) = mpsc::channel::<()>();
     let user = thread::spawn(move || {
@@ -81,7 +81,7 @@ fn connections_that_nobody_has_used_for_a_while_are_closed() {
     within(ms(15_000)..ms(90_000), || eventually(ms(90_000), || server.client_count() == 1));
     drop(stop);
     user.join().unwrap().unwrap();
-    // A rush opens them again.
+    // Many calls at once open them again.
     warm_up(&client, 8);
     assert!(server.client_count() >= 8);
 }

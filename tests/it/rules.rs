@@ -13,14 +13,14 @@ use crate::helpers::{
 };
 use crate::support::{Fault, Rule, Server, eventually, within};
 
-/// A lock in memory with a lease of 30 s, on a clock that is moved by hand.
+/// A lock in memory with a lease of 30 s, and a clock that the test moves.
 fn on_fake_clock() -> (Client, std::sync::Arc<Notes>, FakeClock) {
     let clock = FakeClock::new();
     let (client, notes) = Notes::of(Client::builder("memory://").clock(clock.clone()));
     (client, notes, clock)
 }
 
-/// The channel on which the only waiting client hears of hand-offs.
+/// The channel on which the only waiting client receives hand-offs.
 fn inbox(server: &Server) -> String {
     let mut channels: Vec<String> = Vec::new();
     eventually(SOON, || {
@@ -77,7 +77,7 @@ fn a_lease_that_has_run_out_is_not_handed_to_the_next_thread() {
             valid
         })
     };
-    // Renewal stands still in the middle of its extend, so that nobody but the holder can notice.
+    // Renewal stands still in the middle of its extend, so that only the holder can notice.
     clock.advance(ms(11_000));
     hears.recv_timeout(SOON).unwrap();
     clock.advance(ms(60_000));
@@ -88,7 +88,7 @@ fn a_lease_that_has_run_out_is_not_handed_to_the_next_thread() {
 }
 
 #[test]
-fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
+fn a_hand_off_that_comes_after_its_validity_is_confirmed_by_the_server_first() {
     let server = Server::start();
     let guard = client(&server).lock("job").guard().unwrap();
     let clock = FakeClock::new();
@@ -98,7 +98,8 @@ fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
     let waiting = Underway::start(move || lock.with(|guard| guard.remaining()));
     // Refused once before it listened, and once after.
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
-    // A pause of the process: what a hand-off grants counts from the last refusal, and is over.
+    // As if the process had been paused: the validity of a hand-off counts from the last refusal,
+    // so it is over.
     clock.advance(SOON);
     guard.release().unwrap();
     let remaining = waiting.result().unwrap();
@@ -107,7 +108,7 @@ fn a_hand_off_that_comes_after_its_validity_is_asked_about_first() {
 }
 
 #[test]
-fn a_validity_that_was_seen_ended_stays_ended() {
+fn a_validity_that_was_seen_to_end_stays_ended() {
     let (client, notes, clock) = on_fake_clock();
     let lock = client.lock("job");
     let (tell, told) = mpsc::channel();
@@ -145,17 +146,17 @@ fn late_replies_are_not_taken_for_the_next_ones() {
         let tell = tell.clone();
         lock.on_lost(move |lost| tell.send(lost.name().to_owned()).unwrap());
         lock.lock().unwrap();
-        // Has the server know the script of renewal.
+        // So that the server knows the renewal script.
         lock.extend(ms(30_000)).unwrap();
     }
     delete(&server, "second");
-    // Both are extended at once. The two replies come when nobody waits for them any more: 1,
-    // and 0.
+    // Both are extended at once. The two replies, 1 and 0, come when nobody waits for them any
+    // more.
     let late = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(PATIENCE + ms(50))).next(1));
     clock.advance(ms(11_000));
     late.wait_fired(SOON);
     thread::sleep(PATIENCE + ms(200));
-    // And again, for the same two answers.
+    // Then the same two leases are extended again.
     clock.advance(ms(1_500));
     assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("second"));
     assert_eq!(told.recv_timeout(ms(100)).ok(), None);
@@ -192,7 +193,7 @@ fn a_waiter_that_gave_up_leaves_the_queue() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON * 6);
     assert!(!client(&server).lock("job").try_lock(ms(100)).unwrap());
-    // Those of a waiter that died would be there for nine seconds.
+    // The keys of a dead waiter would stay for nine seconds.
     eventually(ms(4_000), || keys(&server) == ["job"]);
 }
 
@@ -218,7 +219,7 @@ fn nothing_is_renewed_during_a_wait_in_a_condition() {
 }
 
 #[test]
-fn a_dying_thread_asks_the_server_nothing_itself() {
+fn a_dying_thread_sends_nothing_to_the_server_itself() {
     let (client, notes) = Notes::of(Client::builder("memory://"));
     let lock = client.lock("job");
     let dead = thread::spawn(move || {
@@ -280,7 +281,7 @@ fn a_hand_off_of_anothers_token_lets_nobody_in() {
     let server = Server::start();
     let guard = client(&server).lock("job").guard().unwrap();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()));
-    // It asks no more, so the number of its last attempt is known.
+    // It does not ask again, so the number of its last attempt is known.
     let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 6))).unwrap();
     let waiting = Underway::start(move || lock.with(|_| ()));
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
@@ -319,8 +320,7 @@ fn a_hand_off_first_grants_a_short_lease_which_renewal_makes_whole() {
     let server = Server::start();
     let guard = client(&server).lock("job").guard().unwrap();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()));
-    // It does not ask by itself while it is handed the lock: the answer to that would be a whole
-    // lease.
+    // It does not ask by itself during the hand-off: the answer would be a whole lease.
     let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 2))).unwrap();
     let (say, hear) = mpsc::channel();
     let (unlock, told) = mpsc::channel::<()>();

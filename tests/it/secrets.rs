@@ -20,7 +20,7 @@ const USER_PASSWORD: &str = "Pa55phraseOfTheUser";
 const WRONG_PASSWORD: &str = "Pa55phraseThatIsWrong";
 const OWNER: &str = "owner-0f-the-caller";
 
-/// What has been shown to anybody, and what must not be in it.
+/// Everything that has been shown, and the secrets that must not be in it.
 #[derive(Default)]
 struct Watch {
     shown: Mutex<String>,
@@ -53,7 +53,7 @@ impl Watch {
         self.secrets.lock().unwrap().insert(secret.into());
     }
 
-    /// Runs every call that there is, and shows what comes of it.
+    /// Makes every call that there is, and shows the results.
     fn all_calls(&self, client: &Client) {
         self.show(client);
         for options in
@@ -151,7 +151,7 @@ fn no_secret_is_shown_whatever_goes_wrong() {
     ] {
         watch.secret("T0ken");
         let client = patient().build().unwrap();
-        // Whoever came before may have found the server down.
+        // The client before this one may have found the server down.
         eventually(PATIENCE, || client.ping().is_ok());
         let rule = proxy.add(Rule::any(fault).skip(1));
         watch.all_calls(&client);
@@ -208,7 +208,7 @@ fn no_secret_is_shown_whatever_goes_wrong() {
             .unwrap(),
     );
 
-    // What the background says comes a little later.
+    // The background threads log a little later.
     eventually(SOON, || logs::everything().contains("secrets"));
     assert_eq!(seen.fired(), 0);
     let shown = watch.shown.lock().unwrap().clone();

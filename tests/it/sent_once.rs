@@ -72,9 +72,9 @@ fn a_shortening_over_an_idle_connection_that_was_closed_is_sent_once() {
     lock.unlock().unwrap();
 }
 
-/// The way of a connection may end without a word to either side.
+/// The path of a connection may fail without a message to either side.
 #[test]
-fn a_shortening_over_a_connection_that_died_in_silence_takes_another_one() {
+fn a_shortening_takes_another_connection_when_its_first_one_has_died_silently() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).command_timeout(ms(1500)).build().unwrap();
     let lock = client.lock("x");
@@ -113,14 +113,14 @@ fn force_unlock_that_was_not_answered_does_not_release_the_next_holder() {
     let client = Client::open(&proxy.url()).unwrap();
     client.ping().unwrap();
     put(&server, "x", "somebody's", SOON);
-    // Has the server know the script.
+    // So that the server knows the script.
     assert!(client.lock("x").force_unlock().unwrap());
     put(&server, "x", "somebody's", SOON);
     let cut = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));
     let forcing = crate::helpers::Underway::start(move || client.lock("x").force_unlock());
     let held = cut.wait_held(SOON);
     put(&server, "x", "the next holder's", SOON);
-    // Dropped, it is lost, and its connection ends.
+    // The held request is dropped: it is lost, and its connection ends.
     drop(held);
     assert!(error(forcing.result()).is_unknown());
     assert_eq!(get(&server, "x").as_deref(), Some("the next holder's"));

@@ -1,4 +1,4 @@
-//! Moving the end of a lease to an earlier one, where the server does not answer or is not even
+//! Moving the end of a lease to an earlier time if the server does not answer, or is not even
 //! asked.
 
 use std::sync::mpsc;
@@ -21,7 +21,7 @@ fn a_shortening_that_was_not_sent_leaves_the_lease_as_it_was() {
     thread::scope(|scope| {
         let client = &client;
         scope.spawn(move || {
-            // The only connection is in somebody's hands.
+            // The only connection is in use.
             let used = client.execute(|_| {
                 busy.send(()).unwrap();
                 let _ = until_done.recv_timeout(SOON);
@@ -61,7 +61,7 @@ fn a_lease_that_may_be_shortened_unseen_is_not_handed_to_another_thread() {
             (token, left)
         })
     };
-    // The extend script's third argument says that an earlier end is wanted, too.
+    // The extend script's third argument allows an earlier end.
     let shortens =
         |command: &[Vec<u8>]| command.len() == 7 && command.last().is_some_and(|last| last == b"1");
     let lost = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).when(shortens));
@@ -81,8 +81,8 @@ fn a_shortening_that_was_cancelled_can_be_asked_for_again() {
     let lock = client.lock("job");
     lock.lock().unwrap();
     server.kill();
-    // Whether the first is certainly not sent or may have been depends on the idle connection; the
-    // lease is valid either way.
+    // It depends on the idle connection whether the first shortening was certainly not sent, or may
+    // have been. The lease is valid in both cases.
     let first = error(lock.extend(ms(20_000)));
     assert!((first.is_unknown() || first.is_unavailable()) && lock.is_valid());
     let before = lock.remaining().unwrap();

@@ -1,5 +1,5 @@
-//! The support does what it says; a fault that is not injected would make every test above it
-//! blind.
+//! The support does what it says: if a fault were not injected, every test that relies on it would
+//! prove nothing.
 
 mod odd;
 mod proxy;

@@ -1,4 +1,4 @@
-//! The timestamp layout: what is on the wire, and how we and the old code meet there.
+//! The timestamp layout: what is on the wire, and how we and the old code work together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -42,7 +42,7 @@ impl Old {
         Old { connection: server.connection(), lease: u64::try_from(lease.as_millis()).unwrap() }
     }
 
-    /// One try. The deadline, if it holds the lock now.
+    /// One try. Returns the deadline if it holds the lock now.
     fn try_lock(&mut self, key: &str) -> Option<u64> {
         let deadline = now() + self.lease;
         if redis::cmd("SETNX").arg(key).arg(deadline).query(&mut self.connection).unwrap() {
@@ -172,7 +172,7 @@ fn extends_move_the_deadline() {
     lock.unlock().unwrap();
 }
 
-/// An old client reads a passed deadline; we take over; its GETSET comes after that.
+/// 1. an old client reads a passed deadline; 2. we take over; 3. its GETSET arrives.
 #[test]
 fn an_old_client_that_loses_its_race_makes_us_lose_the_lease_and_we_notice() {
     let server = Server::start();
@@ -184,7 +184,7 @@ fn an_old_client_that_loses_its_race_makes_us_lose_the_lease_and_we_notice() {
         let read = old.read("a").unwrap();
         assert!(read < now());
         lock.lock().unwrap();
-        // Not by chance the same as ours.
+        // So that it is not the same as ours by chance.
         let theirs = now() + 3_100;
         assert!(!old.take_over("a", theirs, read), "it knows that it lost");
         if renewal == Renewal::UntilUnlock {
@@ -194,7 +194,7 @@ fn an_old_client_that_loses_its_race_makes_us_lose_the_lease_and_we_notice() {
         }
         assert!(error(lock.unlock()).is_lost());
         assert_eq!(deadline(&server, "a"), Some(theirs), "left alone");
-        // Nobody's until that has passed, and then everybody's.
+        // Nobody can have the lock until that deadline has passed, and then everybody can.
         assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap());
         within(ms(10)..ms(6_000), || client.lock("a").with(|_| ()).unwrap());
         assert!(now() > theirs);
@@ -248,16 +248,16 @@ fn an_attempt_whose_reply_is_lost_is_found_again() {
         .unwrap();
     let lock = client.lock("a");
     lock.with(|_| ()).unwrap();
-    // Not a withdrawal, which has fewer arguments.
+    // This does not match a withdrawal, which has fewer arguments.
     let attempt =
         || Rule::on("EVALSHA", Fault::SwallowReply).when(|command| command.len() == 8).next(1);
-    // Found by the next attempt: nobody could say otherwise which deadline was written.
+    // The next attempt finds it: otherwise nobody would know which deadline was written.
     let lost = proxy.add(attempt());
     within(..ms(5_000), || lock.lock().unwrap());
     assert_eq!(lost.fired(), 1);
     lock.unlock().unwrap();
     assert_eq!(deadline(&server, "a"), None);
-    // Found by the cleaner where there is no next attempt.
+    // The cleaner finds it if there is no next attempt.
     let lost = proxy.add(attempt());
     assert!(error(lock.try_lock(Duration::ZERO)).is_unavailable());
     assert_eq!(lost.fired(), 1);
@@ -276,7 +276,7 @@ fn foreign_data_is_reported_and_left_alone() {
     ] {
         let _: redis::Value = ask(&server, data);
         let before: Vec<u8> = ask(&server, &["DUMP", "a"]);
-        // First the one that would not wait for ever.
+        // First the call that would not wait for ever.
         assert!(error(lock.try_lock(Duration::ZERO)).is_wrong_type(), "{data:?}");
         assert!(error(lock.lock()).is_wrong_type());
         assert!(error(lock.inspect()).is_wrong_type());
@@ -284,7 +284,7 @@ fn foreign_data_is_reported_and_left_alone() {
         assert_eq!(ask::<Vec<u8>>(&server, &["DUMP", "a"]), before);
         let () = ask(&server, &["DEL", "a"]);
     }
-    // A deadline that no clock will see is one all the same.
+    // A deadline that no clock will reach is still a deadline.
     let () = ask(&server, &["SET", "a", "9223372036854775807"]);
     assert!(!lock.try_lock(Duration::ZERO).unwrap());
 }
@@ -319,7 +319,7 @@ fn a_user_with_the_documented_permissions_can_lock() {
     assert!(!lock.force_unlock().unwrap());
 }
 
-/// Two old processes and two of ours, one counter that is read and written in two steps. One of
+/// Two old processes and two of ours, and one counter that is read and written in two steps. One of
 /// each kind dies while it holds.
 #[test]
 fn no_update_is_lost_between_us_and_old_clients() {
@@ -345,11 +345,10 @@ fn no_update_is_lost_between_us_and_old_clients() {
                     lock.lock().unwrap();
                     add_one(&mut connection);
                     if process == 0 && i == EACH / 2 {
-                        // Dies, as far as the others can see.
+                        // To the others, it has died.
                         thread::sleep(LEASE);
                     }
-                    // A false loss is possible, and the update was made under the lock all the
-                    // same.
+                    // A false loss is possible, but the update was still made under the lock.
                     let _ = lock.unlock();
                 }
             });

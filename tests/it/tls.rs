@@ -1,4 +1,4 @@
-//! `rediss://`, unix sockets, and what else a URL can say.
+//! `rediss://`, unix sockets, and what else a URL can contain.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::helpers::{SOON, error, get, ms};
 use crate::support::tls::{Certificate, Certificates};
 use crate::support::{Mode, Proxy, Server, within};
 
-/// A server with a certificate of its own authority.
+/// A server with a certificate from an authority of its own.
 fn with(choose: impl Fn(&Certificates) -> Certificate) -> (Server, Certificates) {
     let certificates = Certificates::new();
     let chosen = choose(&certificates);
@@ -38,7 +38,7 @@ fn lock_works_over_tls_with_a_private_authority() {
     }
 }
 
-/// Fails at once and says why, whatever the call: waiting does not mend a certificate.
+/// Every call fails at once and says why: waiting does not repair a certificate.
 #[track_caller]
 fn refused(server: &Server, certificates: &Certificates, why: &str) {
     let client = Client::builder(&server.tls_url("localhost"))
@@ -79,7 +79,7 @@ fn certificate_of_another_authority_is_refused_at_once() {
 }
 
 #[test]
-fn certificates_that_are_none_are_invalid_input() {
+fn text_that_is_no_certificate_is_invalid_input() {
     for pem in [
         "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n",
         "-----BEGIN CERTIFICATE-----\n!\n",
@@ -161,7 +161,7 @@ fn unix_socket_that_is_not_there_is_unavailable() {
 }
 
 #[test]
-fn frozen_server_behind_a_unix_socket_ends_within_its_deadline() {
+fn calls_to_a_frozen_server_behind_a_unix_socket_end_within_their_deadline() {
     let server = Server::builder().unix_socket().start();
     let client = impatient(&server.unix_url()).build().unwrap();
     let lock = client.lock("x");

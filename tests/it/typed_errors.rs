@@ -1,5 +1,5 @@
-//! What cannot heal fails at once and says what it is; what can is waited for; foreign data is left
-//! alone (R19); nonsense is refused at the border (R18).
+//! An error that cannot heal ends a call at once, with its kind. An error that can heal is waited
+//! for. Foreign data is left alone (R19). Nonsense input is refused by the first call (R18).
 
 mod foreign_data;
 mod settings;
@@ -57,14 +57,14 @@ fn wrong_password_is_denied_at_once() {
         );
         assert!(error(client.lock("x").force_unlock()).is_denied());
     }
-    // Others of this process are not shut out meanwhile.
+    // Other clients of this process are not shut out meanwhile.
     Client::open(&server.url()).unwrap().lock("x").with(|_| ()).unwrap();
 }
 
 #[test]
 fn password_for_a_server_without_one_is_denied_at_once() {
     let server = Server::start();
-    // Redis takes any password of the default user then; but not of another user.
+    // Then Redis accepts any password for the default user, but not for another user.
     let client = Client::open(&server.url_with("nobody", "any")).unwrap();
     all_are(all_fail(&client, "x"), ErrorKind::Denied);
 }
@@ -108,7 +108,7 @@ fn missing_permission_is_denied_at_once() {
         all_are(all_fail(&client, "x"), ErrorKind::Denied);
     }
     assert!(keys(&server).is_empty());
-    // Without PING a connection can still be told to be alive.
+    // Without PING there is still a way to see that a connection is alive.
     redis::cmd("ACL")
         .arg("SETUSER")
         .arg("noping")
@@ -119,7 +119,7 @@ fn missing_permission_is_denied_at_once() {
 }
 
 #[test]
-fn permission_to_set_but_not_to_release_is_unknown_and_ends_with_the_lease() {
+fn without_permission_to_release_unlock_is_unknown_and_the_lock_ends_with_its_lease() {
     let server = Server::start();
     let rules = ["SETUSER", "half", "on", ">pw", "~*", "&*", "+set", "+ping"];
     redis::cmd("ACL").arg(&rules).exec(&mut server.connection()).unwrap();
@@ -240,7 +240,7 @@ fn server_out_of_memory_refuses_a_lock_and_releases_one() {
 }
 
 #[test]
-fn server_that_stands_in_a_script_is_waited_for() {
+fn server_that_is_busy_with_a_script_is_waited_for() {
     let server = Server::builder().arg("lua-time-limit", "20").start();
     let client = impatient(&server.url()).build().unwrap();
     client.ping().unwrap();
@@ -249,7 +249,7 @@ fn server_that_stands_in_a_script_is_waited_for() {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
         redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection).is_err()
     });
-    // PING of another connection is refused as well.
+    // PING over another connection is refused, too.
     eventually(SOON, || redis::cmd("PING").exec(&mut server.connection()).is_err());
     assert!(error(client.lock("x").try_lock(ms(50))).is_unavailable());
     let lock = client.lock("x");

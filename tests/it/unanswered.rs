@@ -1,4 +1,4 @@
-//! No answer means *maybe run*: never a grant, never an orphan, never somebody else's answer (R4,
+//! No answer means *maybe run*: never a grant, never an orphan, never another command's answer (R4,
 //! R5, R6).
 
 mod connections;
@@ -78,7 +78,7 @@ fn lock_survives_whatever_happens_to_an_attempt() {
         proxy.set_resets(resets);
         for options in [LockOptions::new(), LockOptions::new().fenced()] {
             for fault in &faults {
-                // A name of its own: the background goes on withdrawing the last one.
+                // A new name each time, as the cleaner still withdraws the last one.
                 number += 1;
                 let name = format!("x{number}");
                 let lock = client.lock_with(&name, options.clone()).unwrap();
@@ -91,7 +91,7 @@ fn lock_survives_whatever_happens_to_an_attempt() {
                 let outcome = lock.lock();
                 hit.wait_fired(SOON);
                 if let Err(error) = outcome {
-                    // A reply without sense is a typed error, and what it may have left is
+                    // A nonsense reply is a typed error, and what the attempt may have left is
                     // withdrawn.
                     assert!(
                         matches!(fault, Fault::ReplaceReply(_)) && error.is_server(),

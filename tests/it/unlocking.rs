@@ -12,7 +12,7 @@ use crate::helpers::{Busy, SOON, Underway, delete, error, get, keys, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 fn is_release(command: &[Vec<u8>]) -> bool {
-    // The first script after the lock was acquired that is about it; renewal's comes seconds later.
+    // The first script for this lock after it was acquired; renewal's script comes seconds later.
     command[0].starts_with(b"EVAL") && command.get(3).is_some_and(|key| key == b"x")
 }
 
@@ -38,8 +38,8 @@ fn release_whose_reply_was_lost_with_its_connection_is_released() {
 fn release_whose_reply_was_swallowed_is_repeated_and_released() {
     let (server, proxy) = through_proxy();
     let lock = impatient(&proxy.url()).build().unwrap().lock("x");
-    // Has the server know the script: the first time it would not run it, and the second release
-    // would find the lock.
+    // Loads the script on the server: otherwise it would not run the first time, and the second
+    // release would find the lock.
     lock.with(|_| ()).unwrap();
     lock.lock().unwrap();
     let lost = proxy.add(Rule::any(Fault::SwallowReply).when(is_release).next(1));
@@ -115,8 +115,8 @@ fn unlock_never_deletes_anothers_lock() {
             let _ = proxy.add(Rule::any(fault).when(is_release).next(1));
         }
         let outcome = lock.unlock();
-        // A repeated release that hears "not ours" while the lease was valid cannot know better;
-        // the first one does.
+        // A repeated release that is answered "not ours" while the lease was valid cannot tell why;
+        // the first release can.
         assert!(repeats || error(outcome).is_lost());
         std::thread::sleep(ms(100));
         assert_eq!(get(&server, "x").as_deref(), Some("another"));
@@ -165,7 +165,7 @@ fn unlock_without_a_hold_sends_nothing() {
 }
 
 /// 1. The release runs, and its reply is lost; 2. nobody can ask again before the lease has run
-///    out; 3. "not ours": by our own release, or by whatever came after.
+///    out; 3. the answer is "not ours": because of our own release, or of what came after it.
 #[test]
 fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     let (server, proxy) = through_proxy();
@@ -175,7 +175,7 @@ fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
         .unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
-    // Has the server know the script.
+    // So that the server knows the script.
     lock.with(|_| ()).unwrap();
     lock.lock().unwrap();
     let cut = proxy.add(Rule::any(Fault::CutAfter).when(is_release).next(1));
@@ -208,7 +208,7 @@ fn an_unlock_whose_lease_is_lost_while_it_waits_for_a_connection_is_lost() {
     drop(busy);
 }
 
-/// What a program may put into its own pool: it is called where we wait for a connection.
+/// A handler that a program may put into its own pool: it is called where we wait for a connection.
 #[derive(Debug)]
 struct Panics(Arc<AtomicBool>);
 
@@ -228,7 +228,7 @@ fn a_panic_before_a_release_is_sent_leaves_no_lease_in_renewal_and_nobody_waitin
             r2d2::Pool::builder().max_size(2).event_handler(Box::new(Panics(Arc::clone(&panics))));
         let pool = pool.build(redis::Client::open(server.url()).unwrap()).unwrap();
         let client = Client::builder(&server.url()).pool(pool).build().unwrap();
-        // Not handed to the thread behind, which needs no connection.
+        // Without local hand-offs: these need no connection.
         let lock = client.lock_with("x", LockOptions::new().local_hand_offs(0)).unwrap();
         lock.lock().unwrap();
         let behind = lock.clone();

@@ -1,4 +1,4 @@
-//! Validity: counted from before the question, by the monotonic clock, and looked at again after
+//! Validity: counted from before the question, by the monotonic clock, and checked again after
 //! every answer (R1, R2).
 
 use std::fs;
@@ -14,12 +14,12 @@ use crate::helpers::{Asked, Notes, SOON, error, get, keys, ms};
 use crate::support::{Fault, Rule, Server, eventually};
 
 const LEASE: Duration = ms(3000);
-/// How long the answer is on its way.
+/// How long the answer is under way.
 const LATE: Duration = ms(1500);
 /// 1 % of the lease and 2 ms.
 const DRIFT: Duration = ms(32);
 
-/// A client that waits for a late answer, also where the machine adds to it.
+/// A client that waits for a late answer, even if the machine makes it later.
 fn patient(url: &str) -> Client {
     Client::builder(url).command_timeout(SOON).build().unwrap()
 }
@@ -100,7 +100,7 @@ fn validity_ends_one_percent_and_two_milliseconds_before_the_lease() {
         clock.advance(ms(1));
         assert!(!lock.is_valid());
         assert_eq!(lock.remaining(), Some(Duration::ZERO));
-        // Released if the server confirms that before the loss is told, else lost.
+        // Released if the server confirms that before the loss is told; otherwise lost.
         let unlocked = lock.unlock();
         assert!(
             unlocked.as_ref().is_ok() || unlocked.as_ref().is_err_and(distlock::Error::is_lost),
@@ -153,7 +153,7 @@ fn after_a_grant_that_came_too_late_the_same_token_asks_for_a_whole_lease() {
             advancing.advance(ms(9_900));
         }
     });
-    // The pause between the attempts is measured by the clock, too: it has to go on.
+    // The pause between the attempts is measured by this clock, too, so the clock has to run.
     let ticking = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
     let (running, ticked) = (std::sync::Arc::clone(&ticking), clock.clone());
     let ticker = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What the background still has to release, and that closing waits for it.
+//! What the background threads still have to release, and that closing waits for it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use crate::faults::{impatient, through_proxy};
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::{Fault, Rule, eventually, in_own_process};
 
-/// A log that keeps the thread waiting which says that a lease was lost.
+/// A logger that blocks the thread that logs the loss of a lease.
 struct Slow;
 static LOSES: AtomicBool = AtomicBool::new(false);
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -29,7 +29,7 @@ impl log::Log for Slow {
     fn flush(&self) {}
 }
 
-/// 1. Extends run, and are not answered: the lease ends for its holder, and not for the server; 2.
+/// 1. Extends run, and are not answered: the lease ends for its holder, but not on the server; 2.
 ///    renewal takes it out of its book; 3. the client is closed;
 /// 4. renewal gives what is left to the cleaner.
 #[test]
@@ -43,7 +43,7 @@ fn close_knows_of_a_lost_lease_that_is_on_its_way_to_the_cleaner() {
             let client = impatient(&proxy.url()).build().unwrap();
             let lock = client.lock_with("job", LockOptions::new().lease(ms(3_000))).unwrap();
             lock.lock().unwrap();
-            // Has the server know the script.
+            // So that the server knows the script.
             lock.extend(ms(3_000)).unwrap();
             let unanswered = proxy.add(Rule::on("EVALSHA", Fault::HoldReply));
             eventually(SOON, || LOSES.load(Ordering::SeqCst));
@@ -79,7 +79,7 @@ fn close_releases_what_it_can_beside_many_that_are_refused() {
     refused.iter().for_each(|lock| lock.lock().unwrap());
     user("u resetkeys ~ok* ~{ok*");
     client.lock("ok").lock().unwrap();
-    // They come first, and one command has room for fewer.
+    // These come first, and there are more of them than fit into one command.
     refused.iter().for_each(|lock| assert!(error(lock.unlock()).is_unknown()));
     // The cleaner is in the middle of a command.
     proxy.set_delay(ms(0), ms(400));

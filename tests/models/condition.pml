@@ -1,55 +1,55 @@
-/* A condition of a lock: wait, notify, and what becomes of a notification whose waiter is gone.
+/* A condition of a lock: wait, notify, and what happens to a notification whose waiter is gone.
  *
  * Rules: R37 (a notified waiter counts once it has asked by itself; until then its notification stays with the
- * condition), and R3, R4, R5, R10, R20 as they bear on it.
+ * condition), and R3, R4, R5, R10, R20 where they concern it.
  *
  * Steps and scripts. s_wait releases all holds and enters the condition's line; s_notify checks the owner and
- * moves waiters to the lock's queue; a question (wait.lua, acquire.lua) tells a waiter how it stands, and marks it as one
+ * moves waiters to the lock's queue; a question (wait.lua, acquire.lua) tells a waiter its state, and marks it as one
  * that has asked; s_give_up ends a wait that timed out or was interrupted; s_withdraw is the cleaner's, for a
  * client that is closed; pass_on hands one notification to a waiter, and is part of most of them. Each is one
  * step. A wait or a notify that got no answer is sent again, the notify under the same number; the first copy may
- * run at any later time, or never. A waiter that stands nowhere (it was taken for dead, or its grant ran out)
+ * run at any later time, or never. A waiter that is in no line or queue (it was taken for dead, or its grant ran out)
  * goes to the lock's queue: it wakes up without a notification.
  *
- * `owes[t]`: waiter t was notified, and the server has not heard of it since it had the lock. This outlives its
- * place in the queue, its grant, and itself. `fit[t]`: who waited when that was given, as bits. What the scripts do
- * whenever they come by (serve, review) may happen here at any time.
+ * `owes[t]`: waiter t was notified, and the server has received no command from it since it got the lock. This
+ * outlives its place in the queue, its grant, and the waiter. `fit[t]`: who waited when the notification was given, as
+ * bits. What the scripts do along the way (serve, review) may happen here at any time.
  *
- * Time: none. Who is valid when is the matter of queue.pml; here a lease only runs out for a thread that
- * is dead, or for a grant that nobody has taken up yet, and both may happen at any time.
+ * Time: none. Validity is checked by queue.pml; here a lease only runs out for a thread that
+ * is dead, or for a grant that nobody has used yet, and both may happen at any time.
  *
- * Sizes: three waiters with two holds each, which wait once and may die, time out or be interrupted at any point, one
- * of which two may be closed; the first one's wait and question may stay unanswered; a notifier with two notifies, one or all.
+ * Sizes: three waiters with two holds each, which wait once and may die, time out or be interrupted at any point; the
+ * clients of the first two may be closed; the first one's wait and question may stay unanswered; a notifier with two notifies, one or all.
  * Enough: a notification is passed from one to the next, so three see it passed on twice, and two may cross.
  *
- * Left out: the order of line and queue (any waiter may be next, so every order is in), and with it who is marked
+ * Left out: the order of line and queue (any waiter may be next, so every order is included), and with it who is marked
  * silent; how death is seen (a dead waiter may be taken for living, a living one for dead); who listens; late copies of
- * attempts (they can only leave an entry without a thread: R5, in queue.pml); fences; that the code uses a notification up
- * only with the first word of the lease that came of the wait, so that a holder that dies before it wakes another, too; the server restarted empty
- * (all waiters then stand nowhere, as one here may).
+ * attempts (they can only leave an entry without a thread: R5, in queue.pml); fences; that the code uses up a notification
+ * only with the first command under the lease that the wait led to, so that the death of a holder before that command
+ * wakes another waiter, too; a server that restarts empty (then all waiters are in no line or queue, as one may be here).
  *
- * Properties, with debt = the notifications given and neither taken nor without anybody left to take them:
- * LOST: the debt is larger than the number of those who owe, or a wait goes on that was to return.
+ * Properties, with debt = the notifications that were given, are not yet taken, and that somebody is left to take:
+ * LOST: the debt is larger than the number of those who owe, or a wait goes on that should return.
  * DOUBLED: it is smaller.
- * STALE: a thread that does not wait any more stands in the line: it would swallow a notification.
- * LATER: a waiter is notified of what was given before it came.
+ * STALE: a thread that no longer waits is in the line: it would swallow a notification.
+ * LATER: a waiter gets a notification that was given before it came.
  * HELD: a thread is inside and the key is not its own.
  *
  * Must fail, by which property, and by which interleaving:
  * RELEASE_THEN_ENTER       LOST     W releases; S locks, notifies nobody, unlocks; W enters the line.
  * SIGNAL_LOST_WITH_DEAD_WAITER LOST W1 and W2 wait; S notifies W1, which dies; nobody tells W2.
- * SIGNAL_LOST_WITH_GRANT   LOST     W1 is notified and granted, and dies before it has heard; the grant runs out;
+ * SIGNAL_LOST_WITH_GRANT   LOST     W1 is notified and granted, and dies before the message arrives; the grant runs out;
  *     nobody tells W2.
  * SIGNAL_LOST_WITH_TIMEOUT LOST     W1 times out at the moment of its notification; nobody tells W2.
  * SIGNAL_LOST_WITH_CLOSE   LOST     W1 is notified, and its client is closed; nobody tells W2.
- * TAKEN_BACK_ALONE         LOST     W1 does not ask; it is taken back, and nobody else is there to have its notification.
+ * TAKEN_BACK_ALONE         LOST     W1 does not ask; it is taken back, and nobody else is there to get its notification.
  * ASKED_IS_TAKEN_BACK      STALE    W1 is notified, asks, and is cut off; it is taken back, W2 notified; W1 has the lock.
- * PASSED_TO_LATER          LATER    W1 is notified and dies; W2 begins to wait, and has the notification.
- * DROPPED_WAITER_REENTERS  LOST     W is slow and taken for dead as S notifies; it asks, stands nowhere, and
- *     waits on.
- * NOTIFY_RUNS_TWICE        DOUBLED  S notifies, no answer, again under another number: two wake up.
+ * PASSED_TO_LATER          LATER    W1 is notified and dies; W2 begins to wait, and gets the notification.
+ * DROPPED_WAITER_REENTERS  LOST     W is slow and taken for dead as S notifies; it asks, is in no line or queue, and
+ *     goes on waiting.
+ * NOTIFY_RUNS_TWICE        DOUBLED  S notifies, gets no answer, and notifies again under another number: two wake up.
  * HOLDS_NOT_RESTORED       HELD     W waits with two holds and returns with one: its first unlock frees the
- *     key of a thread that still counts on it.
+ *     key of a thread that still relies on it.
  * WAIT_NOT_SUPERSEDED      HELD     W's wait is under way and unanswered; W times out, still owns the key, returns
  *     with it; the wait runs and releases it.
  */
@@ -80,7 +80,7 @@
 byte key;
 bool waits[WAITERS];            /* in the condition's line */
 bool queued[WAITERS];           /* in the lock's queue */
-bool asked[WAITERS];            /* there by its own question */
+bool asked[WAITERS];            /* it has asked by itself */
 bool owes[WAITERS];
 byte fit[WAITERS];
 bool seen;                      /* this notify has run */
@@ -135,12 +135,12 @@ inline comes_back(t) {
 	fi
 }
 
-/* The same where a variant forgets it; what is owed is then still owed, if anybody waits for it. */
+/* The same in a variant that forgets it: what is owed is then still owed, if anybody waits for it. */
 inline is_forgotten(t) {
 	debt = ((owes[t] && !ANY(COUNTS_ON, fit[t])) -> debt - 1 : debt); owes[t] = false; fit[t] = 0
 }
 
-/* Waiter t has the lock, and the server hears of it. */
+/* Waiter t has the lock, and the server receives a command from it. */
 inline settles(t) {
 	debt = (owes[t] -> debt - 1 : debt); owes[t] = false; fit[t] = 0
 }
@@ -226,7 +226,7 @@ call:
 
 waiting:
 	if
-	:: atomic { key == WAIT(t) -> settles(t); returns(t); goto unlocks }            /* asks, and has it */
+	:: atomic { key == WAIT(t) -> settles(t); returns(t); goto unlocks }            /* asks, and gets it */
 	:: atomic { key == WAIT(t) -> returns(t); goto first_word }                     /* the message */
 	:: atomic { t == 0 && queued[t] && !asked[t] -> asked[t] = true; goto waiting } /* asks, and the answer is lost */
 	:: atomic { queued[t] -> asked[t] = true; left[t] = true; goto queues }         /* asks, and was notified */
@@ -261,7 +261,7 @@ first_word:                                     /* an extend, a release, a wait,
 unlocks:
 	holds[t]--;                             /* the first unlock */
 #ifdef HOLDS_NOT_RESTORED
-	key = FREE;                             /* what the lock counted was 1 */
+	key = FREE;                             /* the lock's count was 1 */
 #endif
 	if
 	:: atomic { holds[t]--; token[t] = FREE; key = FREE; goto done }
@@ -285,7 +285,7 @@ again:		if
 	od
 }
 
-/* What the server does as others come by, and requests that are late. */
+/* What the server does when others call it, and late requests. */
 proctype Aftermath(byte t) {
 end:
 	do
@@ -295,7 +295,7 @@ end:
 		:: true
 		fi }
 	:: atomic { key == FREE && queued[t] -> queued[t] = false; asked[t] = false; key = WAIT(t) }    /* served */
-	:: atomic { queued[t] && key != WAIT(t) ->                                      /* dead, or taken for it */
+	:: atomic { queued[t] && key != WAIT(t) ->                                      /* dead, or taken for dead */
 		queued[t] = false; asked[t] = false;
 #ifdef SIGNAL_LOST_WITH_DEAD_WAITER
 		is_forgotten(t)
@@ -318,7 +318,7 @@ end:
 		comes_back(t);
 #endif
 		waits[t] = true }
-	:: atomic { queued[t] && asked[t] && owes[t] && ANY(MAY_HAVE, fit[t]) -> comes_back(t) }  /* deaf when its turn comes */
+	:: atomic { queued[t] && asked[t] && owes[t] && ANY(MAY_HAVE, fit[t]) -> comes_back(t) }  /* not listening at its turn */
 	:: atomic { waits[t] -> waits[t] = false; begun[t] = false; to_return[t] = !dead[t] }   /* as in the queue */
 	:: atomic { key == WAIT(t) && !taken[t] -> key = FREE;                          /* the first lease runs out */
 #ifdef SIGNAL_LOST_WITH_GRANT

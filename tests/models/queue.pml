@@ -6,57 +6,57 @@
  * Steps and scripts. s_acquire is an attempt: the first one is bare (`SET NX PX`, does not queue) or the
  * script, later ones are the script. s_release is the unlock, s_withdraw the cleaner's, serve the part
  * that makes a waiter the owner and publishes; each is one step. An attempt that got no answer in time
- * runs at any later time, at once included, or never (`late`). A published message is heard at any
+ * runs at any later time, also at once, or never (`late`). A published message is received at any
  * later time, or never (`message`). Of the threads of one process only the one with the `turn` talks to
- * the server; with the turn goes the seat as it was left: with a lease (local hand-off), with a place in
+ * the server. The turn passes on the seat as it was left: with a lease (local hand-off), with a place in
  * the queue (token, attempts, asked_at), or with nothing.
  *
- * A failover: process 0 has its inbox at the server that was the master (`away`), which still hears what the new one
- * publishes, as its replica. Serve asks who listens at the very server that it runs at: not an inbox that is away. It
- * comes over at any later time.
+ * A failover: process 0 has its inbox at the former master (`away`), which as a replica still receives what the new
+ * master publishes. Serve asks who listens at the server on which it runs: an inbox that is away does not count. The
+ * inbox moves to the new master at any later time.
  *
- * Time. As in single.pml: countdowns, moved together, nobody is ever in a hurry. An answered attempt
- * asks, runs and is heard in one step: that is the latest asked_at which R1 allows and the earliest
- * "acquired", so it gives the longest validity that any slower one could have. `first` is what the first
- * lease, counted from the last attempt whose refusal was heard, is still worth.
+ * Time. As in single.pml: countdowns, moved together, and no step is urgent. An answered attempt
+ * asks, runs and gets its answer in one step: that is the latest asked_at which R1 allows and the earliest
+ * "acquired", so its validity is at least as long as that of any slower attempt. `first` is the rest of the
+ * first lease, counted from the last attempt whose refusal was received.
  *
  * Sizes: a process with two threads that lock once each, every fault in it, and a process that locks
  * twice, may die, and is always answered; 2 attempts per acquisition; 2 requests late at any one time;
  * a lease of 2 ticks, a first lease of 1. Enough: each race is between a waiter with an old and a new
- * attempt, an owner, and whoever takes the key in between, who may be the owner again.
+ * attempt, an owner, and the client that takes the key in between, which may be the owner again.
  * -DWIDE: three processes of one thread that locks once, one of them with every fault, one that may
- * die: who is passed over, who is served in between. (With every fault in two of them and 1 late: 4.1 million
+ * die: for waiters that are passed over, and waiters that are served in between. (With every fault in two of them and 1 late: 4.1 million
  * states, and no error either.)
  *
- * Left out: the order of the queue. Serve picks any waiter and passes over any; so whatever holds here
- * holds for every order, every entry's life and every deafness of an inbox, dead, frozen or
- * reconnecting (a forgotten entry is one that is passed over for ever). Pauses and hints: a waiter may
+ * Left out: the order of the queue. Serve picks any waiter and passes over any; so what holds here
+ * holds for every order, every lifetime of an entry, and every inbox that does not listen because it is dead,
+ * frozen or reconnecting (a forgotten entry is one that is passed over for ever). Pauses and hints: a waiter may
  * ask at any time, so a message that lets nobody in changes nothing. Late releases and extends:
  * single.pml. Fences. Drift: as in single.pml.
  *
  * Properties:
  * OVERLAP: two processes inside and valid at the same time, or two threads of one inside.
  * ORPHAN: the key is held for an acquisition that has ended in a living process, and no cleaner has it.
- * STUCK: a thread waits for a turn that nobody will give.
+ * STUCK: a thread waits for a turn that nobody will pass on.
  *
  * Must fail, by which property, and by which interleaving:
- * GRANT_WITHOUT_LISTENING   OVERLAP  T is set and published to, and nobody counts at this server: passed over, and the
- *     next is served; T hears the message at the replica.
- * GRANT_WITHOUT_ATTEMPT     OVERLAP  T refused (attempt 2), granted, the message sleeps; the grant expires,
- *     B takes the key; attempt 3 of T refused; the message is heard, and T counts from attempt 3.
- * VALIDITY_FROM_WAKEUP      OVERLAP  T granted, the message sleeps past the first lease, B takes the key; T
- *     hears it and counts from now.
+ * GRANT_WITHOUT_LISTENING   OVERLAP  T is made the owner and published to, but no listener counts at this server: T is
+ *     passed over, and the next is served; T receives the message at the replica.
+ * GRANT_WITHOUT_ATTEMPT     OVERLAP  T refused (attempt 2), granted, the message is late; the grant expires,
+ *     B takes the key; attempt 3 of T refused; the message arrives, and T counts from attempt 3.
+ * VALIDITY_FROM_WAKEUP      OVERLAP  T granted, the message arrives after the first lease, B takes the key; T
+ *     receives it and counts from now.
  * TOKEN_REUSED              OVERLAP  an attempt of hold 1 unanswered; hold 1 ends, its withdrawal meets
  *     hold 2 with the same token and gives the key away.
  * UNANSWERED_NOT_WITHDRAWN  ORPHAN   an attempt unanswered, the next one granted, released; the first runs.
  * GRANT_NOT_PASSED_ON       ORPHAN   T gives up as it is granted; its withdrawal only leaves the queue.
  * BARE_AFTER_QUEUEING       ORPHAN   T refused and queued; the owner's lease runs out; T's next attempt is
- *     bare and granted, T stays in the queue; its own release serves T, who has gone.
+ *     bare and granted, T stays in the queue; its own release serves T, which has gone.
  * LISTENS_TOO_LATE          OVERLAP  T's first attempt runs and queues, its answer is lost; T is granted, but
- *     its inbox knows only tokens that have heard a refusal, and has this one withdrawn; T's next attempt
+ *     its inbox knows only tokens that have received a refusal, and withdraws this one; T's next attempt
  *     finds "mine", T goes in, the withdrawal runs.
- * WITHDRAWN_WHILE_HANDED_ON OVERLAP  an attempt unanswered, the next one granted; thread 1 unlocks to
- *     thread 2 and has the attempt withdrawn at once: the same token, the lease of thread 2.
+ * WITHDRAWN_WHILE_HANDED_ON OVERLAP  an attempt unanswered, the next one granted; thread 1 hands its
+ *     lease to thread 2, and the attempt is withdrawn at once: the same token, the lease of thread 2.
  * HANDED_ON_PAST_VALIDITY   OVERLAP  thread 2 is given a lease, sleeps past its end, and goes in as if it
  *     were new.
  * TURN_NOT_PASSED_ON        STUCK    a thread gives up as it is given the turn, and keeps it.
@@ -64,7 +64,7 @@
 
 #define OVERLAP   1
 #define ORPHAN    2
-#define STUCK     3     /* a deadlock: looked at by the search itself */
+#define STUCK     3     /* a deadlock: the search itself finds it */
 #ifdef ONLY
 #define LOOKED_AT(property) (ONLY == (property))
 #else
@@ -106,17 +106,17 @@ bool demoted, away;     /* the old master; process 0's inbox is still there */
 /* the network */
 byte late[N];           /* by acquisition: attempts that may still run, as bits */
 byte under_way;         /* how many */
-byte message[N];        /* by token: attempts named by messages not yet heard, as bits */
+byte message[N];        /* by token: attempts named by messages not yet received, as bits */
 
 /* the processes: one seat each, used by the thread that has the turn */
-byte turn[PROCESSES];           /* the thread that has it */
-byte queued[PROCESSES];         /* the thread that waits for it */
+byte turn[PROCESSES];           /* the thread that has the turn */
+byte queued[PROCESSES];         /* the thread that waits for the turn */
 byte seat[PROCESSES] = NOBODY;  /* the acquisition */
-byte fresh[PROCESSES];          /* how many there were */
+byte fresh[PROCESSES];          /* how many acquisitions there were */
 bool granted[PROCESSES];
 byte attempt[PROCESSES];        /* the last one sent */
-byte refused[PROCESSES];        /* the last one whose refusal was heard */
-bool unanswered[PROCESSES];     /* one of them may still run, or has run unseen */
+byte refused[PROCESSES];        /* the last one whose refusal was received */
+bool unanswered[PROCESSES];     /* an attempt may still run, or has run unseen */
 byte first[PROCESSES], valid[PROCESSES];
 byte inside[PROCESSES];
 bool dead[PROCESSES];
@@ -134,7 +134,7 @@ bool job[N];
 #define AWAY(p)   (away && (p) == 0)
 #define CAN_HEAR(t) (entry[t] != 0 && !dead[OWNER(t)] && !AWAY(OWNER(t)))
 
-/* Messages that can never let anybody in are hints: a waiter may ask at any time without them. */
+/* Messages that can never let anybody in are hints: a waiter may ask at any time without one. */
 #if defined(TOKEN_REUSED) || defined(GRANT_WITHOUT_ATTEMPT)
 #define KEEP_MESSAGES 1
 #else
@@ -167,7 +167,7 @@ inline mine(h, got) {
 	ttl = MAX(ttl, LEASE); entry[TOKEN(h)] = 0; got = YES
 }
 
-/* Free: serve in order, me in my place: somebody else, or me with a whole lease. */
+/* The key is free: serve in order, me in my place: somebody else, or me with a whole lease. */
 inline s_acquire(h, a, got) {
 	got = NO;
 	if
@@ -179,7 +179,7 @@ inline s_acquire(h, a, got) {
 		:: key != NOBODY -> entry[TOKEN(h)] = a
 		:: key == NOBODY -> key = TOKEN(h); mine(h, got)
 		fi
-	:: key != NOBODY && key != TOKEN(h) ->                          /* who is not heard keeps a place, and gets none */
+	:: key != NOBODY && key != TOKEN(h) ->                          /* a waiter that is not heard keeps its place, and gets no new one */
 		entry[TOKEN(h)] = ((AWAY(OWNER(h)) && entry[TOKEN(h)] == 0) -> 0 : a)
 	:: key != NOBODY && key != TOKEN(h) && BARE(a)                  /* bare */
 	fi
@@ -227,7 +227,7 @@ next:
 	:: atomic { turn[p] != _pid && !patient -> queued[p] = 0; goto next }
 	fi;
 
-	/* The turn is mine. With it came a lease, a place in the queue, or nothing. */
+	/* The turn is mine, and with it I got a lease, a place in the queue, or nothing. */
 	if
 	:: atomic { granted[p] && valid[p] > 0 -> inside[p]++; goto held }
 	:: atomic { granted[p] && valid[p] == 0 ->
@@ -240,7 +240,7 @@ next:
 	:: atomic { !granted[p] && seat[p] != NOBODY -> goto wait }
 	:: atomic { seat[p] == NOBODY ->
 		seat[p] = 2 * p + fresh[p]; fresh[p]++ }
-	:: atomic { !patient ->                 /* given up meanwhile */
+	:: atomic { !patient ->                 /* it has given up meanwhile */
 #ifdef TURN_NOT_PASSED_ON
 		goto next
 #else
@@ -327,7 +327,7 @@ release:
 		job[seat[p]] = unanswered[p];
 #endif
 		ended[seat[p]] = true }
-	:: atomic { faulty -> ended[seat[p]] = true; job[seat[p]] = true }      /* no answer: run or not */
+	:: atomic { faulty -> ended[seat[p]] = true; job[seat[p]] = true }      /* no answer: it may have run or not */
 	fi;
 	atomic { leaves_the_seat(p); passes_the_turn(p); goto next };
 
@@ -339,7 +339,7 @@ dies:
 done:	skip
 }
 
-/* What goes on by itself for acquisition h: late requests, messages, forgotten entries, the cleaner. */
+/* What happens by itself for acquisition h: late requests, messages, forgotten entries, the cleaner. */
 proctype Aftermath(byte h) {
 	byte a, got;
 end:

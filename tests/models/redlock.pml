@@ -4,28 +4,28 @@
  * round: see TOKEN_KEPT_OVER_ROUNDS); R5, R7, R10, R17, R33.
  *
  * Steps and scripts. A round sends one request to every node in one step (`SENT`); each node runs it
- * when it comes to it (`GRANTED`: the reply is on its way; a refusal counts like none); the client decides once,
+ * at some moment (`GRANTED`: the reply is on its way; a refusal counts like no reply); the client decides once,
  * whenever its deadline is: with a majority it goes in, without one it gives the round up. It may
- * give up although a majority has answered: that is how lost and late replies look from here. What was
- * still under way then may run at any later time, or never. An extend is such a round too. The end of
+ * give up although a majority has answered: lost and late replies look like that to the client. Requests that
+ * are still under way then may run at any later time, or never. An extend is such a round too. The end of
  * a round or a hold gives all nodes to the cleaner (`job`), one by one. A node that denied an extend is
  * given the lease again (`again`, NX) if what it was last given had run out by our own clock before that
  * extend was sent (`given`, `out`), and a majority confirmed that very round; the node's queue brings this
  * after the extend and before any undo that was queued later, and it is dropped once the round has `ended`.
  *
- * Time. As in single.pml: countdowns moved together, nobody in a hurry: a node that is slow or frozen
+ * Time. As in single.pml: countdowns moved together, and no step is urgent: a node that is slow or frozen
  * is one whose step comes late.
  *
  * Sizes: 3 nodes; a client with two rounds, the first one with every fault and any number of extends; a
  * rival with one round, whose requests run before its deadline or never; one request left behind at
  * any one time, on node 0 (the nodes are alike); a lease of 2 ticks. Enough: two majorities of three
- * share one node, so each property is about one node that two rounds disagree on, and a request left
+ * share one node, so each property is about one node on which two rounds disagree, and a request left
  * behind matters on that node only. A node can be without the lease because its request never ran, or ran
  * so long ago that its lease ended.
- * -DFORCE: instead of the rival an operator, who forces the lock of round 0 once, node by node; without him
+ * -DFORCE: instead of the rival an operator, who forces the lock of round 0 once, node by node. Without an operator
  * the lease is given again whatever `given` says, because neither OVERLAP nor ORPHAN depends on it, and on
- * node 0 only. With him nothing is left behind: a copy that comes late may bring back what was forced,
- * whoever sent it.
+ * node 0 only. With an operator no request is left behind: a late copy from any sender may bring back the
+ * lease that was forced.
  *
  * Left out: nodes that lose their keys, and clocks that run at different rates (no promise, or the drift of
  * R1); a second server-side lease length; the number of threads.
@@ -33,8 +33,8 @@
  * Properties:
  * OVERLAP: two clients inside and valid at the same time.
  * ORPHAN: a node keeps a key for a round that has ended, and no cleaner will withdraw it.
- * BACK: a forced unlock has freed a majority before what it had read ran out, and a majority holds round 0's
- * token again.
+ * BACK: a forced unlock has freed a majority before the lease that it had read ran out, and a majority holds
+ * round 0's token again.
  *
  * Must fail, by which property, and by which interleaving:
  * MISSING_REPLY_IS_VOTE   OVERLAP  A gets node 0, B nodes 1 and 2; A's requests to 1 and 2 are under way and
@@ -75,7 +75,7 @@
 #define ROUNDS    3     /* rounds 0 and 1 are client 0's, round 2 is client 1's */
 #define NOBODY    ROUNDS
 #if defined(MINORITY_EXTENDS) || defined(FORCED)
-#define LATES     0     /* MINORITY_EXTENDS needs none, and is found sooner */
+#define LATES     0     /* MINORITY_EXTENDS needs none, and is found sooner without any */
 #else
 #define LATES     1     /* at any one time */
 #endif
@@ -99,13 +99,13 @@ byte key[NODES] = NOBODY;       /* the token */
 byte ttl[NODES];
 
 /* the network */
-byte round;                     /* of client 0: the one under way */
+byte round;                     /* the round of client 0 that is under way */
 byte call[6];                   /* by client and node: the request of the round under way */
 byte late[NODES];               /* a request of round 0, ACQUIRE, EXTEND or REGRANT, that may still run */
 byte under_way;                 /* how many of them */
 
 /* the clients */
-byte left[2];                   /* what a grant to the round under way would still be worth */
+byte left[2];                   /* the rest of a lease granted to the round under way */
 byte valid[2];
 bool inside[2];
 bool extending[2];
@@ -116,11 +116,11 @@ bool job[NODES];                /* round 0's, by node */
 bool again[NODES];              /* the lease is to be given again, in the node's queue */
 
 #ifdef FORCED
-byte given[NODES];              /* how long what round 0 was last given there lasts, by its own clock */
+byte given[NODES];              /* the rest of the lease that round 0 was last given there, by its own clock */
 
 bool out[NODES];                /* whether that had run out when the last extend was sent */
-byte forcing;                   /* how long what the operator has read lasts at least */
-bool forced;                    /* he has freed a majority before that was over */
+byte forcing;                   /* the least rest of the lease that the operator has read */
+bool forced;                    /* the operator has freed a majority before that ran out */
 #endif
 
 #define CALL(c, n)  call[(c) * 3 + (n)]
@@ -185,7 +185,7 @@ inline send(c) {
 	left[c] = LEASE; CALL(c, 0) = SENT; CALL(c, 1) = SENT; CALL(c, 2) = SENT
 }
 
-/* The client listens no longer; what has not run may be left behind. */
+/* The client no longer listens; requests that have not run may be left behind. */
 inline stops_listening(c, r) {
 	n = 0;
 	do

@@ -8,25 +8,25 @@
  * s_extend a renewal or `extend(d)`, s_release an unlock, s_withdraw the cleaner's. Each runs in one
  * step, as Redis runs a script. A call is three steps (asked; run at the server; reply heard) with
  * anything in between. A call that got no answer in time is left on the way (`late_…`): it runs at
- * any later time, at once included, or never. What it then answers is not heard (R6).
+ * any later time, also at once, or never. Its answer is then ignored (R6).
  *
  * Time. Only differences matter, so every time is a countdown and one Clock step moves them all:
- * `ttl` at the server, `left` = what a grant to the request now under way would still be worth
- * (asked_at + lease - now), `valid` = what the hold is still worth. So the clock has no end.
+ * `ttl` at the server, `left` = the rest of a lease granted to the request now under way
+ * (asked_at + lease - now), `valid` = the rest of the hold's validity. So the clock has no end.
  * Nothing is urgent: a client, the network or the cleaner may sleep through any number of ticks,
- * which makes every pause, freeze and timeout a special case.
+ * so every pause, freeze and timeout is a special case of that.
  *
- * Sizes: 2 clients; one has a hold with everything (2 attempts, an extend, 2 releases, death) and then
+ * Sizes: 2 clients; one has a hold with every step (2 attempts, an extend, 2 releases, death) and then
  * a plain one (1 attempt), the other has 2 attempts and 2 releases; 2 late requests at any one time;
  * a lease of 2 ticks, 3 after an extend. Enough, because every property speaks about one key and at
  * most two tokens; every race known needs at most two late messages; and a lease of 2 ticks has a
- * beginning, a middle and an end. Giving everything to every hold made ten times the states and
- * found nothing else (8.9 million, also without error).
+ * beginning, a middle and an end. Every step for every hold made ten times the states
+ * (8.9 million), and also found no error.
  *
  * Left out: drift (both sides count the same ticks; the 1 % + 2 ms of R1 pay for rates that differ),
  * pauses (an attempt may come at any time, which includes the right one), what happens inside a
- * script, keys lost or deleted by a third party (no promise is made then), the way to know that a
- * request cannot run any more (the cleaner is told: how it finds out is its own matter).
+ * script, keys lost or deleted by a third party (no promise is made then), how the cleaner knows that a
+ * request cannot run any more (here it is simply told).
  *
  * Properties, each checked in every state (`-DONLY=name` leaves the others out):
  * OVERLAP: two clients inside and valid at the same time
@@ -34,13 +34,13 @@
  * STRANGER: a release deletes a key that another hold made
  * ORPHAN: the key is held for a hold that has ended, and no cleaner will withdraw it
  * ENDLESS: such a key lives on for longer than its last delivery + the lease
- * TOLD: an unlock is told as released, though it was the lease that ran out
+ * TOLD: an unlock is reported as released, but the lease had run out
  *
  * Must fail, by which property, and by which interleaving:
  * TOKEN_REUSED            STRANGER unlock of hold 1 unanswered, a copy on the way; hold 2 granted with
  *     the same token; the copy runs and deletes hold 2.
- * VALIDITY_FROM_REPLY     OVERLAP  A asks, granted, the reply sleeps past the lease; B is granted; A
- *     hears "granted".
+ * VALIDITY_FROM_REPLY     OVERLAP  A asks, granted, the reply arrives after the lease; B is granted; A
+ *     receives "granted".
  * RENEWAL_CREATES         ORPHAN   extend unanswered, a copy on the way; A unlocks; the copy runs: a
  *     key for nobody.
  * DELETE_WITHOUT_COMPARE  STRANGER A's lease runs out, B is granted, A unlocks: B's key is gone.
@@ -53,9 +53,9 @@
  * LATE_REPLY_BELIEVED     OVERLAP  attempt 1 granted, its reply late; lease over, B granted; A asks
  *     again and takes the reply of attempt 1 for that of attempt 2.
  * VALIDITY_REVIVED        GAP      A's validity runs out, B holds and unlocks, a late attempt of A
- *     makes the key A's again, A's extend says yes: A goes on as if nobody had been there.
+ *     makes the key A's again, A's extend says yes: A goes on as if nobody else had held.
  * RELEASED_WHEN_INVALID   TOLD     unlock unanswered and never run, the lease runs out, the repeated
- *     unlock hears "not ours" and is told as released.
+ *     unlock receives "not ours" and is reported as released.
  * LEASE_IN_TWO_STEPS      ENDLESS  SETNX, then the expiry in a second command; A dies in between.
  */
 
@@ -96,7 +96,7 @@
 /* the server */
 byte key;               /* the token; 0: free */
 byte ttl;
-byte by;                /* whose hold made the key: only looked at by the properties */
+byte by;                /* the hold that made the key: only the properties read it */
 
 /* the network: copies that may still run */
 byte late_acquire[N], late_extend[N], late_release[N];
@@ -108,7 +108,7 @@ bool late_reply[N];
 /* the clients */
 byte left[2], valid[2];
 bool inside[2];         /* between "acquired" and the call of unlock */
-bool overtaken[2];      /* another client was inside, and valid, since we came in */
+bool overtaken[2];      /* another client has been inside and valid since we came in */
 bool dead[2];
 
 /* the cleaners */
@@ -182,7 +182,7 @@ inline ends(h, c) {
 
 proctype Client(byte c; byte first; byte last) {
 	byte h = first, attempt, got;
-	bool unanswered;        /* something of this hold may still run, or has run unseen */
+	bool unanswered;        /* a request of this hold may still run, or has run unseen */
 	bool unsure;            /* a release of this hold was not answered */
 	bool extended;
 
@@ -218,7 +218,7 @@ ask:
 		valid[c] = LEASE; got = NOTHING; attempt = 0;
 		inside[c] = true; overtaken[c] = false; overtaken[1 - c] = inside[1 - c] }
 #else
-	:: atomic { got == YES && left[c] == 0 ->               /* too late: as good as no answer */
+	:: atomic { got == YES && left[c] == 0 ->               /* too late: the same as no answer */
 		got = NOTHING; unanswered = true; goto again }
 #endif
 	:: atomic { got == NO -> got = NOTHING; left[c] = 0; goto again }
@@ -283,7 +283,7 @@ release:
 	h++;
 	goto next;
 
-dies:   /* killed: nothing of it goes on but what is on its way */
+dies:   /* killed: only its requests that are on their way go on */
 	atomic {
 		inside[c] = false; valid[c] = 0; left[c] = 0; dead[c] = true; overtaken[c] = false;
 		h = first;

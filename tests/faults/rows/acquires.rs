@@ -1,4 +1,4 @@
-//! Acquires whose callers have gone when they arrive, or when their answers would.
+//! Acquires that arrive, or whose answers would arrive, after their callers have gone.
 
 use std::thread;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// Requests that are held on their way: their callers ask again over another connection, or give
-/// up, and may have had the lock and unlocked it when the first request arrives.
+/// up. When the first request arrives, they may already have had the lock and unlocked it.
 fn late_acquires(world: &mut World) {
     let mut held: Vec<(u64, Held)> = Vec::new();
     let mut planned: Option<Planned> = None;
@@ -64,8 +64,8 @@ fn late_acquires(world: &mut World) {
     held.into_iter().for_each(|(_, request)| request.release());
 }
 
-/// The server has granted a lock, or refused it, and nobody can ask it again before callers with
-/// short timeouts have given up.
+/// The server has granted or refused a lock, and nobody can ask it again before callers with short
+/// timeouts have given up.
 fn ends_behind_an_acquire(world: &mut World) {
     world.repeat((ms(400), ms(700)), |world| {
         let aim = |command: &[Vec<u8>]| is_acquire(command);

@@ -15,8 +15,8 @@ pub fn rows() -> Vec<Row> {
             name: "client killed (-9)",
             free_within: Some(a_lease),
             leaves_no_queue: false,
-            // What a dead process held is free after a lease, and until then whoever asks for it
-            // waits.
+            // A lock that a dead process held is free after a lease, and until then every caller
+            // waits for it.
             tune: |tune| (tune.load.lease, tune.load.keys) = (ms(1000), tune.load.keys * 4),
             run: |world| {
                 let pause = if world.size == super::super::tune::Size::Quick {
@@ -61,8 +61,7 @@ pub fn rows() -> Vec<Row> {
             may_fail: false,
             may_lose: false,
             may_be_unknown: false,
-            // While a process copies itself it does nothing else, and its child has its
-            // descriptors.
+            // While a process forks it does nothing else, and its child has its descriptors.
             punctual: false,
             recovers: false,
             faults: (30, 300),
@@ -94,7 +93,7 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             punctual: false,
             tune: |tune| tune.on = (tune.load.lease / 2, tune.load.lease / 2),
-            // Who is stopped does not know what it was handed.
+            // A stopped process does not know what it was handed.
             known_within: Some(|load| load.lease / 2 + ms(500)),
             run: stop,
             ..USUAL
@@ -104,7 +103,8 @@ pub fn rows() -> Vec<Row> {
             class: 'P',
             name: "CPU starvation, 5 % of one CPU for each process",
             punctual: false,
-            // Long enough, and with leases short enough, that some are lost: those must be told.
+            // Long enough, and with leases short enough, that some are lost: these losses must be
+            // told.
             tune: |tune| {
                 tune.load.lease = ms(120);
                 (tune.load.long_threads, tune.load.command) = (4, ms(100));
@@ -150,7 +150,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// The fault is in how the clients live.
+/// The fault is the habit of the clients.
 fn habit(world: &mut World) {
     world.repeat((ms(500), ms(500)), |world| {
         let (holds, _) = super::super::history::read_all(world.dir());
@@ -183,8 +183,8 @@ fn stop(world: &mut World) {
     );
 }
 
-/// With the kernel's quota where we may set one; else each process is let run for 5 ms of every 100
-/// ms, which is harder on it.
+/// With the kernel's quota if we may set one; otherwise each process may run for 5 ms of every 100
+/// ms, which is harder.
 fn starve(world: &mut World) {
     let pids: Vec<u32> = world.clients.iter().map(|client| client.pid()).collect();
     let groups: Vec<Quota> = pids.iter().filter_map(|pid| Quota::over(*pid)).collect();
@@ -219,7 +219,7 @@ fn starve(world: &mut World) {
 
 fn waiters(world: &mut World) {
     let clients = world.server.client_count();
-    // The pool, renewal, the subscription, and the one that looks.
+    // The connections of the pool, of renewal and of the subscription, and the one of the driver.
     let most = world.tune.processes * (u64::from(world.tune.load.pool) + 2) + 1;
     if clients > most {
         world.problems.push(format!("{clients} connections, {most} at most"));

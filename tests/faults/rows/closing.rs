@@ -16,8 +16,8 @@ pub fn rows() -> Vec<Row> {
         name: "a client is closed in an outage, of its own or of all",
         free_within: Some(a_lease),
         known_within: Some(|load| load.lease),
-        // What a client that is closed had in a queue ends by itself where the server did not hear
-        // of it.
+        // The places of a closed client in a queue expire by themselves if the server did not learn
+        // of the closing.
         leaves_no_queue: false,
         faults: (4, 20),
         tune: |tune| {
@@ -29,14 +29,14 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// Who is closed gives back what it held as soon as the server is there again, long before its time
-/// is over, and says so.
+/// A client that is closed releases its locks as soon as the server is back, long before its time
+/// is over, and reports that.
 fn close(world: &mut World) {
     let mut longest = 0;
     let mut round = 0_u64;
     world.repeat((ms(300), ms(800)), |world| {
         let from = now();
-        // Every other time the first process alone cannot reach the server.
+        // Every other time only the first process cannot reach the server.
         world.choose_first();
         world.only_first = round.is_multiple_of(2);
         let index = if world.only_first {

@@ -1,5 +1,5 @@
-//! Conditions: bounded buffers between processes, and faults of those who notify, of those who
-//! wait, and of what is between them and the server.
+//! Conditions: bounded buffers between processes, and faults of the notifiers, of the waiters, and
+//! of the connection between them and the server.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -17,28 +17,29 @@ use super::super::world::World;
 use super::shower::{is_script, shower};
 use super::{Row, USUAL};
 
-/// For how long a buffer may stand still where every notification must arrive: its holder may have
+/// For how long a buffer may stand still if every notification must arrive: its holder may have
 /// been killed, which costs a lease and the start of another; the answer to an unlock or to a wait
-/// may have been lost, which costs a command timeout or two. One whose notification was lost finds
-/// out after 4 s at the earliest.
+/// may have been lost, which costs a command timeout or two. A waiter whose notification was lost
+/// notices that after 4 s at the earliest.
 const NEVER_LOST: Duration = Duration::from_millis(3500);
-/// Where a notification may have died with the lock in the hands of its waiter: until another wakes
-/// by its timeout, of 3 s.
+/// The same if a notification may have died with a waiter that held the lock: until another waiter
+/// wakes by its timeout of 3 s.
 const DIED_WITH_ITS_WAITER: Duration = Duration::from_millis(6500);
 
 pub fn rows() -> Vec<Row> {
     vec![
         Row {
             number: 63,
-            // A wait is no hold, and its token is known all the same.
+            // A wait is no hold, but its token is known.
             known_within: None,
             name: "conditions: notifier killed, before, in and after notify",
             free_within: Some(|_| NEVER_LOST),
             leaves_no_queue: false,
-            // Producers only ever notify: one that is killed while it waits is the next row's.
+            // Producers only notify. Producers that are killed while they wait belong to the next
+            // row.
             tune: |tune| {
                 buffers(tune, Habit::PollingBuffer);
-                // Each kill costs a lease in which nobody waits anew.
+                // Each kill costs a lease in which nobody begins to wait.
                 tune.faulted = tune.faulted.max(ms(6000));
             },
             run: notifiers,
@@ -47,11 +48,11 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 64,
-            // A wait is no hold, and its token is known all the same.
+            // A wait is no hold, but its token is known.
             known_within: None,
             name: "conditions: waiter killed, waiting or just notified",
-            // One that dies with the lock, and before it did anything, is found out about once its
-            // first lease is over and another gives a sign of life.
+            // The death of a waiter that had the lock, and died before its first command, is
+            // noticed once its first lease is over and another waiter gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
@@ -66,7 +67,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 76,
-            // A wait is no hold, and its token is known all the same.
+            // A wait is no hold, but its token is known.
             known_within: None,
             name: "conditions: waiter cut off when just notified, the others not",
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
@@ -83,7 +84,7 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 65,
-            // A wait is no hold, and its token is known all the same.
+            // A wait is no hold, but its token is known.
             known_within: None,
             name: "conditions: cut before send, cut after send, reply swallowed, in wait and in \
                    notify",
@@ -107,13 +108,13 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 66,
-            // A wait is no hold, and its token is known all the same.
+            // A wait is no hold, but its token is known.
             known_within: None,
             class: 'T',
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
-            // Nobody can tell those who wait: each finds out when it next shows a sign of life,
-            // after 6 s at most.
+            // Nobody can tell the waiters: each one notices with its next sign of life, after 6 s
+            // at most.
             free_within: Some(|_| ms(9000)),
             tune: |tune| {
                 buffers(tune, Habit::Buffer);
@@ -138,8 +139,8 @@ fn buffers(tune: &mut Tune, habit: Habit) {
     (tune.processes, tune.load.threads, tune.load.keys, tune.load.lease) = (2, 8, 8, ms(1000));
     (tune.load.habit, tune.load.timed, tune.load.hold) = (habit, false, Duration::from_micros(300));
     (tune.load.long_threads, tune.apart) = (0, false);
-    // So long that whoever is early finds nothing to do, and waits; else both would meet in the
-    // lock's own queue, and nobody in a condition.
+    // Long enough that the faster one finds nothing to do, and waits. Otherwise both would wait in
+    // the lock's own queue, and nobody in a condition.
     tune.load.pause = ms(8);
 }
 
@@ -156,8 +157,8 @@ fn is_notify_to_a_consumer(command: &[Vec<u8>]) -> bool {
     is_notify(command) && command[8] == b"not-empty"
 }
 
-/// The script that notifies has four keys and four arguments, as the one that acquires without a
-/// place; where that has the lease, it has the condition's name.
+/// The script that notifies has four keys and four arguments, like the one that acquires without a
+/// place. At the position of the lease it has the condition's name.
 fn is_notify(command: &[Vec<u8>]) -> bool {
     is_script(command, b"4") && command.len() == 11 && !command[8].iter().all(u8::is_ascii_digit)
 }
@@ -167,7 +168,7 @@ fn often(world: &World) -> (Duration, Duration) {
 }
 
 /// The producers' process is killed at any moment; while a notification is on its way to the
-/// server, which runs it when its sender is dead, or never; and when it has been run.
+/// server, which runs it after the sender's death, or never; and after it has been run.
 fn notifiers(world: &mut World) {
     world.tune.load.habit = Habit::Poll;
     let within = Cell::new(0);
@@ -220,15 +221,16 @@ fn waiting(world: &World, consumers: impl Iterator<Item = usize>, last: bool) ->
         .expect("there are consumers")
 }
 
-/// Consumers are killed: at any moment, in which some of them has the lock and some wait; when one
-/// has been notified and its notifier still has the lock; and when one has asked to wait, which the
-/// server hears only after its death. In the last two cases nobody dies with the lock, and so the
-/// item that is in the buffer, or is put into it, must be taken before another consumer comes, and
-/// before one of those that wait looks by itself.
+/// Consumers are killed: at any moment, when one of them has the lock and some wait; when one has
+/// been notified and its notifier still has the lock; and when one has asked to wait, and that
+/// reaches the server only after its death. In the last two cases nobody dies with the lock, and so
+/// the item that is in the buffer, or is put into it, must be taken before another consumer comes,
+/// and before one of those that wait looks by itself.
 fn waiters(world: &mut World) {
     world.tune.load.habit = Habit::Consume;
     let just_in_time = Cell::new((0, 0));
-    // One that dies with the only lock keeps it for a lease, and that must not be most of the time.
+    // A consumer that dies with the only lock keeps it for a lease, and that must not be most of
+    // the time.
     let (least, most) = often(world);
     let pause = (least.max(ms(400)), most.max(ms(800)));
     world.repeat(pause, |world| {
@@ -246,7 +248,7 @@ fn waiters(world: &mut World) {
         just_in_time.set(if last { (notified, waits + 1) } else { (notified + 1, waits) });
         let victim = waiting(world, 1..world.clients.len(), last);
         world.clients.remove(victim).kill_and_keep_dir();
-        // Its connections end, and the server hears of it.
+        // Its connections end, and the server notices that.
         thread::sleep(ms(20));
         held.release();
         if !goes_on_within(world, ms(2000)) {
@@ -275,17 +277,18 @@ fn goes_on_within(world: &World, most: Duration) -> bool {
 }
 
 /// The consumer of the first process has been notified, its notifier still has the lock, and now
-/// its connections end, or nothing goes through them any more. Where they end the server sees it,
-/// and another is notified instead. Where nothing goes through, it is handed the lock: others come
-/// when that first lease is over and one of them gives a sign of life.
+/// its connections end, or nothing goes through them any more. If they end, the server sees it, and
+/// another consumer is notified instead. If nothing goes through, the consumer is handed the lock:
+/// others get it when that first lease is over and one of them gives a sign of life.
 fn cut_off(world: &mut World) {
     let consumers = [0].into_iter().chain(2..world.clients.len());
     let counts = Cell::new((0, 0));
-    // One that is frozen with the lock keeps it for a lease, and that must not be most of the time.
+    // A consumer that is frozen with the lock keeps it for a lease, and that must not be most of
+    // the time.
     let (least, most) = often(world);
     world.repeat((least.max(ms(400)), most.max(ms(600))), |world| {
         let Some(held) = catch(world, Fault::HoldReply, is_notify_to_a_consumer) else { return };
-        // Nobody else is about to look by himself: all others wait.
+        // No other consumer is about to ask by itself: all others wait.
         let others = world.command(&["ZCARD", "{fault:0}:condition:not-empty:queue"]);
         let all_wait = others == Some(redis::Value::Int(world.clients.len() as i64 - 2));
         if !all_wait || waiting(world, consumers.clone(), false) != 0 {
@@ -297,7 +300,7 @@ fn cut_off(world: &mut World) {
         if ends {
             world.apart.set_mode(Mode::Refuse);
             world.apart.cut_all();
-            // The server hears of it.
+            // The server notices that.
             thread::sleep(ms(20));
         } else {
             world.apart.freeze();
@@ -333,7 +336,7 @@ fn inspect(world: &mut World, most: Duration) {
     if waits < 500 {
         world.problems.push("so few waits prove nothing".into());
     }
-    // One whose notification was lost waits until its time is over, also where the others go on
+    // A waiter whose notification was lost waits until its time is over, even if the others go on
     // without it.
     let longest = check::longest_wait(&holds);
     if longest > nanos(most) {
@@ -343,8 +346,8 @@ fn inspect(world: &mut World, most: Duration) {
     if tainted == 0 {
         world.problems.extend(problems);
     } else {
-        // Validity ended between the look at it and the write: what the buffer, which is a file,
-        // cannot refuse.
+        // The validity ended between its check and the write: the buffer, a file, cannot refuse
+        // such a write.
         world.remarks.push(format!(
             "{tainted} writes in a lease that had just ended: {}",
             problems.join(", ")

@@ -45,13 +45,13 @@ pub fn rows() -> Vec<Row> {
             class: 'T',
             name: "keys deleted or overwritten by a third party",
             // Some holds end before the loss is noticed, and unlock; others go on until it is.
-            // Mostly nobody waits for them. So many are renewed that what a renewal does wrong once
-            // in a hundred times is seen.
+            // Mostly nobody waits for them. The number of renewals is so large that an error in one
+            // of a hundred is seen.
             tune: |tune| {
                 tune.load.hold = ms(40);
                 (tune.load.long_threads, tune.load.long_keys) = (16, 64);
-                // Or a holder that never notices would hardly be later than one whose renewal has
-                // to be repeated.
+                // Otherwise a holder that never notices would hardly be later than one whose
+                // renewal has to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
             run: third_parties,
@@ -63,13 +63,13 @@ pub fn rows() -> Vec<Row> {
             name: "FLUSHALL, restart empty, fence counters deleted",
             run: |world| {
                 world.repeat((ms(150), ms(400)), |world| {
-                    // Those of the locks that are lost now.
+                    // The waiters of the locks that are lost now.
                     world.learn_secrets();
                     let at = now();
                     match world.random.below(4) {
                         0 => world.server.restart(),
                         1 => {
-                            // The locks, and who waits for them, stay.
+                            // The locks and their waiters stay.
                             let counters: Vec<String> =
                                 (0..world.tune.load.all_keys()).flat_map(counters).collect();
                             let words: Vec<&str> = std::iter::once("DEL")
@@ -95,11 +95,11 @@ pub fn rows() -> Vec<Row> {
             number: 47,
             class: 'T',
             name: "eviction, volatile-lru and allkeys-lru",
-            // While there is no room, what is not evicted is refused.
+            // While there is no room, writes are refused if nothing can be evicted.
             tune: |tune| {
                 tune.healing = tune.healing.max(tune.load.lease * 5);
-                // Or a holder that never notices would hardly be later than one whose renewal has
-                // to be repeated.
+                // Otherwise a holder that never notices would hardly be later than one whose
+                // renewal has to be repeated.
                 tune.load.command = tune.load.lease * 3 / 10;
             },
             run: eviction,
@@ -139,7 +139,7 @@ fn third_parties(world: &mut World) {
     });
 }
 
-/// To a server with nothing on it, and back again to one that has been emptied meanwhile.
+/// Moves the clients to an empty server, and back to one that has been emptied meanwhile.
 fn failover(world: &mut World) {
     let other = super::super::support::Server::start();
     let mut away = false;
@@ -162,8 +162,8 @@ fn failover(world: &mut World) {
     world.cut_all();
 }
 
-/// The server runs out of memory for a moment, and makes room with what is not for ever: the locks,
-/// their queues and their fences.
+/// The server runs out of memory for a moment, and makes room by evicting keys with a TTL: the
+/// locks, their queues and their fences.
 fn eviction(world: &mut World) {
     let evicted = |world: &World| -> u64 {
         let stats = world.server.info("stats");

@@ -25,7 +25,8 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             may_be_unknown: false,
             may_fail: false,
-            // A million holds would take longer than the other rows together: a soak has them.
+            // A million holds would take longer than the other rows together: only a soak has that
+            // many.
             tune: |tune| tune.direct = true,
             run: |world| world.repeat((ms(100), ms(100)), |_| ()),
             fair: true,
@@ -42,8 +43,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 4,
             name: "cut after send",
-            // One that is withdrawn is gone after a moment; a key may be hit several times in a
-            // row.
+            // A withdrawn attempt is gone after a moment; a key may be hit several times in a row.
             free_within: Some(|_| ms(3000)),
             // An attempt that nobody withdraws lasts for its whole lease.
             tune: |tune| tune.load.lease = ms(5000),
@@ -53,8 +53,8 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 5,
             name: "acquire reply swallowed",
-            // An orphan that nobody withdraws lasts for its whole lease. One that is withdrawn is
-            // gone after a command timeout and a moment; a key may be hit several times in a row.
+            // An orphan that nobody withdraws lasts for its whole lease. A withdrawn orphan is gone
+            // after a command timeout and a moment; a key may be hit several times in a row.
             free_within: Some(|_| ms(3000)),
             tune: |tune| tune.load.lease = ms(5000),
             run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
@@ -65,11 +65,11 @@ pub fn rows() -> Vec<Row> {
             name: "renewal reply swallowed, 1 of 2",
             free_within: Some(a_lease),
             may_lose: false,
-            // Renewals come of long holds.
+            // Long holds lead to renewals.
             tune: |tune| (tune.load.long_threads, tune.load.long_keys) = (6, 24),
             run: |world| {
-                // One reply that is missing costs all that were asked for together. Until the next
-                // one each of them has been asked for again.
+                // A missing reply costs the replies of all extends that were sent together. Each of
+                // them has been sent again before the next fault.
                 let apart = nanos(world.tune.load.lease / 3 + world.tune.load.command);
                 let every_other = || {
                     let last = AtomicU64::new(0);
@@ -96,7 +96,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 8,
             name: "reply delayed beyond timeout",
-            // A key may be hit by several in a row.
+            // Several faults in a row may hit the same key.
             free_within: Some(|load| a_lease(load) * 2),
             run: |world| {
                 shower(world, SELDOM, any, |world| {
@@ -108,7 +108,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 9,
             name: "duplicate, garbled, truncated, oversized replies",
-            // A key may be hit by several in a row.
+            // Several faults in a row may hit the same key.
             free_within: Some(|load| a_lease(load) * 2),
             in_step: false,
             run: |world| shower(world, OFTEN, any, nonsense),
@@ -123,9 +123,9 @@ pub fn rows() -> Vec<Row> {
                 tune.on = (tune.load.lease / 2, tune.load.lease * 3);
                 tune.faulted = tune.faulted.max(ms(8000));
             },
-            // The kernel sends what was lost in the silence again, the later the longer that was,
-            // when nobody expects it any more. What that did is undone at the next withdrawal, and
-            // that may meet a connection that the silence has broken.
+            // The kernel sends data that was lost in the silence again, when nobody expects it any
+            // more; the longer the silence, the later. Its effect is undone by the next withdrawal,
+            // which may use a connection that the silence has broken.
             known_within: Some(|load| load.lease / 2 + load.command * 2),
             run: blackhole,
             ..USUAL
@@ -138,11 +138,11 @@ pub fn rows() -> Vec<Row> {
             // `SET` first.
             tune: |tune| {
                 (tune.load.command, tune.load.keys) = (tune.load.lease * 2, tune.load.keys * 16);
-                // Those go over connections of the pool, and each takes its time.
+                // These go over connections of the pool, and each takes some time.
                 (tune.load.threads, tune.load.pool) = (tune.load.threads * 4, tune.load.pool * 3);
                 tune.faulted = tune.faulted.max(ms(14_000));
-                // An attempt that is under way for longer than a lease may make anew what a third
-                // party has deleted meanwhile: that is no renewal's fault.
+                // An attempt that is under way for longer than a lease may create a key again that
+                // a third party has deleted meanwhile: renewal is not to blame for that.
                 tune.load.bait_keys = 0;
             },
             run: latency,
@@ -151,7 +151,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 15,
             name: "refused connections, storms of RST",
-            // A rate is nothing that a moment shows.
+            // A rate cannot be measured in a moment.
             tune: |tune| {
                 (tune.on, tune.off) =
                     (tune.on.max((ms(700), ms(1000))), tune.off.max((ms(500), ms(800))))
@@ -170,7 +170,7 @@ pub fn rows() -> Vec<Row> {
                     },
                     |world| {
                         world.links().for_each(|link| link.set_mode(Mode::Forward));
-                        // Those that were accepted meanwhile never say a word.
+                        // Connections that were accepted meanwhile stay silent for ever.
                         world.cut_all();
                     },
                 );
@@ -189,8 +189,8 @@ pub fn rows() -> Vec<Row> {
                 );
                 tune.faulted = tune.faulted.max(ms(7000));
             },
-            // What the one that is cut off has left there can be withdrawn when it is back, or ends
-            // with its lease.
+            // The cut-off process can withdraw what it has left there when it is back; otherwise
+            // that ends with its lease.
             known_within: Some(|load| load.lease),
             run: one_apart,
             ..USUAL
@@ -205,18 +205,19 @@ pub fn rows() -> Vec<Row> {
 }
 
 const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
-/// For what costs its thread a whole command timeout, and all that wait for its lock.
+/// For faults that cost their thread, and all waiters of its lock, a whole command timeout.
 const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 
-/// Ends the connections of those that the present fault hits, and treats new ones like this.
+/// Ends the connections of the processes that the present fault hits, and handles new ones in this
+/// mode.
 fn cut_off(world: &mut World, mode: Mode) {
     world.links().for_each(|link| link.set_mode(mode));
     world.faults += world.cut_all().max(1) as u64;
 }
 
 fn nonsense(world: &mut World) -> Fault {
-    // The first looks as if nothing were wrong, and shows only where another reply of its kind is
-    // waited for.
+    // A doubled reply looks correct, and only shows where the client expects another reply of the
+    // same kind.
     match world.random.below(10) {
         0..6 => Fault::DuplicateReply,
         6 => Fault::GarbleReply,
@@ -226,8 +227,8 @@ fn nonsense(world: &mut World) -> Fault {
     }
 }
 
-/// A cable that is unplugged; and requests that reach the server only long after their clients have
-/// given up on them.
+/// An unplugged cable; and requests that reach the server only long after their clients have given
+/// up.
 fn blackhole(world: &mut World) {
     let held: Arc<std::sync::Mutex<Vec<(u64, Held)>>> = Arc::default();
     let (put, take) = (Arc::clone(&held), held);
@@ -244,8 +245,8 @@ fn blackhole(world: &mut World) {
                 world.faults += 1;
             }
             caught.remove();
-            // Where the kernel drops the packets, a request that was given up on may be sent again
-            // after all, and nobody learns of a connection's end.
+            // If the kernel drops the packets, it may still send an abandoned request again, and
+            // nobody learns of the end of a connection.
             if packets::in_namespace() && world.random.below(2) == 0 {
                 packets::drop_packets(world, 100);
                 by_packets.set(by_packets.get() + 1);
@@ -300,10 +301,10 @@ fn one_apart(world: &mut World) {
 fn latency(world: &mut World) {
     let part = world.tune.faulted / 8;
     let more_than_a_lease = world.tune.load.lease / 2 + ms(100);
-    // A closing is as late as all that is sent.
+    // The close of a connection is as late as all other packets.
     world.half_open = true;
-    // Of a quick run most is the last, in which nothing may be granted: that has to last for a few
-    // round trips.
+    // Most of a quick run is the last part, in which nothing may be granted: it has to last for a
+    // few round trips.
     let parts = if world.size == Size::Quick { [2, 1, 5] } else { [3, 2, 3] };
     for ((each_way, jitter), parts) in
         [(ms(5), ms(15)), (ms(100), ms(0)), (more_than_a_lease, ms(0))].into_iter().zip(parts)
@@ -317,7 +318,7 @@ fn latency(world: &mut World) {
     let (from, to) = *world.times.last().expect("three parts");
     world.outages.push((from, to));
     delay(world, Duration::ZERO, Duration::ZERO);
-    // What was granted before, or in this process, may pass on until its lease ends.
+    // Earlier grants, and hand-offs within a process, may go on until the lease ends.
     let settled = from + nanos(world.tune.load.lease * 2);
     let (holds, _) = history::read_all(world.dir());
     let granted = holds.iter().filter(|hold| (settled..to).contains(&hold.granted)).count();

@@ -1,7 +1,7 @@
 //! Packets that the kernel drops: nftables, in a network namespace in which the whole row runs.
 //!
 //! The namespace has no name and no address but its own loopback: nothing outside can be hit, and
-//! it is gone with the last process in it, however that ends.
+//! the namespace is gone with its last process, however that ends.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use super::{Row, USUAL};
 #[derive(Clone, Copy, PartialEq)]
 pub enum Namespace {
     No,
-    /// It does more there.
+    /// The row does more there.
     IfPossible,
     Must,
 }
@@ -31,7 +31,7 @@ pub fn rows() -> Vec<Row> {
             // The kernel sends a lost packet again after 0.2 s, the first of a connection after 1
             // s.
             (tune.load.lease, tune.load.command) = (ms(4000), ms(2500));
-            // So hands are few and slow.
+            // So there are only a few holds, and they are slow.
             (tune.load.threads, tune.load.keys) = (tune.load.threads * 2, tune.load.keys * 3);
             tune.faulted = tune.faulted.max(ms(6000));
         },
@@ -40,11 +40,11 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// Shell words that run the rest of the line in a namespace of its own.
+/// Shell words that run the rest of the command line in a namespace of its own.
 pub const IN_NAMESPACE: [&str; 5] =
     ["unshare", "--net", "sh", "-c", "ip link set lo up && FAULTS_NAMESPACE=1 exec \"$0\" \"$@\""];
 
-/// What is missing for a row in a namespace; `None`: nothing.
+/// What is missing on this machine for a row in a namespace; `None`: nothing.
 pub fn missing() -> Option<&'static str> {
     let works = |words: &[&str]| {
         let run = Command::new(words[0])
@@ -70,8 +70,8 @@ pub fn in_namespace() -> bool {
     std::env::var_os("FAULTS_NAMESPACE").is_some()
 }
 
-/// Drops so many packets in a hundred between the clients and their server, in each direction by
-/// chance and for itself. 0: none any more.
+/// Drops this percentage of the packets between the clients and their server, at random and
+/// independently in each direction. 0: none.
 pub fn drop_packets(world: &mut World, percent: u32) {
     world.half_open |= percent > 0;
     let chance =
@@ -110,9 +110,9 @@ pub fn dropped() -> u64 {
         .sum()
 }
 
-/// Ends all connections. Where the packet that told of a connection's end was dropped, only one
-/// side has ended it; a server finds out by its keepalive, after minutes. What the clients
-/// themselves leave open shows in their descriptors.
+/// Ends all connections. If the packet with a connection's end was dropped, only one side has ended
+/// it; a server notices that by its keepalive, after minutes. Connections that the clients
+/// themselves leave open show in their descriptors.
 pub fn forget_half_open(world: &World) {
     world.apart.cut_all();
     world.proxy.cut_all();
@@ -128,15 +128,15 @@ fn loss(world: &mut World) {
         if percent == 10 {
             world.windows_for(faulted / 2, |_| (), |world| world.faults = dropped());
         } else {
-            // So slow that no patience would have it make many holds.
+            // So slow that even a long phase would not have many holds.
             thread::sleep(faulted / 2);
         }
         let packets = dropped();
         drop_packets(world, 0);
         world.times.push((from, now()));
         if percent == 30 {
-            // Half of all questions or answers are lost, and so are those that repeat them: nobody
-            // can count on being let in.
+            // Half of all questions or answers are lost, and so are those that repeat them: no
+            // client can rely on getting the lock.
             world.outages.push((from, now()));
         }
         world.faults = before + packets;

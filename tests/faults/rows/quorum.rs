@@ -1,4 +1,4 @@
-//! Redlock: five nodes, of which some are away.
+//! Redlock: five nodes, of which some cannot be reached.
 
 use std::cell::RefCell;
 use std::thread;
@@ -21,7 +21,7 @@ pub fn rows() -> Vec<Row> {
                 five(tune);
                 tune.on = tune.on.max((ms(700), ms(1100)));
                 tune.faulted = tune.faulted.max(ms(7000));
-                // One that is killed is back within a lease. Without its data that would be row 52.
+                // A killed node is back within a lease. Without its data that would be row 52.
                 tune.server = std::mem::take(&mut tune.server).append_only();
             },
             prepare: |world| nodes(world, true),
@@ -32,7 +32,7 @@ pub fn rows() -> Vec<Row> {
             number: 50,
             name: "Redlock, 5 nodes: 3 killed, stopped or silent",
             faults: (2, 10),
-            // There must be none.
+            // There must be no holds.
             holds: 0,
             tune: |tune| {
                 five(tune);
@@ -87,7 +87,7 @@ pub fn rows() -> Vec<Row> {
             name: "Redlock, 5 nodes: the clock of one jumps, by 60 s",
             tune: |tune| {
                 five(tune);
-                // What is not noticed by the first renewal is then seen.
+                // So that a loss is seen even if the first renewal does not notice it.
                 tune.load.command = tune.load.lease * 3 / 10;
                 tune.healing = tune.healing.max(tune.load.lease * 5);
             },
@@ -97,8 +97,8 @@ pub fn rows() -> Vec<Row> {
                 let mut offset = 0;
                 world.repeat((ms(300), ms(700)), |world| {
                     offset += 60;
-                    // There and back: a clock that stands behind keeps leases for longer, and one
-                    // before it ends them.
+                    // Forwards and backwards: a clock that is set back keeps leases for longer, and
+                    // one that is set forward ends them.
                     let to = if world.random.below(3) == 0 { offset - 120 } else { offset };
                     time::set_clock(port, to);
                     world.faults +=
@@ -139,7 +139,7 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             tune: |tune| {
                 five(tune);
-                // So that three of them are away, each once, while one holds.
+                // So that three nodes are down, each once, during one hold.
                 (tune.load.long_leases, tune.load.long_threads, tune.load.long_keys) = (8, 2, 8);
                 (tune.on, tune.off) =
                     ((tune.load.lease * 5 / 4, tune.load.lease * 5 / 4), (ms(50), ms(100)));
@@ -164,7 +164,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 54,
             name: "Redlock, 5 nodes: 20 clients on one key",
-            // No fault but the contention.
+            // The contention is the only fault.
             faults: (0, 0),
             may_lose: false,
             tune: |tune| {
@@ -180,9 +180,9 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Nodes come back without what they had promised. While they do so at once, overlaps are counted,
-/// and judged by how soon they are noticed. After a delay of more than a lease, in which everything
-/// that a node has forgotten has run out, there must be none.
+/// Nodes come back without the leases that they had granted. While they come back at once, overlaps
+/// are counted, and judged by how soon they are noticed. After a delay of more than a lease, in
+/// which everything that a node has forgotten has run out, there must be no overlaps.
 fn forgetful(world: &mut World) {
     let faulted = world.tune.faulted;
     let some = |world: &mut World, count: u64| -> Vec<usize> {
@@ -220,8 +220,8 @@ fn forgetful(world: &mut World) {
         |world| away.borrow_mut().drain(..).for_each(|index| server(world, index).restart()),
     );
     world.tune.on = on;
-    // The load goes on while its files are read, one after another: what began before that has all
-    // its past in them, and what begins meanwhile has not.
+    // The load goes on while its files are read, one after another: holds that began before are
+    // complete in them, and holds that begin meanwhile are not.
     let until = now();
     let (mut holds, _) = history::read_all(world.dir());
     holds.retain(|hold| hold.granted < until);
@@ -253,8 +253,8 @@ fn contention(world: &mut World) {
         "{rate:.0} grants per second, {} ms from one to the next at most",
         longest / 1_000_000
     ));
-    // One per second is asked for; a process that the machine lets wait while it has the lock may
-    // keep it for a lease.
+    // One per second is asked for; a process that the machine delays while it has the lock may keep
+    // it for a lease.
     if rate < 1.0 || longest > nanos(world.tune.load.lease + ms(2000)) {
         world.problems.push("the clients stand in each other's way (I7)".into());
     }
@@ -285,7 +285,7 @@ fn proxy(world: &World, index: usize) -> &Proxy {
     if index == 0 { &world.proxy } else { &world.more[index - 1].1 }
 }
 
-/// Has `count` nodes go away at a time, each time others, and each in its own way.
+/// Takes `count` nodes down at a time, each time other nodes, and each in its own way.
 fn away(world: &mut World, count: usize) {
     let gone: RefCell<Vec<(usize, u64)>> = RefCell::default();
     let mut picks = Vec::new();
@@ -320,7 +320,7 @@ fn away(world: &mut World, count: usize) {
     let command = nanos(world.tune.load.command);
     let (holds, _) = history::read_all(world.dir());
     for ((from, to), picked) in world.times.clone().into_iter().zip(picks) {
-        // The first nodes may be brought back before the last: only what lies well inside counts.
+        // The first nodes may be brought back before the last ones: only times well inside count.
         let (from, to) =
             (from + if count > 2 { lease } else { 0 }, to.saturating_sub(nanos(ms(400))));
         let granted =
@@ -336,7 +336,7 @@ fn away(world: &mut World, count: usize) {
             ));
         }
     }
-    // Those that were granted at once or not at all.
+    // Attempts without a timeout, which were granted at once or not at all.
     let waits = |during: &dyn Fn(u64) -> bool| -> Vec<u64> {
         let tries = holds.iter().filter(|hold| hold.timeout == 1 && during(hold.called));
         let mut waits: Vec<u64> = tries.map(|hold| hold.granted - hold.called).collect();
@@ -355,8 +355,8 @@ fn away(world: &mut World, count: usize) {
     }
     if let Some(half) = away.get(away.len() / 2).filter(|_| count == 2) {
         world.remarks.push(format!("p50 while nodes are away {} ms", half / 1_000_000));
-        // Whoever waits for a silent node waits for as long as a lease leaves time for, which is
-        // about a fifth of it.
+        // A caller waits for a silent node as long as the lease allows, which is about a fifth of
+        // it.
         if *half > nanos(world.tune.load.lease / 10) {
             world.problems.push("a silent node delays the majority".into());
         }

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 const NAME: &str = "distlock-faults-";
 
-/// A control group with one process in it. Removed when dropped; one that a killed driver left
-/// behind is removed by the next that makes one.
+/// A control group with one process in it. Removed when dropped; a group that a killed driver left
+/// behind is removed by the next driver that makes one.
 pub struct Quota {
     dir: PathBuf,
-    /// Where the process came from.
+    /// The earlier group of the process.
     home: PathBuf,
     pid: u32,
     pub means: &'static str,
 }
 
 impl Quota {
-    /// Puts a process into a group of its own, without a limit yet. `None`: that is not possible
-    /// here.
+    /// Puts a process into a group of its own, without a limit yet. `None`: it is not possible on
+    /// this machine.
     pub fn over(pid: u32) -> Option<Quota> {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let mut found = None;
@@ -44,12 +44,12 @@ impl Quota {
             .flatten()
             .filter(|left| left.file_name().to_string_lossy().starts_with(NAME))
         {
-            // Only one without processes can be removed.
+            // Only a group without processes can be removed.
             let _ = fs::remove_dir(left.path());
         }
         let quota = Quota { dir: home.join(format!("{NAME}{pid}")), home, pid, means };
         if means.ends_with('2') {
-            // Refused where the home has processes of its own, unless it is the root.
+            // Refused if the parent group has processes of its own, unless it is the root.
             let _ = fs::write(quota.home.join("cgroup.subtree_control"), "+cpu");
         }
         fs::create_dir(&quota.dir).ok()?;
@@ -58,7 +58,7 @@ impl Quota {
         Some(quota)
     }
 
-    /// Sets the limit of 5 %, or takes it off.
+    /// Sets the limit of 5 %, or removes it.
     pub fn limit(&self, on: bool) {
         self.write(on).expect("the quota could be set before");
     }

@@ -13,7 +13,7 @@ use super::{Row, USUAL, a_lease};
 
 /// How long after a failover a key may have waiters and no holder.
 const AGAIN: Duration = Duration::from_millis(2000);
-/// How long an inbox that is needed may stay at the old server: a process of which all threads wait
+/// How long an inbox that is needed may stay at the old server: a process whose threads all wait
 /// asks for the role after two seconds of silence, once a second.
 const LEFT: Duration = Duration::from_millis(3500);
 /// How long the servers themselves may take for each step, a whole copy of their data included.
@@ -27,11 +27,11 @@ pub fn rows() -> Vec<Row> {
         may_lose: false,
         may_be_unknown: false,
         tune: |tune| {
-            // `FAILOVER` keeps writes from being carried out for up to a second, until the replica
-            // next says how far it is: that must cost nobody a lease, and nobody an answer.
+            // `FAILOVER` blocks writes for up to a second, until the replica next reports its
+            // offset: that must cost nobody a lease or an answer.
             (tune.load.lease, tune.load.command) = (ms(3000), ms(2000));
-            // Holds and processes in which most wait: the one that unlocks learns of the failover
-            // first, and whom it could hand the lock to has not heard of it yet.
+            // Long holds, and processes whose threads mostly wait: the process that unlocks learns
+            // of the failover first, and the next waiter in the queue does not know of it yet.
             tune.load.hold = ms(20);
             tune.load.bait_keys = 0;
             (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2, 4, 6);
@@ -43,7 +43,7 @@ pub fn rows() -> Vec<Row> {
     }]
 }
 
-/// Gives the server a replica. Clients know neither by its own address, only the proxy's.
+/// Gives the server a replica. Clients know neither of their addresses, only the proxy's.
 fn replica(world: &mut World) {
     let builder = Server::builder().arg("maxclients", "4000").arg("repl-diskless-sync-delay", "0");
     let replica = builder.arg("replicaof", &format!("127.0.0.1 {}", world.server.port())).start();
@@ -53,21 +53,21 @@ fn replica(world: &mut World) {
     world.more.push((replica, proxy));
 }
 
-/// By turns to the replica and back. New connections go to the new master, and those to the old one
-/// stay, as behind a virtual address: the waiters' inboxes hear what the new master says, because
-/// it replicates its messages; only it does not see them.
+/// Fails over to the replica and back in turn. New connections go to the new master, and those to
+/// the old one stay, as behind a virtual address: the waiters' inboxes receive the new master's
+/// messages, because it replicates them; but the new master does not see the inboxes.
 fn failovers(world: &mut World) {
     let (mut home, mut seen) = (true, Seen::default());
     world.repeat((ms(100), ms(400)), |world| {
         swap(world, home, &mut seen);
         home = !home;
     });
-    // The judge looks at the first one.
+    // The judge checks the first one.
     if !home {
         swap(world, home, &mut seen);
     }
-    // While one thread of a process holds a lock for long and the others wait for that, in the
-    // process, nobody needs its inbox.
+    // While one thread of a process holds a lock for long and the others wait for it in the
+    // process, nobody needs the inbox.
     let (begun, most) = (now(), nanos(world.tune.load.lease * 3 + LEFT));
     while now() - begun < most && inboxes(&world.more[0].0) > 0 {
         thread::sleep(ms(20));
@@ -97,8 +97,8 @@ fn failovers(world: &mut World) {
     }
 }
 
-/// When the roles began to change, and when they had; how long that took at most (ns); and how
-/// often an inbox stayed at the old master.
+/// When the roles began to change, and when they had changed; how long that took at most (ns); and
+/// how often an inbox stayed at the old master.
 #[derive(Default)]
 struct Seen {
     swaps: Vec<(u64, u64)>,
@@ -106,14 +106,14 @@ struct Seen {
     left: u64,
 }
 
-/// Has the two change roles.
+/// Makes the two servers change roles.
 fn swap(world: &mut World, home: bool, seen: &mut Seen) {
     let (old, new) = (&world.server, &world.more[0].0);
     let (old, new) = if home { (old, new) } else { (new, old) };
-    // A replica that is still being given its data is no target.
+    // A replica that is still loading its data is no target.
     eventually(PATIENCE, || says(new, "master_link_status:up") && says(old, "state=online"));
     let begun = now();
-    // Each way to the replica, and each way back.
+    // Once to the replica, and once back.
     if seen.swaps.len() % 4 < 2 {
         failover(old, new)
     } else {
@@ -159,7 +159,7 @@ fn says(server: &Server, what: &str) -> bool {
     server.info("replication").contains(what)
 }
 
-/// How much of the master's stream there is here.
+/// The replication offset of this server.
 fn offset(server: &Server) -> String {
     let replication = server.info("replication");
     let line = replication.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));

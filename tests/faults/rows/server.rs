@@ -21,7 +21,7 @@ pub fn rows() -> Vec<Row> {
             may_lose: false,
             tune: |tune| {
                 tune.on = (tune.load.lease * 3 / 10, tune.load.lease * 3 / 10);
-                // A wait for a whole pause after a hand-off leaves half a lease, and that must be
+                // After a wait of a whole pause, a hand-off leaves half a lease, and that must be
                 // enough.
                 tune.load.command = tune.load.lease;
             },
@@ -105,7 +105,7 @@ pub fn rows() -> Vec<Row> {
             run: |world| {
                 world.windows(
                     |world| {
-                        // Short again: every command in it is loaded with the delay.
+                        // Keeps the file short: each command in it is loaded with the delay.
                         world.command(&["BGREWRITEAOF"]);
                         thread::sleep(ms(300));
                         world.server.restart_without_waiting();
@@ -125,7 +125,7 @@ pub fn rows() -> Vec<Row> {
             number: 24,
             name: "OOM",
             run: |world| settings(world, ("maxmemory", "1"), ("maxmemory", "0")),
-            // An unlock must work all the same.
+            // An unlock must still work.
             may_be_unknown: false,
             under_fault: 0,
             ..USUAL
@@ -177,7 +177,7 @@ pub fn rows() -> Vec<Row> {
                         let killed = world.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                         world.faults += u64::from(matches!(killed, Some(redis::Value::Int(1..))));
                     } else {
-                        // A new subscription would have everybody look again.
+                        // A new subscription would make every waiter ask again.
                         let lost: Vec<_> = world
                             .links()
                             .map(|link| link.add(Rule::on("message", Fault::SwallowReply).next(1)))
@@ -222,7 +222,7 @@ fn stop(world: &mut World) {
     }
 }
 
-/// Wakes waiters by messages as they come too late: grants that name an attempt of before the last
+/// Wakes waiters by messages that come too late: grants that name an attempt before the last
 /// refusal that the waiter has received. The server's entry may be one attempt ahead of that.
 fn late_wake_ups(world: &mut World) {
     for key in 0..world.tune.load.all_keys() {
@@ -252,7 +252,8 @@ fn late_wake_ups(world: &mut World) {
     }
 }
 
-/// Servers before 7.0 do not know the setting, and do not start with it: only where it is needed.
+/// Servers before 7.0 do not know the setting, and do not start with it: so it is only used where
+/// it is needed.
 fn debuggable(tune: &mut Tune) {
     tune.server = std::mem::take(&mut tune.server).arg("enable-debug-command", "local");
 }
@@ -268,7 +269,8 @@ fn busy(world: &mut World) {
         |world| {
             scripted = !scripted;
             (world.is_outage, world.faults) = (true, world.faults + 1);
-            // Closed at once: the server has read the command before it sees the end.
+            // The connection is closed at once: the server has read the command before it sees the
+            // end.
             let mut sleeper = world.server.connection();
             let mut send = |words: &[&str]| {
                 let mut command = redis::Cmd::new();
@@ -284,7 +286,7 @@ fn busy(world: &mut World) {
             }
         },
         |_| {
-            // Answered also while a script is busy.
+            // Also answered while a script is running.
             let _: redis::RedisResult<redis::Value> =
                 redis::cmd("SCRIPT").arg("KILL").query(&mut killer);
         },
@@ -337,7 +339,7 @@ fn misconf(world: &mut World) {
 }
 
 fn maxclients(world: &mut World) {
-    // The connection for looking at the server is made before there is no room for it.
+    // The driver's own connection is opened before there is no room for it.
     world.command(&["PING"]);
     world.windows(
         |world| {

@@ -44,7 +44,7 @@ pub fn any(_: &[Vec<u8>]) -> bool {
     true
 }
 
-/// A script with so many keys.
+/// A script with this many keys.
 pub fn is_script(command: &[Vec<u8>], keys: &[u8]) -> bool {
     let name = command.first().map_or(&[][..], Vec::as_slice);
     let is_script = name.eq_ignore_ascii_case(b"EVALSHA") || name.eq_ignore_ascii_case(b"EVAL");

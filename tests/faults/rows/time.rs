@@ -40,13 +40,13 @@ fn clock() -> Row {
     }
 }
 
-/// Leases get longer by that, and never shorter, so that exclusion holds. Nobody dies here: what a
-/// dead holder has would last for ten minutes more.
+/// A clock that is set back makes leases longer, and never shorter, so exclusion holds. Nobody dies
+/// here: the lock of a dead holder would last for ten minutes more.
 fn clock_back() -> Row {
     Row {
         number: 70,
         name: "server clock -600 s",
-        // What a third party writes gets longer by that, too.
+        // The values of a third party last longer, too.
         tune: |tune| tune.load.bait_keys = 0,
         may_lose: false,
         may_be_unknown: false,
@@ -75,9 +75,9 @@ fn rate_limits() -> Row {
         tune: |tune| (tune.load.habit, tune.load.long_threads) = (Habit::Limit, 0),
         run: |world| {
             let (port, mut offset, begun) = (world.server.port(), 0_i64, now());
-            // Each epoch ends before the state of the limits is lost, or the clock goes on by more
-            // than time does, and the next begins thereafter. Where the clock goes back, nothing
-            // new may be let through: that is no end of an epoch.
+            // Each epoch ends before the state of the limits is lost, or before the clock jumps
+            // forward, and the next one begins after that. If the clock goes back, nothing more may
+            // be let through: that does not end an epoch.
             let (mut ends, mut begins) = (Vec::new(), vec![begun]);
             let faulted = nanos(world.tune.faulted);
             while now() - begun < faulted {
@@ -102,7 +102,7 @@ fn rate_limits() -> Row {
             world.times.push((begun, now()));
             let epochs: Vec<_> = begins.into_iter().zip(ends).collect();
             let [fixed, smooth] = limits::read_all(world.dir());
-            // Around the end of a fixed window twice the count can pass.
+            // Around the end of a fixed window, twice the count can pass.
             for (form, passed, windows) in [("fixed", &fixed, 2), ("smooth", &smooth, 1)] {
                 let overrun = limits::overrun(passed, &epochs, windows);
                 if overrun > 0 {
@@ -124,8 +124,8 @@ fn rate_limits() -> Row {
     }
 }
 
-/// Sets the clock of the server on this port so many seconds before that of the machine. It jumps
-/// at once.
+/// Sets the clock of the server on this port this many seconds ahead of the machine's clock. It
+/// jumps at once.
 pub fn set_clock(port: u16, seconds: i64) {
     let clocks = std::env::var_os("FAULTS_CLOCKS").expect("the directory of the shim's files");
     let file = OpenOptions::new()
@@ -135,7 +135,7 @@ pub fn set_clock(port: u16, seconds: i64) {
     file.write_all_at(&(seconds * 1_000_000).to_le_bytes(), 0).expect("it can be written");
 }
 
-/// By how many seconds a server's clock is before that of the machine.
+/// By how many seconds a server's clock is ahead of the machine's clock.
 pub fn clock_error(server: &Server) -> i64 {
     let time: Vec<i64> =
         redis::cmd("TIME").query(&mut server.connection()).expect("the server tells the time");

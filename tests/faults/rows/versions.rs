@@ -7,15 +7,15 @@ use super::super::judge::REMARKS;
 use super::{Row, USUAL};
 
 pub const NUMBER: u32 = 62;
-/// What each of them must pass.
+/// The rows that each server must pass.
 pub const ROWS: [u32; 3] = [1, 5, 21];
 
-/// Only its line: what runs are the rows above, in their own processes.
+/// Only the line of this row: the rows above run, in their own processes.
 pub fn rows() -> Vec<Row> {
     vec![Row { number: NUMBER, name: "other servers", ..USUAL }]
 }
 
-/// The servers that are there: name, and program.
+/// The servers that have been fetched: name, and program.
 pub fn found() -> Vec<(String, PathBuf)> {
     let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/build.out/servers");
     let entries = std::fs::read_dir(servers).into_iter().flatten().flatten();
@@ -30,11 +30,11 @@ pub fn found() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// The columns of which the largest counts, and not the sum: idle time; longest stuck time, orphan
+/// The columns whose largest value counts, and not the sum: idle time; longest stuck time, orphan
 /// and wait, acquire, recovery.
 const LARGEST: [usize; 6] = [6, 13, 14, 15, 16, 17];
 
-/// One line from several: (which server, which row, its line). Red if one of them is.
+/// Joins several lines, (server, row, line), into one. It is red if one of them is.
 pub fn together(lines: &[(String, u32, String)]) -> String {
     let mut cells: Vec<String> = Vec::new();
     let (mut remarks, mut red) = (Vec::new(), false);
@@ -67,7 +67,7 @@ pub fn together(lines: &[(String, u32, String)]) -> String {
     format!("| {NUMBER} | N | other servers |{middle} {} | {verdict} |", remarks.join("; "))
 }
 
-/// Number by number, where a cell has several.
+/// Number by number, if a cell has several.
 fn combine(a: &str, b: &str, largest: bool) -> String {
     let word = |(a, b): (&str, &str)| match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) if largest => a.max(b).to_string(),

@@ -11,7 +11,7 @@ use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, keys, ms, p
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 #[test]
-fn close_wakes_who_waits_with_unavailable() {
+fn close_wakes_waiters_with_unavailable() {
     let server = Server::start();
     put(&server, "foreign", "somebody", SOON * 6);
     let client = client(&server);
@@ -64,7 +64,7 @@ fn close_in_the_middle_of_everything_leaves_nothing_held() {
 }
 
 #[test]
-fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
+fn close_releases_the_lease_of_a_wait_that_has_not_entered_its_condition() {
     let (server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("job");
@@ -80,7 +80,7 @@ fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
     cut.send(()).unwrap();
-    // It tries to enter, and nobody is there.
+    // It tries to enter the condition, and no server answers.
     thread::sleep(ms(300));
     let closing = Underway::start(move || client.close(SOON));
     let (ended, valid) = waiting.result();
@@ -91,7 +91,7 @@ fn close_releases_what_a_wait_held_that_had_not_entered_its_condition() {
 }
 
 #[test]
-fn close_leaves_no_place_of_a_waiter_behind() {
+fn close_removes_the_place_of_a_waiter() {
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
     for _ in 0..3 {
@@ -100,7 +100,7 @@ fn close_leaves_no_place_of_a_waiter_behind() {
         let lock = client.lock("job");
         let waiter = Underway::start(move || lock.lock());
         eventually(SOON, || keys(&server).len() == 3);
-        // Its withdrawal takes longer than anything else that close does.
+        // The withdrawal of its place takes longer than anything else that close does.
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), ["job"], "its place is gone when close returns");
@@ -109,7 +109,7 @@ fn close_leaves_no_place_of_a_waiter_behind() {
 }
 
 #[test]
-fn close_leaves_no_place_of_a_waiter_in_a_condition_behind() {
+fn close_removes_the_place_of_a_waiter_in_a_condition() {
     let (server, proxy) = through_proxy();
     for _ in 0..3 {
         proxy.set_delay(Duration::ZERO, Duration::ZERO);
@@ -121,7 +121,7 @@ fn close_leaves_no_place_of_a_waiter_in_a_condition_behind() {
         });
         let line = ["{job}:condition:c:queue", "{job}:condition:c:waiters"];
         eventually(SOON, || keys(&server) == line);
-        // Its withdrawal takes longer than anything else that close does.
+        // The withdrawal of its place takes longer than anything else that close does.
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), [""; 0], "its place is gone when close returns");
@@ -153,7 +153,7 @@ fn close_waits_for_an_unlock_that_is_under_way() {
 }
 
 #[test]
-fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
+fn close_counts_a_lock_only_once_while_its_unlock_waits_for_a_connection() {
     let server = Server::start();
     let client =
         Client::builder(&server.url()).pool_size(1).command_timeout(ms(3000)).build().unwrap();
@@ -177,7 +177,7 @@ fn close_counts_a_lock_once_whose_unlock_waits_for_a_connection() {
 }
 
 #[test]
-fn close_counts_a_lock_once_whose_wait_in_a_condition_has_no_answer() {
+fn close_counts_a_lock_only_once_while_its_wait_in_a_condition_has_no_answer() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("job");

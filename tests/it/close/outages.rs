@@ -38,7 +38,7 @@ fn close_asks_again_until_the_server_is_back() {
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
     let closing = Underway::start(move || client.close(SOON * 2));
-    // Long enough for several tries, each of which is refused.
+    // Long enough for several tries. Each of them is refused.
     thread::sleep(ms(700));
     assert!(!closing.is_done() && keys(&server).len() == 3);
     proxy.set_mode(Mode::Forward);
@@ -60,7 +60,7 @@ fn close_says_how_many_locks_may_still_be_held() {
 }
 
 #[test]
-fn a_second_close_says_what_the_first_came_to() {
+fn a_second_close_returns_the_result_of_the_first() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     client.lock("job").lock().unwrap();
@@ -75,8 +75,8 @@ fn close_of_a_quorum_is_ok_only_if_a_majority_confirmed() {
     for unlocked_before in [true, false] {
         let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
         let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
-        // A node that was never asked for the lock has nothing to confirm: under load it may not be
-        // asked in time, and then another client tries.
+        // A node that was never asked for the lock has nothing to confirm: under load a node may
+        // not be asked in time, and then another client tries.
         let locked_everywhere = || {
             let builder = Client::redlock_builder(proxies.iter().map(Proxy::url));
             let client = builder.command_timeout(ms(300)).connect_timeout(ms(300)).build().unwrap();

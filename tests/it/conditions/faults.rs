@@ -10,13 +10,13 @@ use crate::helpers::{Busy, lease, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 #[test]
-fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and_renewed_once() {
+fn an_unsent_wait_ends_on_time_with_the_lock_held_and_registered_for_renewal_once() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let (lock, condition) = lock_and_condition(&client);
     lock.lock().unwrap();
     server.kill();
-    // What goes out over a connection that has died unseen may have arrived.
+    // A command sent over a connection that has died unnoticed may have arrived.
     client.ping().unwrap_err();
     let is_as_before = || lock.is_held() && lock.is_valid() && client.remembered().1 == 1;
     let ended = within(A_WHILE..SOON, || condition.wait_timeout(A_WHILE));
@@ -35,7 +35,7 @@ fn a_wait_that_nothing_could_be_sent_for_ends_in_its_time_with_the_lock_held_and
     server.restart();
 }
 
-/// Waits until a timeout, or an interrupt, while the client has no connection.
+/// Waits until a timeout or an interrupt while the client has no connection.
 fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKind {
     let interrupt = Interrupt::new();
     let wait = || match interrupts {
@@ -52,7 +52,7 @@ fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKi
 }
 
 #[test]
-fn a_wait_that_finds_no_connection_takes_one_command_timeout_more_at_most() {
+fn a_wait_without_a_connection_takes_at_most_one_command_timeout_longer() {
     let server = Server::start();
     let client =
         Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
@@ -89,11 +89,11 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
     let lock = client.lock_with("buffer", lease(ms(2000))).unwrap();
     let condition = lock.new_condition("not-empty").unwrap();
     lock.lock().unwrap();
-    // So slow that an extend near the end would come too late: each refusal must leave the next one
-    // where it was.
+    // So slow that an extend near the end would come too late: a refusal must not postpone the next
+    // extend.
     proxy.set_delay(ms(65), ms(65));
-    // The script that enters a condition has six keys. As where a proxy refuses some scripts for a
-    // while.
+    // The script that enters a condition has six keys. Only that script is refused, as by a proxy
+    // that refuses some scripts for a while.
     let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
     let refused =
         proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
@@ -105,7 +105,7 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
 }
 
 #[test]
-fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_closed_while_idle() {
+fn notify_and_force_unlock_succeed_after_their_connection_was_closed_while_idle() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let woken = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
@@ -130,7 +130,7 @@ fn a_notification_and_a_forced_unlock_do_not_fail_over_a_connection_that_was_clo
 }
 
 #[test]
-fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_more() {
+fn a_notification_resent_after_its_reply_was_cut_off_wakes_no_second_waiter() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();
@@ -155,11 +155,11 @@ fn a_notification_that_is_sent_again_because_its_reply_was_cut_off_wakes_nobody_
 }
 
 #[test]
-fn a_waiter_whose_leaving_is_answered_with_nonsense_asks_with_pauses() {
+fn a_waiter_whose_request_to_leave_gets_a_nonsense_answer_asks_with_pauses() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let lock = Client::open(&proxy.url()).unwrap().lock("job");
-    // "You wait", to a question that leaves.
+    // The answer "you wait" to a request to leave.
     let leaves = |command: &[Vec<u8>]| command.len() == 18 && command[17] == b"1";
     let told = proxy
         .add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));

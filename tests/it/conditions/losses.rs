@@ -40,8 +40,8 @@ fn a_dead_waiter_passes_its_notification_on() {
         let (lock, condition) = lock_and_condition(&client);
         let guard = lock.guard().unwrap();
         condition.notify_one().unwrap();
-        // Notified, and gone before the lock comes to it: its process ends as far as the server can
-        // tell.
+        // It is notified, and gone before the lock is handed to it: to the server its process has
+        // ended.
         let gone = thread::spawn(move || doomed.close(SOON));
         gone.join().unwrap().unwrap();
         drop(dead);
@@ -73,18 +73,18 @@ fn a_closed_client_ends_its_waits() {
 }
 
 #[test]
-fn waiters_of_a_server_that_lost_its_data_wake_for_no_reason() {
+fn waiters_wake_spuriously_when_their_server_has_lost_its_data() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     let woken = waiting(client, |condition| condition.wait());
     server.kill();
     server.restart();
-    // At the latest after one sign of life, and in fact as soon as the inbox is open again.
+    // At the latest with the next sign of life; in fact as soon as the inbox is open again.
     within(..SOON, || woken.recv_timeout(SOON).unwrap().unwrap());
 }
 
 #[test]
-fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notification_to_another() {
+fn a_client_closed_during_a_hand_off_to_it_leaves_its_notification_to_another() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let doomed = Client::open(&proxy.url()).unwrap();
@@ -93,7 +93,7 @@ fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notific
     });
     let alive = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
     let (lock, condition) = lock_and_condition(&Client::open(&server.url()).unwrap());
-    // It is handed the lock, and neither that nor the hint has come to it when it is closed.
+    // It is handed the lock. When it is closed, neither the hand-off nor the hint has reached it.
     proxy.set_delay(Duration::ZERO, Duration::from_millis(400));
     let guard = lock.guard().unwrap();
     condition.notify_one().unwrap();
@@ -103,7 +103,7 @@ fn a_client_that_is_closed_while_the_lock_is_on_its_way_to_it_leaves_its_notific
 }
 
 #[test]
-fn a_notified_waiter_that_finds_the_lock_free_has_it_however_long_its_pauses_are() {
+fn a_notified_waiter_that_finds_the_lock_free_gets_it_however_long_its_pauses_are() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(15)));
@@ -117,8 +117,8 @@ fn a_notified_waiter_that_finds_the_lock_free_has_it_however_long_its_pauses_are
     eventually(SOON, || in_line().query::<u64>(&mut server.connection()).unwrap() == 1);
     let lock = Client::open(&server.url()).unwrap().lock("a");
     lock.lock().unwrap();
-    // It asks when the hint has come to it, and by then the notifier's lease is gone: nobody hands
-    // the lock over, and nobody holds it whose lease could run out.
+    // It asks when the hint has reached it. By then the notifier's lease is gone: nobody hands the
+    // lock over, and there is no holder whose lease could run out.
     proxy.set_delay(Duration::ZERO, ms(200));
     lock.new_condition("c").unwrap().notify_one().unwrap();
     delete(&server, "a");

@@ -1,4 +1,4 @@
-//! What a store promises of a lease: who is granted it, how its end moves, and who gives it back.
+//! What a store promises about a lease: who is granted it, how its end moves, and who releases it.
 
 use std::time::Instant;
 
@@ -67,7 +67,8 @@ pub(super) fn the_same_token_is_refused_where_it_cannot_be_mine(place: &Place) {
 
 pub(super) fn a_lease_runs_out_by_itself(place: &Place) {
     let (a, next) = (key("a"), token());
-    // Long enough for a quorum on a machine under load: its nodes have a fifth of it to grant it.
+    // Long enough for a quorum on a machine under load: its nodes have a fifth of the lease to
+    // grant it.
     place.ask(&a, &token(), ms(1000));
     within(ms(500)..SOON, || eventually(SOON, || place.is_granted(&a, &next)));
 }
@@ -103,7 +104,7 @@ pub(super) fn extend_answers_for_each_lease_by_itself(place: &Place) {
         place.ask(key, token, LEASE);
     }
     let stranger = token();
-    // Every third is somebody else's, or was deleted.
+    // Every third lease is somebody else's, or was deleted.
     let asked: Vec<_> = names
         .iter()
         .enumerate()

@@ -82,7 +82,7 @@ pub(super) fn force_unlock_lets_the_next_in_and_the_holder_learns_of_it(place: &
     let lock = place.client.lock("a");
     lock.lock().unwrap();
     assert!(place.other.lock("a").force_unlock().unwrap());
-    // A node of a quorum whose turn comes late may still have granted it to the holder.
+    // A node of a quorum that is asked late may still have granted it to the holder.
     eventually(SOON, || !place.other.lock("a").force_unlock().unwrap());
     let guard = place.other.lock("a").guard().unwrap();
     assert!(error(lock.unlock()).is_lost());

@@ -19,7 +19,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Listens and is refused; its place names this attempt.
+    /// Listens, asks and is refused. Its place in the queue names this attempt.
     fn queue(place: &Place, key: &Key, attempt: u64) -> Waiter {
         let (token, bell) = (token(), Bell::new());
         let listening =
@@ -40,7 +40,7 @@ impl Waiter {
         waiter
     }
 
-    /// The grant that it hears. Hints, which say no more than "ask again", do not count.
+    /// The grant that it receives. Hints, which only say "ask again", do not count.
     fn heard(&self, within: Duration) -> Option<Grant> {
         let until = Instant::now() + within;
         loop {
@@ -67,12 +67,12 @@ impl InQueue for Waiter {
     }
 }
 
-/// Whether the store has a queue, and if so, once its waiters are heard: a store may begin to
-/// listen a little later. One that has none says so in both ways.
+/// Whether the store has a queue. If so, returns once the store knows that its waiters listen,
+/// which may take a moment. A store without a queue says so in both ways.
 fn queues(place: &Place) -> bool {
     let listening = place.store.listen(&key("a"), &token(), &Bell::new());
     assert_eq!(place.store.abilities().wakes, listening.is_some());
-    // Some only say when to ask again.
+    // Some stores only say when to ask again.
     let listens = listening.is_some_and(|listening| listening.queues);
     if listens {
         eventually(SOON, || {
@@ -96,7 +96,7 @@ pub(super) fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) 
     place.ask(&a, &holder, LEASE);
     let (first, second) = (Waiter::queue(place, &a, 7), Waiter::queue(place, &a, 2));
     assert_eq!(place.release(&a, &holder), Gone::Released);
-    // Named by the attempt that was refused, and for a short lease at first.
+    // The grant names the attempt that was refused, and is for a short lease at first.
     assert_eq!(first.heard(SOON), Some(Grant { attempt: 7, fences: None }));
     assert_eq!(place.holder(&a).as_deref(), Some(first.token.as_str()));
     assert!(place.remaining(&a).unwrap() <= ms(3000));
@@ -119,12 +119,12 @@ pub(super) fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &P
     drop(Waiter::queue(place, &a, 1));
     let last = Waiter::queue(place, &a, 1);
     assert_eq!(place.withdraw(&a, &withdrawn.token), Gone::NotOurs);
-    // However it is freed.
+    // In whatever way the lock is freed.
     assert!(place.store.force_release(&a, deadline()).unwrap());
     assert!(last.heard(SOON).is_some());
     assert_eq!(place.holder(&a).as_deref(), Some(last.token.as_str()));
     assert_eq!(withdrawn.heard(ms(20)), None);
-    // One that was served and does not want it any more passes it on.
+    // A waiter that was served and no longer wants the lock passes it on.
     let next = Waiter::queue(place, &a, 3);
     assert_eq!(place.withdraw(&a, &last.token), Gone::Released);
     assert_eq!(next.heard(SOON), Some(Grant { attempt: 3, fences: None }));

@@ -1,4 +1,4 @@
-//! Servers that make their answers up, and remember what of it may let a client in.
+//! Servers that make up their answers, and remember which of them may let a client in.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,19 +10,19 @@ use crate::helpers::ms;
 use crate::support::fake::{self, FakeServer, Reply};
 use crate::support::resp::{bulk, frame_len};
 
-/// What the odd server has told a client that may let it in.
+/// What the odd server has sent that may let a client in.
 #[derive(Default)]
 struct Told {
-    /// By token: the attempts that were refused, and so can be named by a hand-off.
+    /// By token: the attempts that were refused. A hand-off can name them.
     refused: HashMap<Vec<u8>, Vec<u64>>,
-    /// Where the client hears messages.
+    /// The channel of the client's inbox.
     address: Option<Vec<u8>>,
-    /// Connections that hear messages.
+    /// Connections that have subscribed.
     subscribed: HashSet<usize>,
     grants: usize,
 }
 
-/// A server that makes its answers up, most of them from what a real one might say.
+/// A server that makes up its answers, most of them from what a real server might say.
 pub(super) struct Odd {
     pub(super) server: FakeServer,
     told: Arc<Mutex<Told>>,
@@ -40,8 +40,8 @@ impl Odd {
                 .subscribed
                 .contains(&connection);
             if is_subscribed && fake::is(command, "PING") {
-                // Sent once the subscription stands; by then somebody shall wait who can be handed
-                // something.
+                // Sent once the subscription is confirmed. By then there should be a waiter that
+                // can be handed something.
                 thread::sleep(ms(10));
             }
             let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ const ERRORS: [&str; 17] = [
 const NUMBERS: [i64; 12] =
     [0, 1, 2, 3, 4, -1, -2, 50, 30_000, 1_753_000_000_000_000, i64::MAX, i64::MIN];
 
-/// What the server says to `command`, and in `told` what of it lets somebody in.
+/// What the server answers to `command`. What of it lets somebody in is noted in `told`.
 fn reply(
     rng: &mut Rng,
     connection: usize,
@@ -127,8 +127,8 @@ fn reply(
             [b"*2\r\n$4\r\npong\r\n$0\r\n\r\n".to_vec(), messages(rng, told)].concat(),
         );
     }
-    // What is not whole stays so: the client waits for the rest. Of what is more than one reply
-    // only the first answers; sometimes it is doubled.
+    // An incomplete reply stays incomplete: the client waits for the rest. Of several replies only
+    // the first is the answer. Sometimes a reply is doubled.
     let mut bytes = match frame_len(&bytes) {
         Ok(Some(length)) => bytes[..length].to_vec(),
         _ => bytes,
@@ -140,7 +140,7 @@ fn reply(
     Reply::Bytes(bytes)
 }
 
-/// What a subscriber hears next: hand-offs to whoever was refused, true and forged ones.
+/// What a subscriber receives next: hand-offs to waiters that were refused, true and forged ones.
 fn messages(rng: &mut Rng, told: &mut Told) -> Vec<u8> {
     let Some(address) = told.address.clone() else { return Vec::new() };
     let mut all = Vec::new();
@@ -160,7 +160,7 @@ fn messages(rng: &mut Rng, told: &mut Told) -> Vec<u8> {
     all
 }
 
-/// Notes what lets somebody in, or may be named later by what does.
+/// Notes what lets somebody in, and what a later grant may name.
 fn note(name: &str, command: &[Vec<u8>], bytes: &[u8], told: &mut Told) {
     let Ok(value) = redis::parse_redis_value(bytes) else { return };
     if name == "SUBSCRIBE" {
@@ -191,7 +191,7 @@ fn note(name: &str, command: &[Vec<u8>], bytes: &[u8], told: &mut Told) {
     }
 }
 
-/// What a server that is well might say to this; to a script, what any of them might.
+/// What a healthy server might answer to this command; to a script, what any script might return.
 fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
     let number = |rng: &mut Rng| format!(":{}\r\n", rng.choice(NUMBERS).unwrap());
     match name {
@@ -222,7 +222,7 @@ fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// Any value at all, of RESP2 or RESP3, also with a length that is not true.
+/// Any value at all, of RESP2 or RESP3, sometimes with a wrong length.
 fn any(rng: &mut Rng, depth: u32) -> Vec<u8> {
     let length = |rng: &mut Rng| {
         if rng.u32(0..8) == 0 {
@@ -259,7 +259,7 @@ fn any(rng: &mut Rng, depth: u32) -> Vec<u8> {
     }
 }
 
-/// A few bytes of it changed, lost, doubled or cut off.
+/// A few of its bytes changed, lost, doubled or cut off.
 fn changed(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     for _ in 0..rng.u32(1..4) {
         let at = rng.usize(0..bytes.len().max(1));

@@ -32,8 +32,8 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
             let token = get(&server, "job");
             let (requests, connections) = (proxy.requests(), proxy.accepted());
             let in_child = (guard, client.clone(), lock.clone());
-            // The parent's copies go on; the child drops its own, each of which does something in
-            // the process that made them.
+            // The parent's copies stay in use. The child drops its own copies; in the process that
+            // made them, each drop would do something.
             let in_child = RefCell::new(Some(in_child));
             forked(|| {
                 let (guard, client, lock) = in_child.take().ok_or(1)?;
@@ -79,8 +79,8 @@ fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
             let told = mpsc::channel();
             lock.on_lost(move |_| told.0.send(()).unwrap());
             let _guard = lock.guard().unwrap();
-            // exit() runs the destructors of this thread's locals in the child: the parent's holds
-            // are there.
+            // exit() runs the destructors of this thread's locals in the child, and the parent's
+            // holds are among them.
             forked(|| check(1, lock.is_held()));
             let token = get(&server, "job");
             // The parent's renewal goes on over its own connection.
@@ -92,10 +92,10 @@ fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
 }
 
 #[test]
-fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds() {
+fn a_forked_childs_own_client_works_and_is_refused_what_its_parent_holds() {
     in_own_process(
         "holds::forks::\
-         a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds",
+         a_forked_childs_own_client_works_and_is_refused_what_its_parent_holds",
         || {
             let server = Server::start();
             let url = server.url();
@@ -109,7 +109,7 @@ fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds
                 check(3, own.lock("other").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
                 let free = own.lock_with("free", lease(ms(1200))).map_err(|_| 4)?;
                 let guard = free.guard().map_err(|_| 5)?;
-                // Its renewal runs on a thread of the child.
+                // Its renewal runs in a thread of the child.
                 thread::sleep(ms(2000));
                 check(6, guard.is_valid())?;
                 check(7, guard.release().is_ok())?;
@@ -124,18 +124,18 @@ fn a_client_that_a_forked_child_makes_works_and_is_refused_what_its_parent_holds
 }
 
 #[test]
-fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing() {
+fn a_forked_child_waits_for_no_thread_of_its_parent() {
     in_own_process(
         "holds::forks::\
-         a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing",
+         a_forked_child_waits_for_no_thread_of_its_parent",
         || {
             let client = memory();
             let lock = client.lock("job");
             lock.lock().unwrap();
             let done = AtomicBool::new(false);
             thread::scope(|scope| {
-                // They are in the book of leases nearly all the time, and so at the moment of many
-                // a fork.
+                // These threads use the book of leases nearly all the time, and so at the moment of
+                // many of the forks.
                 for name in ["a", "b"] {
                     let (busy, done) = (client.lock(name), &done);
                     scope.spawn(move || {
@@ -147,8 +147,8 @@ fn a_forked_child_waits_for_nothing_that_another_thread_of_its_parent_was_doing(
                 let forks = catch_unwind(AssertUnwindSafe(|| {
                     for _ in 0..100 {
                         forked(|| check(1, lock.is_held()));
-                        // With more time than a child is given, so that a child which waits is
-                        // always found waiting.
+                        // Longer than a child is given, so that a child that waits is always found
+                        // waiting.
                         forked(|| check(1, client.close(SOON * 3).is_ok()));
                         forked(|| {
                             check(1, lock.unlock().is_err_and(|error| error.is_unsupported()))
@@ -174,8 +174,8 @@ fn a_forked_child_is_refused_at_once_though_a_thread_of_its_parent_has_the_turn(
             let (lock, held) = (client.lock("job"), client.lock("held"));
             held.lock().unwrap();
             let holder = Elsewhere::holds(&lock);
-            // One more waits behind each: a lease could be handed to it, in the memory of the
-            // child.
+            // One more thread waits behind each holder: in the child's memory a lease could be
+            // handed to it.
             let behind = ["job", "held"].map(|name| {
                 let lock = client.lock(name);
                 Underway::behind(&client, name, move || lock.lock().and_then(|()| lock.unlock()))
@@ -208,8 +208,8 @@ fn a_forked_childs_own_client_connects_though_its_parent_was_connecting() {
             let proxy = Proxy::start(server.port());
             let url = proxy.url();
             let parent = Client::open(&url).unwrap();
-            // The thread of its pool stands still from then on: what that locks while it starts is
-            // r2d2's, and no client's of ours.
+            // The pool's thread is idle from then on. What it locks while it starts belongs to
+            // r2d2, and not to our client.
             parent.ping().unwrap();
             proxy.set_mode(Mode::Silent);
             proxy.cut_all();
@@ -258,8 +258,8 @@ fn a_forked_childs_named_store_in_memory_is_its_own() {
     });
 }
 
-/// Calls, in a forked child, what would talk to the server, by a lock that its parent's thread
-/// holds.
+/// Makes every call, in a forked child, that would talk to the server, on a lock that a thread of
+/// the parent holds.
 fn every_call_is_refused(client: &Client, held: &RedisLock) -> Result<(), u8> {
     fn is_unsupported<T>(result: Outcome<T>) -> bool {
         result.is_err_and(|error| error.is_unsupported())
@@ -284,8 +284,8 @@ fn every_call_is_refused(client: &Client, held: &RedisLock) -> Result<(), u8> {
 }
 
 #[test]
-fn a_forked_child_is_refused_every_call_and_says_nothing() {
-    in_own_process("holds::forks::a_forked_child_is_refused_every_call_and_says_nothing", || {
+fn a_forked_child_is_refused_every_call_and_sends_nothing() {
+    in_own_process("holds::forks::a_forked_child_is_refused_every_call_and_sends_nothing", || {
         let server = Server::start();
         let proxy = Proxy::start(server.port());
         let client = Client::open(&proxy.url()).unwrap();
@@ -299,7 +299,7 @@ fn a_forked_child_is_refused_every_call_and_says_nothing() {
         let now = (proxy.requests(), proxy.accepted());
         assert_eq!(now, (requests, connections), "the child said something");
         assert_eq!(get(&server, "job"), token);
-        // The parent's connections, callbacks and conditions are as they were.
+        // The parent's connections, callbacks and conditions are unchanged.
         client.execute(|conn| redis::cmd("PING").query::<()>(conn)).unwrap();
         assert!(!lock.new_condition("c").unwrap().wait_timeout(ms(50)).unwrap());
         assert!(lock.force_unlock().unwrap());
@@ -322,7 +322,7 @@ fn a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are
                 let busy = ["a", "b"].map(|name| client.lock(name));
                 let (done, callbacks) = (AtomicBool::new(false), AtomicU32::new(0));
                 let holds = busy.each_ref().map(|lock| || lock.with(|_| ()).unwrap());
-                // In memory there is nothing to execute.
+                // A store in memory has nothing to execute.
                 let execute = || drop(client.execute(|_| Ok(())));
                 let on_lost = || {
                     let left = |left: u32| left.checked_sub(1);
@@ -331,8 +331,8 @@ fn a_forked_child_is_refused_every_call_at_once_whatever_its_parents_threads_are
                         Err(_) => thread::yield_now(),
                     }
                 };
-                // Each keeps something locked, the pool or the list of callbacks, at the moment of
-                // many a fork.
+                // Each of these keeps something locked, the pool or the list of callbacks, at the
+                // moment of many of the forks.
                 let work: [&(dyn Fn() + Sync); 4] = [&holds[0], &holds[1], &execute, &on_lost];
                 thread::scope(|scope| {
                     for work in work {

@@ -1,4 +1,4 @@
-//! Guards and `with`: they unlock when they end, also by a panic, and say what they find.
+//! Guards and `with`: they unlock when they end, also by a panic, and report what they find.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,7 +89,7 @@ fn a_guard_that_finds_a_loss_says_so_in_the_log() {
     assert!(!lock.is_held());
 }
 
-/// Compiles only for a type that is not `Send`: for one that is, there are two `chosen`s.
+/// Compiles only for a type that is not `Send`: a type that is `Send` has two functions `chosen`.
 trait NotSend<A> {
     fn chosen() {}
 }
@@ -98,7 +98,7 @@ struct IsSend;
 impl<T: ?Sized + Send> NotSend<IsSend> for T {}
 
 #[test]
-fn a_guard_stays_on_its_thread_and_everything_else_moves() {
+fn a_guard_is_not_send_and_everything_else_is() {
     <LockGuard as NotSend<_>>::chosen();
     fn moves<T: Send + Sync + Clone + 'static>() {}
     moves::<Client>();

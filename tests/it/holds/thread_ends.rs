@@ -11,7 +11,7 @@ use crate::helpers::{SOON, Underway, client, error, memory, ms};
 use crate::logs;
 use crate::support::{Server, eventually, within};
 
-/// A thread locks and comes to its end without an unlock.
+/// A thread locks, and ends without an unlock.
 fn dies_holding(lock: &RedisLock, how: impl FnOnce() + Send + 'static) {
     let lock = lock.clone();
     let _ = thread::spawn(move || {
@@ -23,7 +23,7 @@ fn dies_holding(lock: &RedisLock, how: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn what_a_thread_held_when_it_ended_is_released_at_once_and_said_in_the_log() {
+fn what_a_thread_held_at_its_end_is_released_at_once_and_logged() {
     logs::keep();
     let server = Server::start();
     let (mine, other) = (client(&server), client(&server));
@@ -34,7 +34,7 @@ fn what_a_thread_held_when_it_ended_is_released_at_once_and_said_in_the_log() {
         let told = mpsc::channel();
         lock.on_lost(move |_| told.0.send(()).unwrap());
         dies_holding(&lock, how);
-        // Of thirty seconds.
+        // The lease is thirty seconds long.
         within(..ms(5000), || assert!(other.lock(name).try_lock(SOON).unwrap()));
         assert!(!lock.is_held() && error(lock.unlock()).is_not_held());
         assert_eq!(
@@ -113,7 +113,7 @@ fn a_thread_that_is_ending_cannot_lock_and_leaves_nothing_held() {
             let result = lock.try_lock(ms(500));
             told.send(matches!(&result, Err(error) if error.is_unsupported()) || result.is_ok())
                 .unwrap();
-            // Whatever it was told, a guard is the only honest way to be sure that nothing stays.
+            // Whatever it was told, unlock, so that nothing stays.
             let _ = lock.unlock();
         }
     }

@@ -1,6 +1,6 @@
 //! The text of a file as the checkers read it: without comments and strings, and word by word.
 
-/// Names, `::`, and every other sign by itself.
+/// The words of the text: names, `::`, and every other character by itself.
 pub(crate) fn words(code: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! Attempts: how many there are, how far apart they are, and the token that those of one
+//! Attempts: how many there are, how far apart they are, and the token that all attempts of one
 //! acquisition share.
 
 use std::collections::HashSet;
@@ -13,12 +13,12 @@ use crate::helpers::{
 use crate::support::{Server, eventually, within};
 
 #[test]
-fn attempts_end_a_wait_after_as_many_refusals() {
+fn a_limit_of_attempts_ends_a_wait_after_that_many_refusals() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let (client, notes) = Notes::of(Client::builder(&server.url()));
     for queue in [Queue::None, Queue::Fifo] {
-        // In the queue, when the inbox opens, whoever waits asks once more than that.
+        // With the queue, a waiter asks one extra time when its inbox opens.
         let (at_least, extra) = (ms(55), usize::from(queue == Queue::Fifo));
         let before = notes.attempts();
         let options = LockOptions::new().queue(queue).retry(Retry::fixed(ms(30)).attempts(3));
@@ -34,7 +34,7 @@ fn attempts_end_a_wait_after_as_many_refusals() {
 }
 
 #[test]
-fn attempts_end_the_wait_for_a_local_turn_too() {
+fn a_limit_of_attempts_ends_the_wait_for_a_local_turn_too() {
     let client = memory();
     let holder = Elsewhere::holds(&client.lock("job"));
     let lock = client
@@ -85,7 +85,7 @@ fn without_settings_a_waiter_does_not_ask_in_a_hot_loop() {
 }
 
 #[test]
-fn all_attempts_of_one_acquisition_have_one_token_and_no_other_has_it() {
+fn all_attempts_of_one_acquisition_share_a_token_that_no_other_has() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let (client, notes) = Notes::of(Client::builder(&server.url()));

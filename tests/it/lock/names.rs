@@ -15,7 +15,8 @@ fn the_key_is_the_prefix_and_the_name() {
     assert_eq!((lock.name(), lock.key()), ("orders", "lock:orders"));
     lock.lock().unwrap();
     assert_eq!(keys(&server), ["lock:orders"]);
-    // The same key by another way is the same lock to the server, and a bare name is another.
+    // The same key built from another prefix and name is the same lock to the server. The bare name
+    // is another lock.
     assert!(!client(&server).lock("lock:orders").try_lock(Duration::ZERO).unwrap());
     assert!(client(&server).lock("orders").try_lock(Duration::ZERO).unwrap());
     assert_eq!(error(on_another_thread(|| lock.unlock())).lock_name(), Some("orders"));
@@ -23,7 +24,7 @@ fn the_key_is_the_prefix_and_the_name() {
 }
 
 #[test]
-fn names_that_cannot_be_used_are_reported_by_the_first_call_that_would() {
+fn names_that_cannot_be_used_are_reported_by_the_first_call_that_uses_them() {
     let server = Server::start();
     let client = Client::builder(&server.url()).key_prefix("p:").build().unwrap();
     let longest = "x".repeat(1022);
@@ -53,7 +54,7 @@ fn names_that_cannot_be_used_are_reported_by_the_first_call_that_would() {
 }
 
 #[test]
-fn odd_names_are_names() {
+fn odd_names_are_accepted() {
     let server = Server::start();
     let client = client(&server);
     let names = [
@@ -107,7 +108,7 @@ fn companion_keys_share_the_slot_of_the_key() {
         let [fence] = &left[..] else { panic!("{left:?}") };
         assert!(fence.ends_with("fence") && fence.contains(name));
         assert_eq!(crc_slot(fence), crc_slot(name), "{fence}");
-        // The server's own word where it has one; a server outside a cluster refuses to say.
+        // The slot that the server itself names, if it does; a server outside a cluster refuses.
         if let (Ok(theirs), Ok(ours)) = (slot(fence), slot(name)) {
             assert_eq!(theirs, ours);
         }
@@ -132,7 +133,7 @@ fn crc_slot(key: &str) -> u16 {
 }
 
 #[test]
-fn memory_is_a_store_of_its_own_unless_it_has_a_name() {
+fn a_store_in_memory_is_shared_only_if_it_has_a_name() {
     let (own, another) = (memory(), memory());
     let (named, same) = (
         Client::open("memory://lock-names").unwrap(),

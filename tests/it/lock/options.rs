@@ -27,7 +27,7 @@ fn locking_again_with_other_options_is_a_conflict() {
     }
     assert_eq!((lock.hold_count(), other.hold_count()), (2, 2));
     lock.unlock().unwrap();
-    // Any handle of the lock takes a hold back.
+    // Any handle of the lock can give up a hold.
     other.unlock().unwrap();
     other.lock().unwrap();
     other.unlock().unwrap();
@@ -53,7 +53,7 @@ fn a_thread_with_other_options_waits_for_its_turn_and_gets_what_it_asked_for() {
 }
 
 #[test]
-fn the_owners_value_stands_under_the_key() {
+fn the_owners_value_is_stored_under_the_key() {
     let server = Server::start();
     let client = client(&server);
     let lock = client.lock_with("job", LockOptions::new().owner("worker-7")).unwrap();
@@ -66,13 +66,14 @@ fn the_owners_value_stands_under_the_key() {
 }
 
 #[test]
-fn an_owner_is_refused_by_its_own_value_all_the_same() {
+fn an_owner_is_refused_even_when_its_own_value_is_under_the_key() {
     let server = Server::start();
     let (mine, theirs) = (client(&server), client(&server));
     let options = || LockOptions::new().owner("worker-7");
     let lock = mine.lock_with("job", options()).unwrap();
     lock.lock().unwrap();
-    // Another thread of the client, another client, and a value that somebody left there.
+    // Refused are another thread of the client and another client, also when somebody left the
+    // value there.
     assert!(!on_another_thread(|| lock.try_lock(ms(30)).unwrap()));
     assert!(!theirs.lock_with("job", options()).unwrap().try_lock(ms(100)).unwrap());
     put(&server, "left", "worker-7", SOON);
@@ -87,7 +88,7 @@ fn an_owner_is_refused_by_its_own_value_all_the_same() {
 }
 
 #[test]
-fn an_owner_believes_already_mine_after_an_unanswered_attempt() {
+fn an_owner_accepts_already_mine_after_an_unanswered_attempt() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::open(&proxy.url()).unwrap();

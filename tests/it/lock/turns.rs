@@ -14,7 +14,7 @@ use crate::helpers::{
 };
 use crate::support::{Proxy, Server, eventually, within};
 
-/// Has `count` threads queue one after the other, releases, and returns the order in which they got
+/// Makes `count` threads queue one after another, releases, and returns the order in which they got
 /// the lock.
 fn order_of_service(client: &Client, lock: &RedisLock, count: usize) -> Vec<usize> {
     let holder = Elsewhere::holds(lock);
@@ -23,7 +23,7 @@ fn order_of_service(client: &Client, lock: &RedisLock, count: usize) -> Vec<usiz
         .map(|number| {
             let (lock, served) = (lock.clone(), served.clone());
             Underway::behind(client, lock.name().to_owned().as_str(), move || {
-                // Each in its own way: they all queue in the same line.
+                // By different calls: all of them wait in the same queue.
                 match number % 3 {
                     0 => lock.lock().unwrap(),
                     1 => assert!(lock.try_lock(SOON).unwrap()),
@@ -52,7 +52,7 @@ fn threads_of_one_process_are_served_first_come_first_served() {
             "with {hand_offs} hand-offs in a row"
         );
     }
-    // Also where leases are never handed on, and where threads ask for different things.
+    // Also if leases are never handed on, and if threads ask for different things.
     let lock = client
         .lock_with("job", LockOptions::new().renewal(Renewal::Never).queue(Queue::None))
         .unwrap();
@@ -166,7 +166,7 @@ fn behind_a_thread_without_an_answer_try_lock_says_that_the_server_is_silent() {
         let lock = lock.clone();
         Underway::start(move || lock.lock().and_then(|()| lock.unlock()))
     };
-    // It asks, and nobody has answered it yet or ever.
+    // It asks, and no server has answered so far.
     eventually(SOON, || {
         on_another_thread(|| error(lock.try_lock(ms(1))).is_unavailable())
             && client.waiting("job") == 0
@@ -178,7 +178,7 @@ fn behind_a_thread_without_an_answer_try_lock_says_that_the_server_is_silent() {
 }
 
 #[test]
-fn a_refusal_is_no_answer_any_more_once_the_server_has_fallen_silent() {
+fn a_refusal_no_longer_counts_once_the_server_has_fallen_silent() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON * 6);
     let proxy = Proxy::start(server.port());
@@ -197,7 +197,7 @@ fn a_refusal_is_no_answer_any_more_once_the_server_has_fallen_silent() {
     };
     proxy.freeze();
     assert!(error(behind.result()).is_unavailable());
-    // The same for the one that asks itself.
+    // The same for the thread that asks the server itself.
     proxy.thaw();
     delete(&server, "job");
     first.result().unwrap();

@@ -1,4 +1,4 @@
-//! Who is told of a loss: each callback once, in order, on a thread where it harms nobody.
+//! Who is told of a loss: each callback once, in order, on a thread where it delays nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -30,7 +30,7 @@ fn each_lost_lease_is_told_once_with_its_fence() {
         fences.extend(fence);
     }
     assert!(fences.is_sorted_by(|a, b| a < b) && fences.len() == 3);
-    // What is unlocked in time is never told.
+    // An unlock in time is never reported as a loss.
     lock.with(|_| ()).unwrap();
     assert_told_nothing_more(&told);
 }
@@ -44,8 +44,8 @@ fn a_loss_that_is_found_twice_at_once_is_told_once() {
     let found = Arc::new(AtomicBool::new(false));
     let by_renewal = Arc::clone(&found);
     lock.on_lost(move |_| by_renewal.store(true, Ordering::SeqCst));
-    // This thread's extend is on its way while renewal finds the loss; it finds it, too, a moment
-    // later.
+    // This thread's extend is under way while renewal finds the loss. A moment later the extend
+    // finds it, too.
     notes.before(move |asked| {
         if *asked == Asked::EndIn {
             eventually(SOON, || found.load(Ordering::SeqCst));
@@ -67,7 +67,7 @@ fn callbacks_run_in_order_on_a_thread_of_their_own() {
     let (done, all) = mpsc::channel();
     for number in 0..4 {
         let (order, done) = (Arc::clone(&order), done.clone());
-        // Whichever handle they were added to.
+        // All callbacks are called, whichever handle they were added to.
         client.lock("job").on_lost(move |_| {
             let name = thread::current().name().map(str::to_owned);
             order.lock().unwrap().push((number, name, thread::current().id()));
@@ -104,7 +104,7 @@ fn a_callback_that_panics_is_logged_and_harms_nobody() {
         assert!(error(bad.unlock()).is_lost());
     }
     assert_eq!(logs::lines(Level::Error, &["loss-panicking", "panicked"]).len(), 2);
-    // The threads behind it all live: a lease is renewed, and another loss is told.
+    // The background threads are still alive: a lease is renewed, and another loss is told.
     good.lock().unwrap();
     thread::sleep(ms(2000));
     assert!(good.is_valid());
@@ -132,7 +132,7 @@ fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
     locks.iter().for_each(|lock| lock.lock().unwrap());
     delete(&server, "slow");
     begun.recv_timeout(SOON).unwrap();
-    // It sleeps. Validity still ends in time, and what is well goes on.
+    // The callback sleeps. Validity still ends in time, and the other lease is kept.
     delete(&server, "job");
     within(..ms(1490), || eventually(SOON, || !locks[1].is_valid()));
     thread::sleep(ms(2000));
@@ -152,7 +152,7 @@ fn a_callback_may_use_the_lock_that_was_lost() {
     let (done, outcome) = mpsc::channel();
     let again = lock.clone();
     lock.on_lost(move |_| {
-        // Another thread than the holder's: it holds nothing, and can lock.
+        // This is not the holder's thread: it holds nothing, and can lock.
         let result = (again.is_held(), again.try_lock(SOON).unwrap(), again.unlock().is_ok());
         again.on_lost(|_| {});
         done.send(result).unwrap();
@@ -164,7 +164,7 @@ fn a_callback_may_use_the_lock_that_was_lost() {
 }
 
 #[test]
-fn a_callback_that_panics_with_a_value_that_panics_ends_no_other() {
+fn a_callback_whose_panic_value_panics_ends_no_other_callback() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

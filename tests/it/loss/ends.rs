@@ -20,7 +20,7 @@ fn the_end_of_a_lease_moves_both_ways() {
             let (ours, theirs) = (lock.remaining().unwrap(), pttl(&server, "job"));
             let theirs = ms(u64::try_from(theirs).unwrap());
             assert!(ms(least) < ours && ours < ms(length), "{ours:?} after extend({length})");
-            // The server's answer came after ours was read, so it may be a little less; never less
+            // The server's value was read after ours, so it may be a little less; but never less
             // than our validity at the same moment.
             assert!(
                 theirs <= ms(length) && theirs + ms(1) >= lock.remaining().unwrap(),
@@ -75,7 +75,7 @@ fn an_end_outside_the_bounds_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_extend_without_an_answer_is_unknown_and_the_lock_is_held_still() {
+fn an_extend_without_an_answer_is_unknown_and_the_lock_is_still_held() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();
@@ -103,7 +103,8 @@ fn a_shortening_without_an_answer_counts_as_done() {
     assert!(error(lock.extend(ms(900))).is_unknown());
     lost.wait_fired(SOON);
     assert!(lock.remaining().unwrap() < ms(900));
-    // A late copy could end it unseen, so nothing makes it longer any more.
+    // A late copy of the shortening could end the lease unnoticed, so no extend makes the validity
+    // longer any more.
     let _ = lock.extend(SOON);
     assert!(lock.remaining().unwrap() < ms(900));
     assert_told_once(&told, &has_told(LostReason::Expired));

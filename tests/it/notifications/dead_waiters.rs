@@ -12,7 +12,7 @@ use crate::queue::At;
 use crate::support::Server;
 
 #[test]
-fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notification_to_another() {
+fn a_holder_that_dies_before_its_first_command_leaves_its_notification_to_another() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -22,7 +22,7 @@ fn a_waiter_that_dies_with_the_lock_before_it_was_heard_of_leaves_its_notificati
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("1"), "handed over without a question");
     scene.waits("2");
-    // Its host is gone: the first lease runs out, and nobody has heard of it.
+    // Its host is gone: the first lease runs out before the first command.
     scene.runs_out();
     scene.is_granted("2");
     scene.says_a_word("2");
@@ -38,7 +38,8 @@ fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
     scene.enters("2");
     scene.is_notified_by("notifier", 1, 1);
     scene.is_notified("1");
-    // It is gone for so long that nothing is left of it, and the lock is held all the time.
+    // It has been gone for so long that its entries have expired, and the lock is held all the
+    // time.
     let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
     thread::sleep(ms(20));
     scene.is_notified("2");
@@ -47,7 +48,7 @@ fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
 }
 
 #[test]
-fn a_notification_of_a_dead_waiter_also_passes_to_one_that_does_not_listen_right_now() {
+fn a_dead_waiters_notification_also_passes_to_one_that_is_not_listening() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ear = scene.ear("1");
@@ -73,14 +74,14 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
     scene.runs_out();
-    // The others had time to ask meanwhile: none of them is handed the lock unheard.
+    // The others had time to ask meanwhile: none of them is handed the lock without having asked.
     scene.holds("another");
     assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
     scene.is_notified("lost 3");
 }
 
 #[test]
-fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_another() {
+fn a_waiter_closed_after_it_was_handed_the_lock_leaves_its_notification_to_another() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -93,7 +94,7 @@ fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_an
     let withdraw = Withdraw { key: &scene.lock.key, token: &token, condition: Some(CONDITION) };
     scene.lock.store.withdraw_one(withdraw, Instant::now() + SOON).unwrap();
     assert_eq!(scene.lock.holder().as_deref(), Some("2"));
-    // And one that only waits leaves the line at once.
+    // A closed client's waiter that was not notified leaves the condition at once.
     scene.runs_out();
     scene.enters("3");
     let token = Token::new("3");
@@ -105,22 +106,22 @@ fn a_waiter_that_was_handed_the_lock_and_is_closed_leaves_its_notification_to_an
     assert!(scene.in_line().is_empty());
 }
 
-/// What has become of the notified waiters of a host that was lost, as a change of their entries.
-/// They stay deaf.
+/// What has become of the notified waiters of a lost host, as a change of their entries. None of
+/// them listens again.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// They may yet ask.
+    /// They may still ask.
     Deaf,
     /// They did not ask in time.
     Late,
-    /// They are dead by their own word, and those who were not notified are not.
+    /// Their entries have expired, and those of the waiters that were not notified have not.
     Dead,
-    /// All of them are dead by their own word.
+    /// The entries of all waiters have expired.
     AllDead,
 }
 
-/// Waiters of a host that was lost, of whom half were notified. How many commands the scripts run
-/// that look after them: one release, and one question.
+/// Half of the waiters of a lost host were notified. Returns how many commands the scripts run that
+/// clean up after them: one release, and one question.
 fn commands_for(waiters: u32, fate: Fate) -> u64 {
     let server = Server::start();
     let scene = Scene::new(&server);
@@ -143,7 +144,7 @@ fn commands_for(waiters: u32, fate: Fate) -> u64 {
 }
 
 #[test]
-fn a_lost_host_with_many_waiters_costs_its_scripts_a_few_commands_for_each() {
+fn many_waiters_of_a_lost_host_cost_the_scripts_a_few_commands_each() {
     for fate in [Fate::Deaf, Fate::Late, Fate::Dead, Fate::AllDead] {
         let (some, many) = (commands_for(40, fate), commands_for(160, fate));
         assert!(many < some * 6, "{fate:?}: {some} commands for 40 waiters, and {many} for 160");

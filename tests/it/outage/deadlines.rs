@@ -18,8 +18,8 @@ fn timed(url: &str) -> distlock::ClientBuilder {
     Client::builder(url).command_timeout(LONG).connect_timeout(LONG)
 }
 
-/// `try_lock` of several threads, alone and behind each other, each by its deadline and one command
-/// timeout; all unavailable.
+/// `try_lock` by several threads, alone and behind each other. Each ends within its deadline and
+/// one command timeout, as unavailable.
 fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
     thread::scope(|scope| {
         for timeout in timeouts {
@@ -30,7 +30,7 @@ fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
                     } else {
                         format!("same{timeout:?}")
                     });
-                    // Local turns: no thread has more than one command timeout after its own
+                    // Local turns: no thread takes more than one command timeout after its own
                     // deadline.
                     let error = within(*timeout / 2..*timeout + LONG + ms(800), || {
                         error(lock.try_lock(*timeout))
@@ -101,7 +101,7 @@ fn silent_on(name: &'static str) -> FakeServer {
 }
 
 #[test]
-fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
+fn calls_to_a_server_that_never_answers_end_within_the_deadline_at_every_step() {
     for step in ["AUTH", "SELECT", "ROLE", "PING", "SET"] {
         let server = silent_on(step);
         let url = format!("redis://:secret@127.0.0.1:{}/3", server.port());
@@ -115,7 +115,7 @@ fn server_that_never_answers_ends_within_the_deadline_at_every_step() {
 }
 
 #[test]
-fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
+fn calls_to_a_server_that_stops_in_the_middle_of_a_reply_end_within_the_deadline() {
     for half in ["+O", "$5\r\nab", "*2\r\n:1\r\n", "-ER", ":", "$-"] {
         for step in ["AUTH", "PING", "SET"] {
             let server = FakeServer::start(move |_, command| {
@@ -127,7 +127,7 @@ fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
             });
             let url = format!("redis://:secret@127.0.0.1:{}/", server.port());
             let client = impatient(&url).command_timeout(ms(100)).build().unwrap();
-            // What the next reply makes of half a one may be nonsense, and that is known at once.
+            // Half a reply and the start of the next one may be nonsense, which is noticed at once.
             let error =
                 within(..ms(100) + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
             assert!(error.is_unavailable(), "{step} {half:?}: {error:?}");
@@ -136,7 +136,7 @@ fn server_that_stops_in_the_middle_of_a_reply_ends_within_the_deadline() {
 }
 
 #[test]
-fn threads_that_wait_behind_one_that_holds_are_told_false_and_not_unavailable() {
+fn threads_that_wait_behind_a_holder_get_false_and_not_unavailable() {
     let (_server, proxy) = through_proxy();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock_with("x", LockOptions::new().lease(SOON * 3)).unwrap();
@@ -158,8 +158,8 @@ fn refusal_followed_by_silence_is_unavailable() {
     thread::sleep(ms(200));
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
-    // A waiter that is not woken may be in the middle of a pause and have heard nothing but its
-    // refusal: both are true answers to what it knows.
+    // A waiter that is not woken may be in the middle of a pause and know only its refusal. Both
+    // answers are correct for what it knows.
     match waiting.result() {
         Ok(held) => assert!(!held),
         Err(error) => assert!(error.is_unavailable(), "{error:?}"),
@@ -167,18 +167,18 @@ fn refusal_followed_by_silence_is_unavailable() {
 }
 
 #[test]
-fn host_that_never_answers_a_packet_ends_within_the_deadline() {
-    // An address that is reserved for documentation: packets to it go nowhere, or the network says
-    // so.
+fn calls_to_a_host_that_never_answers_a_packet_end_within_the_deadline() {
+    // An address that is reserved for documentation: packets to it go nowhere, or the network
+    // reports an error.
     let client = impatient("redis://192.0.2.1:6399/").build().unwrap();
     let error = within(..PATIENCE + SLACK, || error(client.lock("x").try_lock(Duration::ZERO)));
     assert!(error.is_unavailable(), "{error:?}");
 }
 
-/// The attempt is answered in time and the withdrawal of its place would not be: the caller is not
-/// kept for it (R13).
+/// The attempt is answered in time, and the withdrawal of its place would not be: the caller does
+/// not wait for it (R13).
 #[test]
-fn slow_link_keeps_no_caller_for_a_withdrawal() {
+fn slow_link_makes_no_caller_wait_for_a_withdrawal() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let holder = Client::open(&server.url()).unwrap().lock("x");

@@ -63,7 +63,7 @@ fn large_pool_opens_its_connections_all_at_once() {
 }
 
 /// Threads lock and unlock, each a lock of its own and one that all share, while `disturb` is
-/// called again and again. No error but those that `is_fine`.
+/// called again and again. Only errors for which `is_fine` is true may occur.
 fn work_while(
     client: &Client,
     disturb: impl Fn(),
@@ -98,7 +98,7 @@ fn work_while(
         }
         done.store(true, Ordering::SeqCst);
     });
-    // Few where every connection dies young, and on a busy machine.
+    // Only a few, as every connection dies early, and the machine may be busy.
     assert!(cycles.load(Ordering::SeqCst) > 10, "{cycles:?}");
 }
 
@@ -170,7 +170,7 @@ fn one_lost_reply_in_ten_is_no_error_of_lock() {
         Rule::any(Fault::SwallowReply)
             .when(move |_| count.fetch_add(1, Ordering::SeqCst) % 10 == 9),
     );
-    // An unlock whose repetition was lost, too, is unknown.
+    // An unlock is unknown if the reply to its repetition was lost, too.
     work_while(&client, || (), |_, error| error.is_unknown());
     proxy.clear_rules();
     nothing_is_left_but_fences(&server);

@@ -11,7 +11,7 @@ use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, ms};
 use crate::support::{Mode, in_own_process, listen_anywhere};
 
-/// What the process knows of the server when it goes down.
+/// What the process knows about the server when it goes down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Warm {
     /// Every pool is full of connections.
@@ -21,8 +21,8 @@ enum Warm {
     Unknown,
 }
 
-/// Fifty threads of two clients wait for fifty locks: how often they knock is counted in slices of
-/// time.
+/// Fifty threads of two clients wait for fifty locks: their connection attempts are counted in
+/// slices of time.
 fn knocks(warm: Warm) {
     let (_server, proxy) = through_proxy();
     let clients =

@@ -9,8 +9,8 @@ use crate::faults::warm_up;
 use crate::helpers::{SOON, Underway, ms};
 use crate::support::Server;
 
-/// How long after the return of a server, which `end` brings about, threads that wait for locks of
-/// their own have them all.
+/// How long it takes after the return of the server, which `end` brings about, until all threads
+/// have the locks that they wait for, one lock each.
 fn delay_after(
     outage: Duration,
     waiting: usize,
@@ -38,7 +38,7 @@ fn delay_after(
     waiters.into_iter().map(|waiter| waiter.result().saturating_duration_since(back)).max().unwrap()
 }
 
-/// The best of a few runs is below 300 ms: a busy machine does not count as a slow crate.
+/// The best of a few runs is below 300 ms, so that a busy machine fails no test.
 #[track_caller]
 fn back_within_300_ms(runs: &[Duration]) {
     assert!(runs.iter().any(|delay| *delay < ms(300)), "{runs:?}");

@@ -1,5 +1,5 @@
-//! One driver process: started, asked, and killed however the test ends. `tests/peers/PROTOCOL.md`
-//! says what it understands.
+//! One driver process: it is started, asked, and killed however the test ends. Its commands are in
+//! `tests/peers/PROTOCOL.md`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,16 +17,16 @@ use crate::support::process::Guarded;
 /// A JVM may take seconds to start on a machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Virtual machines for Java that may run at the same time, in all tests together.
+/// How many Java virtual machines may run at the same time, in all tests together.
 const MOST: usize = 2;
 
 static RUNNING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
-/// The right to run so many virtual machines.
+/// The permission to run this many virtual machines.
 struct Permit(usize);
 
 impl Permit {
-    /// All at once, so that no two tests wait for each other's second one.
+    /// All are taken at once: two tests that take one each could wait for each other's second one.
     fn wait(wanted: usize) -> Permit {
         assert!(wanted <= MOST, "a test may have {MOST} JVMs");
         let running = RUNNING.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,8 @@ pub struct Peer {
     commands: File,
     answers: Receiver<String>,
     log: PathBuf,
-    // In this order: the process goes before its directory, and both before another may start.
+    // Dropped in this order: the process before its directory, and both before another driver may
+    // start.
     _process: Guarded,
     _dir: TempDir,
     _permit: Arc<Permit>,
@@ -60,7 +61,8 @@ pub struct Peer {
 
 /// Starts these drivers, each by its name and the URL of its server.
 ///
-/// `None` if one is not built: said in one line, and a failure with `DISTLOCK_PEERS=required`.
+/// `None` if one is not built. That is printed in one line, and is a failure with
+/// `DISTLOCK_PEERS=required`.
 pub fn start<const N: usize>(peers: [(&str, String); N]) -> Option<[Peer; N]> {
     if !runner().exists() {
         // The published package has no drivers: they have packages of their own, of several kinds.
@@ -68,7 +70,7 @@ pub fn start<const N: usize>(peers: [(&str, String); N]) -> Option<[Peer; N]> {
     }
     let jvms = peers.iter().filter(|(name, _)| matches!(*name, "jedis" | "redisson")).count();
     let permit = Arc::new(Permit::wait(jvms));
-    // All at once: they start slowly.
+    // All together, as they start slowly.
     let started = peers.map(|(name, url)| Peer::launch(name, &url, &permit));
     for peer in &started {
         if peer.answers.recv_timeout(PATIENCE).as_deref() != Ok("ready") {
@@ -88,10 +90,10 @@ fn runner() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/run")
 }
 
-/// Says why a test is left out, or fails where none may be.
+/// Prints why a test is left out, or fails if none may be left out.
 fn left_out<T>(line: &str) -> Option<T> {
     assert!(env::var("DISTLOCK_PEERS").as_deref() != Ok("required"), "{line}");
-    // Not eprintln: what a test prints that passes is not shown.
+    // Not eprintln: the output of a test that passes is not shown.
     io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
     None
 }
@@ -134,7 +136,7 @@ impl Peer {
             .unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
-    /// The answer to the eldest command that has none.
+    /// The answer to the oldest command that has none yet.
     #[track_caller]
     pub fn answer(&self) -> String {
         self.answers.recv_timeout(PATIENCE).unwrap_or_else(|_| {

@@ -14,22 +14,22 @@ use crate::helpers::{SOON, ms};
 use crate::support::{Server, eventually};
 
 const EACH: u64 = 100;
-/// Far from the time that all of them need, and less than a starving one would wait: ours go on
-/// until it is done.
+/// Far longer than all of them need, and shorter than a starving peer would wait: our processes go
+/// on until it is done.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Says to a process that it is one of ours, and where the server is.
+/// Tells a process that it is one of ours, and where the server is.
 const OURS: &str = "DISTLOCK_TEST_FLEET";
-/// What stands before its result.
+/// The text before its result.
 const COUNTED: &str = "counted: ";
 
-/// One of our processes, if this one is: takes the lock again and again for as long as a peer still
-/// has to, so that one that starves never comes to its end.
+/// If this process is one of ours: takes the lock again and again while a peer still has work to
+/// do, so that a starving peer never ends.
 fn is_one_of_ours(options: &LockOptions) -> bool {
     let Ok(url) = env::var(OURS) else { return false };
     let lock = Client::open(&url).unwrap().lock_with("a", options.clone()).unwrap();
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     let (mut longest, mut mine) = (Duration::ZERO, 0);
-    // Until the peers are through; and ours must come to their share as well.
+    // Until the peers are done; our processes must get their share as well.
     while mine < EACH || !redis::cmd("EXISTS").arg("done").query::<bool>(&mut connection).unwrap() {
         let asked = Instant::now();
         lock.with(|_| {
@@ -48,7 +48,7 @@ fn is_one_of_ours(options: &LockOptions) -> bool {
 struct Ours(Option<Child>);
 
 impl Ours {
-    /// Starts the test of this name once more, as one of ours.
+    /// Starts the test of this name again, as one of our processes.
     fn start(test: &str, server: &Server) -> Ours {
         let mut own = Command::new(env::current_exe().unwrap());
         own.args([&format!("peers::fleet::{test}"), "--exact", "--nocapture"])
@@ -123,7 +123,7 @@ fn no_update_is_lost_in_a_fleet_with_plain_locks_and_nobody_starves() {
 
 #[test]
 fn no_update_is_lost_in_a_fleet_with_timestamps_and_nobody_starves() {
-    // Not a lease that could run out: old clients and ours promise less then.
+    // Without leases that could run out: after that, old clients and ours promise less.
     if is_one_of_ours(&timestamp().local_hand_offs(0)) {
         return;
     }
@@ -145,8 +145,8 @@ fn no_update_is_lost_in_a_fleet_with_redisson_and_nobody_starves() {
     counts("no_update_is_lost_in_a_fleet_with_redisson_and_nobody_starves", &server, peers);
 }
 
-/// Four of our processes want the lock all the time; each of three times an old client asks every
-/// 20 ms for so long. How often it came to a turn.
+/// Four of our processes want the lock all the time; three times, an old client asks every 20 ms
+/// for this long. Returns how often it got a turn.
 fn turns_beside_us(
     server: &Server,
     peer: &mut Peer,
@@ -166,8 +166,7 @@ fn turns_beside_us(
         (0..4).for_each(|_| drop(scope.spawn(ours)));
         let mut turns = 0;
         for _ in 0..3 {
-            // All of them have come to wait, also after an unlock of the old client, which wakes
-            // nobody.
+            // All of them wait by then, also after an unlock by the old client, which wakes nobody.
             let before = holds.load(Ordering::SeqCst);
             eventually(SOON, || holds.load(Ordering::SeqCst) >= before + 40);
             if peer.ask(&format!("try a {} 20000", patience.as_millis())) == "ok" {
@@ -180,7 +179,7 @@ fn turns_beside_us(
 }
 
 #[test]
-fn an_old_client_starves_beside_our_queue_and_comes_to_its_turn_without_it() {
+fn an_old_client_starves_beside_our_queue_and_gets_its_turn_without_it() {
     let server = Server::start();
     let Some([peer]) = start([("jedis", server.url())]) else { return };
     let mut peer = peer.with(&["kind nxpx", "sleep 20"]);

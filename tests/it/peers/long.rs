@@ -1,5 +1,5 @@
-//! Leases of a minute, as fleets have them: kept by either side's watchdog for longer than they
-//! last. Takes that long, so it has to be asked for.
+//! Leases of a minute, as fleets have them: kept by either side's watchdog beyond their length. The
+//! test takes that long, so it only runs on request.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::support::Server;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What was seen of one lease: how long it lasted at the least, and how often its end moved away.
+/// What was seen of one lease: the shortest rest of it, and how often its end was moved.
 #[derive(Default)]
 struct Seen {
     least: Option<i64>,
@@ -25,7 +25,7 @@ struct Seen {
 #[test]
 fn leases_of_a_minute_are_kept_by_either_watchdog() {
     if env::var("DISTLOCK_PEERS_LONG").as_deref() != Ok("1") {
-        // Not eprintln: what a test prints that passes is not shown.
+        // Not eprintln: the output of a test that passes is not shown.
         let left_out = "peers: leases of a minute are left out, for they take more than one: \
                         set DISTLOCK_PEERS_LONG=1\n";
         io::stderr().write_all(left_out.as_bytes()).unwrap();
@@ -88,7 +88,7 @@ fn leases_of_a_minute_are_kept_by_either_watchdog() {
             "leases of 60 s, {whose}: held for {held:.1?}, extended {extends} times, {least:?} ms \
              left at the least"
         );
-        // Each is extended after a third of it: 40 s are left then.
+        // Each lease is extended after a third of its length: 40 s are left then.
         assert!(
             held > MINUTE && *extends >= 3 && least.is_some_and(|least| least > 25_000),
             "{whose}: {extends}, {least:?}"

@@ -1,4 +1,4 @@
-//! Redisson beyond what all layouts have in common: fences, and an operator's hand on the lock.
+//! What only Redisson's layout has: fences, and a forced unlock by an operator.
 
 use distlock::Lock;
 

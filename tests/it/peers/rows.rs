@@ -11,7 +11,7 @@ use crate::faults::pool_of;
 use crate::helpers::{SOON, error, keys, ms, on_another_thread, pttl};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
-/// The Jedis driver with this kind of lock, not as sleepy as the old code was.
+/// The Jedis driver with this kind of lock, with shorter sleeps than the old code.
 fn jedis(server: &Server, kind: &str) -> Option<Peer> {
     let [peer] = start([("jedis", server.url())])?;
     Some(peer.with(&[&format!("kind {kind}"), "sleep 20"]))
@@ -28,7 +28,7 @@ fn acquire_lock_setnx_100_ms_n_tries() {
     assert!(error(tries(1).lock()).is_exhausted());
     within(ms(180)..ms(5_000), || assert!(error(tries(3).lock()).is_exhausted()));
     assert!(!tries(3).try_lock(SOON).unwrap());
-    // Among the tries of ours it becomes free.
+    // The lock becomes free between our attempts.
     let patient = tries(100);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| patient.lock().and_then(|()| patient.unlock()));
@@ -42,7 +42,7 @@ fn acquire_lock_setnx_100_ms_n_tries() {
     ours.unlock().unwrap();
     peer.says("tries a 3", "ok");
     peer.says("unlock a", "ok");
-    // The hazard of the old code: its release deletes whatever is there. Ours is told.
+    // The hazard of the old code: its release deletes whatever is there. Our holder is told.
     ours.lock().unwrap();
     peer.says("unlock a", "ok");
     assert!(error(ours.unlock()).is_lost());
@@ -55,7 +55,7 @@ fn acquire_loca_with_timeout() {
     excludes(&server, &mut peer, &timestamp());
     takes_over(&server, &mut peer, &timestamp());
     keeps_ours(&server, &mut peer, &timestamp());
-    // The deadline on the wire is the one that either side has written.
+    // Both sides report the deadline that the server stores.
     peer.says("lock a 20000", "ok");
     let written: String = ask(&server, &["GET", "a"]);
     assert_eq!(peer.ask("value a"), format!("ok {written}"));
@@ -92,7 +92,7 @@ fn plain_on_the_wire(server: &Server, peer: &mut Peer) {
     ours.unlock().unwrap();
 }
 
-/// Type and value of the one key there is.
+/// Type and value of the only key.
 fn wire(server: &Server) -> (String, String) {
     assert_eq!(keys(server), ["a"]);
     (ask(server, &["TYPE", "a"]), ask(server, &["GET", "a"]))
@@ -103,7 +103,7 @@ fn ip_limit() {
     let server = Server::start();
     let Some([mut peer]) = start([("jedis", server.url())]) else { return };
     let limiter = Client::open(&server.url()).unwrap().rate_limiter("ip", 4, ms(3_000));
-    // Whoever is first begins the window; both sides begin one.
+    // The first caller begins the window; each side begins one.
     for we_begin in [false, true] {
         let window = || {
             for turn in 0..4 {
@@ -133,7 +133,7 @@ fn redis_lock_implements_lock() {
     let server = Server::start();
     let Some(mut peer) = jedis(&server, "endless") else { return };
     keeps_theirs(&server, &mut peer, &plain(), "lock a 2000");
-    // Every form: those that the old class left empty, too.
+    // Every call, including those that the old class left empty.
     peer.says("lock a 2000", "ok");
     peer.says("try a 0 2000", "unsupported");
     let ours = lock(&server, plain().lease(ms(1_000)));
@@ -149,8 +149,8 @@ fn redis_lock_implements_lock() {
     peer.says("unlock a", "ok");
     ours.lock_interruptibly(&interrupt).unwrap();
     ours.unlock().unwrap();
-    // Conditions need our queue, and leave theirs out of it: they take the lock while we wait in
-    // one.
+    // Conditions need our queue, and the old client does not take part in it: it takes the lock
+    // while we wait in a condition.
     let ours = lock(&server, LockOptions::new().lease(ms(1_000)));
     ours.lock().unwrap();
     let condition = ours.new_condition("done").unwrap();
@@ -189,7 +189,7 @@ fn simple_redis_lock() {
     peer.says("unlock a", "refused");
     ours.unlock().unwrap();
 
-    // The leases run out: nobody renews.
+    // The leases run out, as nobody renews them.
     within(EXPIRY, || {
         peer.says("try a 0 1000", "ok");
         assert!(ours.try_lock(SOON).unwrap());
@@ -218,7 +218,7 @@ fn redis_distributed_lock() {
             LockOptions::new().owner("bob").lease(ms(1_000)).renewal(Renewal::AtMost(1)),
         )
         .unwrap();
-    // Once extended: kept beyond its lease, and not for ever.
+    // Extended once: kept beyond its lease, but not for ever.
     within(ms(1_200)..ms(9_000), || {
         ours.lock().unwrap();
         assert!(ours.is_held() && !on_another_thread(|| ours.is_held()));
@@ -237,7 +237,7 @@ fn redis_distributed_lock() {
     });
     peer.says("unlock a", "refused");
     assert_eq!(ours.inspect().unwrap().unwrap().token, "bob");
-    // Holds are counted in both.
+    // Both sides count holds.
     ours.lock().unwrap();
     assert_eq!(ours.hold_count(), 2);
     ours.unlock().unwrap();
@@ -258,7 +258,7 @@ fn redis_util_execute() {
     let mut peer = peer.with(&["kind pooled", "owner alice"]);
     let client = Client::open(&to_us.url()).unwrap();
     client.ping().unwrap();
-    // Each side's connection is dropped once, and neither's caller sees it.
+    // Each side's connection is dropped once, and neither caller notices.
     let cut = to_them.add(Rule::on("SET", Fault::CutBefore).next(1));
     peer.says("lock a 20000", "ok");
     assert_eq!(cut.fired(), 1);
@@ -282,7 +282,7 @@ fn redisson_get_lock() {
     takes_over(&server, &mut peer, &redisson());
     keeps_ours(&server, &mut peer, &redisson());
     keeps_theirs(&server, &mut peer, &redisson(), "lock a 0");
-    // A hash with a count, theirs of all holds.
+    // A hash with a count; on their side it counts all holds.
     peer.says("lock a 20000", "ok");
     peer.says("lock a 20000", "ok");
     let field: Vec<String> = ask(&server, &["HGETALL", "a"]);
@@ -307,10 +307,10 @@ fn redlock_on_n_masters() {
     assert!(ours.is_valid());
     ours.unlock().unwrap();
     for server in &servers {
-        // The last node may be told a moment after the majority.
+        // The last node may get the release a moment after the majority.
         eventually(SOON, || keys(server).is_empty());
     }
-    // Theirs is one node: no majority, and left alone.
+    // Their lock is on one node: that is no majority, and it is left alone.
     peers[0].says("lock a 20000", "ok");
     assert!(ours.try_lock(SOON).unwrap());
     assert_eq!(

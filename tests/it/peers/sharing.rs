@@ -1,5 +1,4 @@
-//! What holds of every layout that is shared: exclusion, strangers, expiry, and leases that are
-//! kept.
+//! What is true for every shared layout: exclusion, strangers, expiry, and leases that are kept.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,8 +34,7 @@ pub fn excludes(server: &Server, peer: &mut Peer, options: &LockOptions) {
     assert_eq!(ask::<u64>(server, &["EXISTS", ours.key()]), 0);
 }
 
-/// A lease runs out, the other has the lock, and whoever comes too late with an unlock does no
-/// harm.
+/// A lease runs out, the other side gets the lock, and a late unlock by the first does no harm.
 pub fn takes_over(server: &Server, peer: &mut Peer, options: &LockOptions) {
     let ours = lock(server, options.clone().lease(ms(1_000)).renewal(Renewal::Never));
     within(EXPIRY, || {
@@ -60,8 +58,8 @@ pub fn takes_over(server: &Server, peer: &mut Peer, options: &LockOptions) {
     ours.unlock().unwrap();
 }
 
-/// Our lease of a second is kept for three, and the other waits in vain. Ends by itself once nobody
-/// renews it.
+/// Our lease of a second is kept for three, and the other waits in vain. It ends by itself once
+/// nobody renews it.
 pub fn keeps_ours(server: &Server, peer: &mut Peer, options: &LockOptions) {
     let ours = lock(server, options.clone().lease(ms(1_000)));
     ours.lock().unwrap();
@@ -113,7 +111,7 @@ fn shares_plain(server: &Server, peer: Peer) {
     excludes(server, &mut peer, &plain());
     takes_over(server, &mut peer, &plain());
     keeps_ours(server, &mut peer, &plain());
-    // They have no watchdog; an extend by hand is theirs alone all the same.
+    // They have no watchdog; an extend by hand still moves only their own lease.
     peer.says("lock a 5000", "ok");
     peer.says("extend a 5000", "ok");
     assert!(!lock(server, plain()).try_lock(Duration::ZERO).unwrap());

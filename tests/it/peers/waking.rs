@@ -1,4 +1,4 @@
-//! How long after an unlock the waiter on the other side of the language border has the lock.
+//! How long after an unlock a waiter in another language gets the lock.
 
 use std::sync::mpsc;
 use std::thread;
@@ -12,8 +12,9 @@ use crate::helpers::{SOON, ms};
 use crate::support::{Server, eventually};
 
 const ROUNDS: usize = 7;
-/// Redisson's clients ask again only when the lease has run out, and ours are told to: in this time
-/// they can only have been woken. Pollers ask every 20 ms or every 20 to 80 ms.
+/// Redisson's clients ask again only when the lease has run out, and our clients are set to do the
+/// same: within this time they can only have been woken. Polling clients ask every 20 ms or every
+/// 20 to 80 ms.
 const PROMPT: Duration = ms(3_000);
 
 /// The clock that all processes of a host share.
@@ -22,8 +23,8 @@ fn now_ns() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
 }
 
-/// Wakes the peer by our unlock, and us by the peer's, some times each; prints what it took.
-/// Whoever waits has made `asked` grow by `often`.
+/// Wakes the peer by our unlock, and us by the peer's, several times each; prints the times. A
+/// waiter has made `asked` grow by `often`.
 fn both_ways(
     name: &str,
     server: &Server,
@@ -71,7 +72,7 @@ fn both_ways(
     }
 }
 
-/// What it took. Nobody may have the lock before it was given back, and nobody much later.
+/// The times. Nobody may get the lock before the unlock, or much later.
 #[track_caller]
 fn since(acquired: u64, released: u64) -> Duration {
     let took = Duration::from_nanos(
@@ -85,9 +86,9 @@ fn since(acquired: u64, released: u64) -> Duration {
 fn redisson_wakes_us_and_is_woken_by_us() {
     let server = Server::start();
     let Some([mut peer]) = start([("redisson", server.url())]) else { return };
-    // Each refusal tells the rest of the lease. Both sides are refused, subscribe, and are refused
-    // once more: from then on only a message wakes them. Unlocked before that, the lock would be
-    // found free by asking, and nothing shown about messages.
+    // Each refusal reads the rest of the lease. Both sides are refused, subscribe, and are refused
+    // once more: from then on only a message wakes them. After an earlier unlock they would find
+    // the lock free by asking, and the test would prove nothing about messages.
     let refused = || server.command_count("pttl");
     both_ways(
         "Redisson",
@@ -99,7 +100,7 @@ fn redisson_wakes_us_and_is_woken_by_us() {
     );
 }
 
-/// Those that poll: whoever waits has asked at least three times.
+/// The clients that poll: a waiter has asked at least three times.
 fn poll(name: &str, server: &Server, peer: &mut Peer, options: &LockOptions) {
     both_ways(name, server, peer, options, || server.commands_processed_by_clients(), 3);
 }

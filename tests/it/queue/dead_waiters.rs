@@ -1,4 +1,5 @@
-//! Waiters that are dead, frozen, deaf or gone: they are passed over, and cost the others little.
+//! Waiters that are dead, frozen, not listening or gone: they are passed over, and cost the others
+//! little.
 
 use std::sync::mpsc;
 use std::thread;
@@ -11,12 +12,13 @@ use super::{A_WHILE, At, ByHand, SOON, listen};
 use crate::support::{Server, within};
 
 #[test]
-fn a_waiter_that_is_dead_by_its_own_word_is_dropped() {
+fn a_waiter_whose_entry_has_expired_is_dropped() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let _ears = (listen(&server, "dead"), listen(&server, "alive"));
     lock.ask("holder", 1, &At::new("none"));
-    // The queue would end with it, twice as late, if nobody else came: there is time for that.
+    // Without another waiter the queue would expire with this entry, but twice as late: there is
+    // time for the test.
     lock.is_refused("dead", 1, &At { alive_for: Duration::from_millis(300), ..At::new("dead") });
     lock.is_refused("alive", 1, &At::new("alive"));
     thread::sleep(Duration::from_millis(310));
@@ -52,7 +54,7 @@ fn a_frozen_waiter_costs_no_more_than_its_first_lease() {
     lock.is_refused("frozen", 1, &At { first_lease: A_WHILE, ..At::new("frozen") });
     lock.release("holder");
     assert_eq!(lock.holder().as_deref(), Some("frozen"));
-    // And who hands off grants at most three seconds, whatever the lease.
+    // A hand-off grants at most three seconds, whatever the lease.
     let client = Client::open(&server.url()).unwrap();
     within(..Duration::from_secs(2), || {
         assert!(client.lock("a").try_lock(Duration::from_secs(2)).unwrap())
@@ -72,7 +74,7 @@ fn a_waiter_that_is_not_heard_is_told_so_and_has_no_place() {
 }
 
 #[test]
-fn who_listens_to_everything_makes_no_dead_waiter_listen() {
+fn a_subscriber_to_every_channel_does_not_make_a_dead_waiter_count_as_listening() {
     let server = Server::start();
     let lock = ByHand::new(&server);
     let (say, everything) = mpsc::channel();

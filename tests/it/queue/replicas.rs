@@ -1,5 +1,5 @@
-//! Waiters that listen at a replica, as after a failover: what they hear there is true, and they
-//! come over.
+//! Waiters that listen at a replica, as after a failover: what they receive there is true, and they
+//! move to the master.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,24 +45,24 @@ fn what_a_waiter_hears_from_a_replica_is_true() {
     lock.ask("holder", 1, &At::new("none"));
     lock.is_refused("a", 1, &At::new("first"));
     lock.is_refused("b", 1, &At::new("second"));
-    // It listens at a server that only hears what this one says, as after a failover.
+    // It listens at a replica, which only repeats what this server publishes, as after a failover.
     ear.cut();
     let elsewhere = listen(&replica, "first");
     lock.release("holder");
     assert_eq!(lock.holder().as_deref(), Some("b"));
     assert!(second.hears().contains(" b "));
     elsewhere.hears_nothing();
-    // It has kept its place, and is told that it has to listen here.
+    // It has kept its place, and is told to listen here.
     assert!(matches!(lock.ask("a", 2, &At::new("first")), Answer::Refused { heard: false, .. }));
     let _ear = listen(&server, "first");
     lock.release("b");
     assert_eq!(lock.holder().as_deref(), Some("a"));
-    // One that hears both hears nothing but the truth.
+    // A waiter that receives both only receives true messages.
     assert!(elsewhere.hears().starts_with("2 "));
 }
 
 #[test]
-fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_comes_over() {
+fn an_inbox_at_a_demoted_server_lets_no_second_holder_in_and_moves_to_the_new_master() {
     let old = Server::start();
     let new = replica_of(&old);
     let proxy = Proxy::start(old.port());
@@ -84,8 +84,8 @@ fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_
     eventually(SOON, || {
         redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut old.connection()).unwrap() == 3
     });
-    // A failover as by hand, behind a name that leads to the new master: whoever sends a command
-    // goes there, and no subscription does.
+    // A manual failover behind a name that leads to the new master: commands go there, but
+    // subscriptions stay.
     let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut new.connection()).unwrap();
     proxy.set_upstream(new.port());
     follow(&old, &new);
@@ -97,7 +97,7 @@ fn an_inbox_at_a_server_that_is_a_replica_now_lets_nobody_in_beside_another_and_
         .unwrap();
     guard.release().unwrap();
     waits.into_iter().for_each(Underway::result);
-    // And whoever waits now is handed the lock there, by inboxes that have come over.
+    // From now on waiters are handed the lock there, through inboxes that have moved.
     let guard = holder.lock("a").guard().unwrap();
     let again = waiters
         .clone()

@@ -41,7 +41,7 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
 }
 
 #[test]
-fn fences_grow_over_local_and_remote_hand_overs() {
+fn fences_grow_over_local_and_direct_hand_offs() {
     let server = Server::start();
     let (say, hear) = mpsc::channel();
     let holds_of_each = 100_000 / 8;
@@ -53,7 +53,7 @@ fn fences_grow_over_local_and_remote_hand_overs() {
                 let lock = client.lock_with("a", LockOptions::new().fenced()).unwrap();
                 for _ in 0..holds_of_each {
                     let guard = lock.guard().unwrap();
-                    // Sent under the lock, so in the order of the holds.
+                    // Sent while the lock is held, so in the order of the holds.
                     say.send(guard.fence().unwrap()).unwrap();
                 }
             });

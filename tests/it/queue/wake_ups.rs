@@ -1,5 +1,5 @@
-//! Wake-ups: a waiter has the lock at once after a release; lost ones cost a pause, forged ones let
-//! nobody in.
+//! Wake-ups: a waiter gets the lock at once after a release, a lost wake-up costs a pause, and a
+//! forged one lets nobody in.
 
 use std::sync::mpsc;
 use std::thread;
@@ -12,7 +12,7 @@ use super::{A_WHILE, SOON};
 use crate::helpers::Notes;
 use crate::support::{Server, eventually, within};
 
-/// A waiter that hears nothing asks again after at most this.
+/// A waiter that receives nothing asks again after this at the latest.
 const ONE_PAUSE: Duration = Duration::from_millis(1_600);
 
 /// A client that holds the lock and one that waits for it in its own thread.
@@ -35,8 +35,8 @@ fn held_and_waited_for(
     (guard, hear)
 }
 
-/// The one waiter at "a" listens, and has asked again since: from here on it asks only when it is
-/// told something, or when its pause is over.
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when a
+/// message comes, or when its pause is over.
 fn waits_and_listens(server: &Server) {
     let mut before_it_listened = 1;
     eventually(SOON, || {
@@ -90,7 +90,7 @@ fn a_lease_without_renewal_is_whole_after_a_hand_off() {
 fn a_lost_wake_up_costs_at_most_one_pause() {
     let server = Server::start();
     let (guard, hear) = held_and_waited_for(&server, LockOptions::new());
-    // The lock goes without anybody being told.
+    // The lock disappears, and nobody is told.
     let _: u32 = redis::cmd("DEL").arg("a").query(&mut server.connection()).unwrap();
     let gone = Instant::now();
     let (entered, _) = hear.recv_timeout(SOON).unwrap();
@@ -99,7 +99,7 @@ fn a_lost_wake_up_costs_at_most_one_pause() {
 }
 
 #[test]
-fn a_lock_that_just_runs_out_is_taken_as_soon_as_it_has() {
+fn a_lock_whose_lease_runs_out_is_taken_at_once() {
     let server = Server::start();
     let mut connection = server.connection();
     let _: () = redis::cmd("SET")
@@ -158,7 +158,7 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
     ]
     .map(str::to_owned);
     let stale = (attempt > 1).then(|| format!("{} 0 0 {token} a", attempt - 1));
-    // The lock is not fenced, so only one of these is kept out by its fence.
+    // The lock is not fenced, so only one of these messages is rejected by its fence.
     for message in forged
         .into_iter()
         .chain(stale)
@@ -175,7 +175,7 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
 }
 
 #[test]
-fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
+fn a_grant_that_comes_at_the_end_of_its_validity_is_confirmed_by_the_server_first() {
     let server = Server::start();
     let clock = FakeClock::new();
     let holder = Client::open(&server.url()).unwrap();
@@ -183,7 +183,7 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
     let (say, hear) = mpsc::channel();
     let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     thread::spawn(move || {
-        // It does not ask by itself before the clock has gone on by more than it does here.
+        // It asks by itself only after the clock has moved by more than it does here.
         let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(20)));
         let lock = waiter.lock_with("a", patient).unwrap();
         lock.lock().unwrap();
@@ -191,10 +191,10 @@ fn a_grant_that_comes_at_the_end_of_its_validity_is_asked_about_first() {
         lock.unlock().unwrap();
     });
     waits_and_listens(&server);
-    // And its last attempt has been answered: one that is still on its way would count from now.
+    // Its last attempt has been answered: one that is still under way would count from now.
     eventually(SOON, || notes.under_way() == 0);
-    // The waiter was paused since it was refused: what a hand-off grants counts from then, and is
-    // over.
+    // The waiter was paused after its refusal. The validity of a hand-off counts from the refusal,
+    // so it is over.
     clock.advance(Duration::from_secs(10));
     guard.release().unwrap();
     let (remaining, on_server) = hear.recv_timeout(SOON).unwrap();

@@ -1,4 +1,4 @@
-//! Outages: never a refusal, and never a permit that was not there.
+//! Outages: they never lead to a refusal, and never to a permit that does not exist.
 
 use std::thread;
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn an_unanswered_check_may_have_counted_and_is_not_repeated() {
     assert!(limiter.check().unwrap_err().is_unavailable());
     assert_eq!((fault.fired(), get(&server, "ip").as_deref()), (1, Some("2")));
     proxy.clear_rules();
-    // A connection that had just been opened: that it ended says nothing about the question.
+    // If a connection ends that has just been opened, that says nothing about the question.
     let limiter = client.rate_limiter("other", 3, LONG);
     let fault = proxy.add(Rule::on("EVALSHA", Fault::CutAfter));
     let error = loop {
@@ -130,7 +130,7 @@ fn a_connection_that_ends_makes_the_limit_stricter_at_worst() {
 }
 
 #[test]
-fn what_cannot_heal_is_said_at_once() {
+fn errors_that_cannot_heal_are_reported_at_once() {
     let server = Server::builder().password("right").start();
     let client = Client::open(&server.url_with("default", "wrong")).unwrap();
     for limiter in both(&client, 3, LONG) {
@@ -156,8 +156,8 @@ fn a_reply_that_makes_no_sense_is_no_permit() {
     ] {
         proxy.add(Rule::on("EVALSHA", Fault::ReplaceReply(reply.into())).next(1));
         assert_eq!(limiter.check().unwrap_err().kind(), ErrorKind::Server, "{reply:?}");
-        // Over another connection, perhaps: the first thing that one hears should make sense, or
-        // the server counts as down.
+        // This may go over a new connection: its first reply must make sense, or the server counts
+        // as down.
         assert!(limiter.check().unwrap().allowed);
     }
 }

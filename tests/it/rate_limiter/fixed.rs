@@ -56,7 +56,8 @@ fn a_window_on_the_server_does_not_slide() {
     while let refused = limiter.check().unwrap()
         && !refused.allowed
     {
-        // The server reads its clock once for the TTL, and once more for the part of a millisecond.
+        // The server reads its clock once for the TTL, and once more for the fraction of a
+        // millisecond.
         assert!(refused.retry_after <= last.saturating_add(ms(1)), "it comes nearer and nearer");
         (last, refusals) = (refused.retry_after, refusals + 1);
         assert!(start.elapsed() < SOON, "it never ends while somebody asks");
@@ -87,7 +88,7 @@ fn retry_after_is_exact_to_the_millisecond() {
         let before = rest();
         let told = limiter.check().unwrap().retry_after;
         let after = rest();
-        // The key lives through the whole millisecond in which its TTL is 0.
+        // The key still exists in the whole millisecond in which its TTL is 0.
         assert!(
             (ms(0)..=LONG).contains(&told) && (after..=before + 1).contains(&told.as_millis()),
             "{after} {told:?} {before}"
@@ -114,7 +115,7 @@ fn a_check_is_one_script_and_one_round_trip() {
     let client = Client::open(&proxy.url()).unwrap();
     for limiter in [client.rate_limiter("ip", 3, LONG), client.rate_limiter("ip", 3, LONG).smooth()]
     {
-        // Connects, and lets the server know the script.
+        // Opens a connection, and loads the script.
         assert!(limiter.check().unwrap().allowed);
         let scripts = server.command_count("evalsha");
         for call in 2..12 {
@@ -169,7 +170,8 @@ fn ip_limit_of_the_old_code_shares_the_limit() {
             });
         }
         assert_eq!(passed, 4);
-        // It counts what it refuses, which we must stand; nobody makes the window longer.
+        // It also counts what it refuses. We have to tolerate that, and nobody makes the window
+        // longer.
         assert_eq!(get(&server, "ip:a").as_deref(), Some("12"));
         let refused = limiter.check().unwrap();
         assert_eq!((refused.allowed, refused.remaining), (false, 0));
@@ -182,8 +184,7 @@ fn ip_limit_of_the_old_code_shares_the_limit() {
 fn a_counter_without_ttl_is_healed() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(60_000));
-    // What is left when the old code dies between INCR and EXPIRE; and when it went on counting
-    // afterwards.
+    // What the old code leaves if it dies between INCR and EXPIRE, and if it counts on after that.
     for (left, allowed) in [("1", true), ("3", false), ("99", false)] {
         run(&server, &["SET", "ip", left]);
         let decision = limiter.check().unwrap();
@@ -207,7 +208,7 @@ fn a_counter_without_ttl_is_healed() {
 fn a_ttl_beyond_the_window_is_shortened_to_it() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(1000));
-    // What the server's clock leaves when it is set back by an hour, or somebody's EXPIRE with
+    // What remains if the server's clock is set back by an hour, or if somebody calls EXPIRE with
     // another time.
     for (counted, allowed) in [("1", true), ("3", false), ("99", false)] {
         run(&server, &["SET", "ip", counted, "PX", "3600000"]);
@@ -238,10 +239,11 @@ fn the_shortest_window_counts() {
 }
 
 #[test]
-fn a_counter_below_zero_is_counted_on() {
+fn a_counter_below_zero_counts_on_from_there() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, LONG);
-    // A program that gives permits back with DECR, once after the window has ended: no TTL again.
+    // A program that gives permits back with DECR, here after the window has ended: again there is
+    // no TTL.
     run(&server, &["DECR", "ip"]);
     assert_eq!(take_all(&limiter).0, 4);
     assert!(pttl(&server, "ip") > 0);

@@ -1,4 +1,4 @@
-//! What cannot work is said by the first call, and sends nothing.
+//! Input that cannot work is refused by the first call, and nothing is sent.
 
 use std::thread;
 use std::time::Duration;
@@ -88,8 +88,8 @@ fn foreign_data_is_reported_and_left_alone() {
         let kind: String =
             redis::cmd("TYPE").arg(limiter.key()).query(&mut server.connection()).unwrap();
         assert_eq!(kind, "list");
-        // A token, a deadline and a fraction; what INCR or Lua could not count on; and the other
-        // form's state.
+        // A token, a deadline and a fraction; values that INCR or Lua cannot count on from; and the
+        // state of the other form.
         let foreign = [
             "d9b2d63d-a233-4123-847a-7090be1f8a1c",
             "",
@@ -133,13 +133,14 @@ fn debug_shows_what_was_asked_for() {
 }
 
 #[test]
-fn a_forked_child_is_told_so_before_it_waits_for_anything() {
+fn a_forked_child_is_refused_before_it_waits_for_anything() {
     in_own_process(
-        "rate_limiter::input::a_forked_child_is_told_so_before_it_waits_for_anything",
+        "rate_limiter::input::a_forked_child_is_refused_before_it_waits_for_anything",
         || {
             let client = Client::open("memory://").unwrap();
             let limiters = super::both(&client, 1, ms(1));
-            // What these lock the child may have as a copy that is locked for ever.
+            // The child may have a copy of a mutex that these threads hold, and that copy stays
+            // locked for ever.
             for limiter in limiters.clone() {
                 thread::spawn(move || while limiter.acquire(SOON).is_ok() {});
             }

@@ -1,5 +1,5 @@
-//! `acquire` of the fixed window: the threads of a client stand in line, and only as many ask as
-//! there is room for.
+//! `acquire` of the fixed window: the threads of a client wait in a line, and only as many of them
+//! ask as there are permits.
 
 use std::thread;
 use std::time::Duration;
@@ -14,12 +14,12 @@ fn fifty_threads_ask_little_more_than_once_for_each_permit() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 5, ms(50));
     let questions = questions_per_permit(&server, &limiter, 4);
-    // One for each permit, one for each window, and all of them at once at the beginning.
+    // One question for each permit, one for each window, and one of every thread at the beginning.
     assert!((1.0..2.5).contains(&questions), "{questions} questions for each permit");
 }
 
 #[test]
-fn whoever_cannot_be_served_in_time_is_told_at_once_also_behind_others() {
+fn a_caller_that_cannot_be_served_in_time_is_told_at_once_even_behind_others() {
     let server = Server::start();
     let client = open(&server);
     let limiter = client.rate_limiter("ip", 1, LONG);
@@ -44,12 +44,12 @@ fn whoever_cannot_be_served_in_time_is_told_at_once_also_behind_others() {
 }
 
 #[test]
-fn a_timeout_in_the_line_ends_with_a_question_of_its_own() {
+fn a_caller_whose_time_runs_out_in_the_line_asks_once_itself() {
     everywhere(|client| {
         let limiter = client.rate_limiter("ip", 1, ms(400));
         assert!(limiter.check().unwrap().allowed);
         thread::scope(|scope| {
-            // One permit comes back in their time.
+            // One permit comes back before their timeouts.
             let waiters: Vec<_> = (0..4)
                 .map(|_| scope.spawn(|| within(..SOON, || limiter.acquire(ms(600)).unwrap())))
                 .collect();
@@ -77,7 +77,7 @@ fn an_outage_ends_all_waits_of_the_line_and_not_one_after_the_other() {
             let waiters: Vec<_> = (0..20)
                 .map(|_| scope.spawn(|| while limiter.acquire(Duration::MAX).unwrap_or(false) {}))
                 .collect();
-            // Each has been refused once, and now they stand in line.
+            // Each has been refused once, and now all wait in the line.
             eventually(SOON, || server.command_count("evalsha") >= scripts + 20);
             proxy.set_mode(Mode::Refuse);
             proxy.cut_all();

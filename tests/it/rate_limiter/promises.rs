@@ -12,7 +12,7 @@ use super::{
 };
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
-/// Of the server: seconds, and microseconds.
+/// The server's time: seconds, and microseconds.
 type Time = (u64, u64);
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -23,7 +23,7 @@ fn fifty_threads_ask_once_for_each_permit() {
     let limiter = open(&server).rate_limiter("ip", 10, ms(100)).smooth();
     let start = Instant::now();
     let questions = questions_per_permit(&server, &limiter, 4);
-    // A little more where an answer does not come in time, on a busy machine.
+    // A little more if an answer is late, on a busy machine.
     assert!((1.0..1.2).contains(&questions), "{questions} questions for each permit");
     assert!(
         start.elapsed() >= ms(1900),
@@ -60,7 +60,7 @@ fn permits_go_out_in_the_order_of_asking_and_checks_come_after_them() {
 }
 
 #[test]
-fn what_would_come_too_late_is_not_promised() {
+fn a_permit_that_would_come_too_late_is_not_promised() {
     let server = Server::start();
     let client = open(&server);
     let limiter = client.rate_limiter("ip", 1, LONG).smooth();
@@ -92,7 +92,7 @@ fn a_sleeper_asks_no_second_time_even_if_its_promise_is_forgotten() {
 }
 
 #[test]
-fn a_question_that_is_long_on_its_way_makes_no_permit_come_early() {
+fn a_slow_question_makes_no_permit_come_early() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let limiter = Client::open(&proxy.url()).unwrap().rate_limiter("ip", 1, ms(1000)).smooth();
@@ -166,7 +166,7 @@ fn a_clock_that_is_set_back_forgets_no_promise() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(300)).smooth();
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
-    // Three in use and two promised, an hour ahead.
+    // Three permits in use and two promised, an hour ahead.
     let state = format!("5 {}000000 100000", seconds + 3600);
     run(&server, &["SET", limiter.key(), &state, "PX", "3600000"]);
     let start = Instant::now();
@@ -182,7 +182,7 @@ fn a_clock_that_is_set_back_forgets_no_promise() {
 }
 
 #[test]
-fn a_hundred_years_are_without_limit() {
+fn a_window_of_a_hundred_years_and_an_endless_wait_are_accepted() {
     everywhere(|client| {
         let limiter = client.rate_limiter("ip", 1, 100 * YEAR).smooth();
         assert!(limiter.check().unwrap().allowed);
@@ -202,17 +202,17 @@ fn a_hundred_years_are_without_limit() {
     });
 }
 
-/// The script itself, asked by callers who wait for so long: in no stretch of time more permits
-/// come due than were there at first and came back meanwhile.
+/// Calls the script itself, for callers with these timeouts: in no period do more permits come due
+/// than were there at first and came back meanwhile.
 #[test]
-fn in_no_stretch_of_time_more_come_due_than_were_there_and_came_back() {
+fn in_no_period_do_more_permits_come_due_than_were_there_and_came_back() {
     const SCRIPT: &str = include_str!("../../../src/store/layout/limits/smooth.lua");
     const COUNT: u64 = 7;
     const WINDOW: u64 = 50_000;
     let server = Server::start();
     let mut connection = server.connection();
     let micros = |(seconds, micros): Time| seconds * 1_000_000 + micros;
-    // When they came due, at the earliest and at the latest, and how many.
+    // When permits came due, at the earliest and at the latest, and how many.
     let mut due: Vec<(u64, u64, u64)> = Vec::new();
     let mut promised = 0;
     for call in 0..1500_u64 {

@@ -1,4 +1,4 @@
-//! The smooth form: what passes in any stretch of time, and the state that it keeps.
+//! The smooth form: what passes in any period, and the state that it keeps.
 
 use std::sync::Mutex;
 use std::thread;
@@ -9,7 +9,7 @@ use distlock::RateLimiter;
 use super::{LONG, SOON, everywhere, get, in_memory, ms, open, pttl, run, take_all};
 use crate::support::{Server, eventually};
 
-/// A few numbers that look random and are the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -25,10 +25,10 @@ impl Numbers {
     }
 }
 
-/// What passed: when it had been asked for, when the answer was there, and how many permits.
+/// What passed: the time of the call, the time of the answer, and how many permits.
 type Passed = (Duration, Duration, u64);
 
-/// That in no stretch of time more passed than was there at first and came back meanwhile.
+/// Asserts that in no period more permits passed than were there at first and came back meanwhile.
 fn assert_never_too_many(passed: &[Passed], count: u64, window: Duration) {
     for (first, (asked, ..)) in passed.iter().enumerate() {
         let mut sum = 0;
@@ -45,7 +45,7 @@ fn assert_never_too_many(passed: &[Passed], count: u64, window: Duration) {
 }
 
 #[test]
-fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
+fn in_no_period_do_more_permits_pass_than_were_there_and_came_back() {
     for seed in 1..=60 {
         let mut numbers = Numbers::new(seed);
         let (client, clock) = in_memory();
@@ -65,7 +65,7 @@ fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
                 }
                 (false, 0) => Duration::from_nanos(numbers.below(window.as_nanos() as u64)),
                 (false, 1) => {
-                    // Not a moment before; a µs is far below what one permit takes.
+                    // Not a moment earlier; a µs is far less than the time of one permit.
                     let short = decision.retry_after.saturating_sub(Duration::from_micros(1));
                     clock.advance(short);
                     assert!(!limiter.check_n(wanted).unwrap().allowed);
@@ -90,7 +90,7 @@ fn in_no_stretch_of_time_more_pass_than_were_there_and_came_back() {
 }
 
 #[test]
-fn on_the_server_too_no_stretch_of_time_lets_more_pass() {
+fn on_the_server_too_no_period_lets_more_permits_pass() {
     let server = Server::start();
     let client = open(&server);
     let (count, window) = (10, ms(200));
@@ -138,8 +138,8 @@ fn there_is_no_double_burst() {
 fn there_is_no_double_burst_on_the_server() {
     let server = Server::start();
     let client = open(&server);
-    // Whether more passed around the end of a window than were there and came back. On a busy
-    // machine the end may be missed.
+    // Whether more permits passed around the end of a window than were there and came back. On a
+    // busy machine the end may be missed.
     let around_the_end = |limiter: RateLimiter| {
         assert!(limiter.check().unwrap().allowed);
         thread::sleep(ms(250));
@@ -184,7 +184,7 @@ fn there_is_room_after_retry_after() {
 }
 
 #[test]
-fn its_state_is_one_key_that_ends_when_nothing_is_in_use() {
+fn the_state_is_one_key_that_expires_when_nothing_is_in_use() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 4, ms(2000)).smooth();
     for taken in 1..=4 {
@@ -214,7 +214,7 @@ fn a_fixed_window_of_the_same_name_is_another_limit() {
 fn a_clock_that_is_set_back_does_not_stop_the_limit() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 3, ms(300)).smooth();
-    // What an hour of setting back leaves: a state from an hour ahead.
+    // What remains if the clock is set back by an hour: a state from an hour ahead.
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut server.connection()).unwrap();
     let level = "2.1234567890123457";
     let state = format!("{level} {}000000 100000", seconds + 3600);
@@ -245,8 +245,8 @@ fn a_smaller_count_waits_for_no_permits_that_it_does_not_have() {
 
 #[test]
 fn a_limit_gives_nobody_room_that_another_count_or_window_has_used() {
-    // What the first takes at once, and what the second, which waits for it, may make the first
-    // forget.
+    // The first limit takes all its permits at once. The second limit waits, and must not make the
+    // first one forget them.
     for (first, second, comes_back) in
         [((1000, LONG), (3, LONG), LONG / 3), ((100, LONG), (1, LONG / 10), LONG)]
     {

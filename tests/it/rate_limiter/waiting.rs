@@ -17,7 +17,7 @@ fn acquire_waits_for_room() {
             for timeout in [SOON, SOON, Duration::MAX] {
                 assert!(limiter.acquire(timeout).unwrap());
             }
-            // Each took a permit, and waited for the next one to be there.
+            // Each took a permit, and waited until the next one was there.
             assert!((ms(395)..SOON).contains(&start.elapsed()), "{:?}", start.elapsed());
         }
     });
@@ -46,7 +46,7 @@ fn acquire_waits_where_room_comes_just_in_time_and_not_where_it_comes_too_late()
         );
         thread::scope(|scope| {
             let waiter = scope.spawn(|| limiter.acquire(ms(1000)).unwrap());
-            // Whether it asks before or after, there is room by its deadline at the latest.
+            // Whether it asks earlier or later, there is room by its deadline at the latest.
             while !waiter.is_finished() {
                 thread::sleep(ms(1));
                 clock.advance(ms(10));
@@ -97,7 +97,7 @@ fn closing_the_client_ends_the_wait() {
 }
 
 #[test]
-fn many_that_wait_together_keep_to_the_limit() {
+fn many_waiters_together_keep_to_the_limit() {
     everywhere(|client| {
         for limiter in both(client, 5, ms(100)) {
             let (start, passed) = (Instant::now(), AtomicU64::new(0));
@@ -112,7 +112,8 @@ fn many_that_wait_together_keep_to_the_limit() {
                 }
             });
             assert_eq!(passed.into_inner(), 24);
-            // 24 permits of 5: four more windows at least, or 19 that come back at 50 a second.
+            // 24 permits with a count of 5: at least four more windows, or 19 permits that come
+            // back at 50 a second.
             assert!(start.elapsed() >= ms(375), "{:?}", start.elapsed());
         }
     });

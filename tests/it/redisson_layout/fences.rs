@@ -1,4 +1,4 @@
-//! Fences in Redisson's layout: they grow for ever and stay behind the server's clock, also where a
+//! Fences in Redisson's layout: they always grow and stay behind the server's clock, also if a
 //! block of them is kept for hand-offs in this process.
 
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ fn fenced(client: &Client, hand_offs: u32) -> RedisLock {
     client.lock_with("a", options().fenced().local_hand_offs(hand_offs)).unwrap()
 }
 
-/// Locks and unlocks, and gives the hold's fence.
+/// Locks and unlocks, and returns the fence of the hold.
 fn next(lock: &RedisLock) -> u64 {
     lock.with(|guard| guard.fence().unwrap()).unwrap()
 }
@@ -29,11 +29,11 @@ fn is_behind_the_clock(server: &Server) {
 }
 
 #[test]
-fn many_local_hand_offs_never_have_the_counter_outrun_the_servers_clock() {
+fn many_local_hand_offs_never_make_the_counter_outrun_the_servers_clock() {
     let server = Server::start();
     let lock = fenced(&client(&server.url()), 1000);
     for _ in 0..3 {
-        // Each hold a lease of its own, as fast as they go.
+        // Holds with a lease each, as fast as possible.
         let fences: Vec<_> = (0..200).map(|_| next(&lock)).collect();
         assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
         is_behind_the_clock(&server);
@@ -69,12 +69,12 @@ fn fences_grow_from_one_thread_to_the_next() {
 }
 
 #[test]
-fn the_first_block_after_a_loss_reaches_back_to_no_fence_that_was_given_out() {
+fn the_first_block_of_fences_after_a_loss_repeats_no_fence_that_was_given_out() {
     let server = Server::start();
     let client = client(&server.url());
     let [one, block] = [0, 1_000_000].map(|hand_offs| fenced(&client, hand_offs));
     let mut connection = server.connection();
-    // As soon after each other as can be: a block has at most a thousand microseconds' worth.
+    // As quickly after each other as possible: a block covers at most a thousand microseconds.
     for _ in 0..100 {
         let last = next(&one);
         redis::cmd("DEL").arg(COUNTER).exec(&mut connection).unwrap();

@@ -1,5 +1,5 @@
-//! One thread of a Redisson client, in its own words on the wire; written from a description of
-//! what it sends.
+//! One thread of a Redisson client, with the same commands on the wire; written from a description
+//! of what it sends.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -50,7 +50,7 @@ impl Java {
         }
     }
 
-    /// `None`: acquired. Else the rest of the lease in the way.
+    /// `None`: acquired. Otherwise the rest of the other lease.
     pub fn acquire(&mut self, name: &str, lease_ms: u64) -> Option<i64> {
         Script::new(ACQUIRE)
             .key(name)
@@ -75,13 +75,13 @@ impl Java {
     }
 }
 
-/// What a Redisson client hears.
+/// A subscription as Redisson has it.
 pub struct Listener {
     heard: Receiver<(String, String)>,
 }
 
 impl Listener {
-    /// Returns once the channel stands.
+    /// Returns once the subscription is confirmed.
     pub fn at(server: &Server, channel: &str) -> Listener {
         let (tell, heard) = mpsc::channel();
         let (ready, stands) = mpsc::channel();
@@ -91,7 +91,7 @@ impl Listener {
             subscription.subscribe(&channel).unwrap();
             subscription.set_read_timeout(None).unwrap();
             ready.send(()).unwrap();
-            // Until the server is gone, or nobody wants to know any more.
+            // Until the server is gone, or the receiver is dropped.
             while let Ok(message) = subscription.get_message() {
                 if tell
                     .send((message.get_channel_name().to_owned(), message.get_payload().unwrap()))

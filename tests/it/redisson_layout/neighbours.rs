@@ -1,5 +1,5 @@
-//! Our threads and Java's at one lock: each side refuses, takes over and counts on as the other
-//! expects it.
+//! Our threads and Java's at one lock: each side refuses, takes over and goes on counting as the
+//! other expects.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ fn each_side_refuses_while_the_other_holds() {
     assert_eq!(holder.token, java.owner);
     assert!(holder.remaining.is_some_and(|left| left > ms(1_000) && left <= ms(5_000)));
     assert!(error(lock.unlock()).is_not_held());
-    // Its second hold is its own business.
+    // Its second hold concerns only itself.
     assert_eq!(java.acquire("a", 5_000), None);
     assert_eq!(hash(&server, "a"), HashMap::from([(java.owner.clone(), "2".to_owned())]));
     assert_eq!(java.release("a", 5_000), Some(0));
@@ -50,14 +50,14 @@ fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
     within(ms(50)..SOON, || eventually(SOON, || java.acquire("a", 400).is_none()));
     assert!(error(short.unlock()).is_lost());
     assert_eq!(owner(&server, "a").0, java.owner, "not ours to release");
-    // Nobody publishes that; the waiter knows when to ask.
+    // Nobody publishes that the lease has run out; the waiter knows when to ask.
     within(ms(100)..ms(1_400), || client.lock("a").lock().unwrap());
     assert_eq!(java.release("a", 400), None);
     client.lock("a").unlock().unwrap();
 }
 
 #[test]
-fn a_lease_is_renewed_and_only_ours() {
+fn only_our_own_lease_is_renewed() {
     let server = Server::start();
     let lock = client(&server.url()).lock_with("a", options().lease(ms(1_000))).unwrap();
     let (tell, told) = mpsc::channel();
@@ -116,13 +116,13 @@ fn fences_grow_in_common_with_javas_tokens() {
     let far = 1_u64 << 52;
     let () = ask(&server, &["SET", COUNTER, &far.to_string()]);
     assert_eq!((fence(&one), fence(&one), java()), (far + 1, far + 2, far + 3));
-    // A fence that waits behind a foreign counter is not made up.
+    // With a foreign counter, no fence is made up.
     let () = ask(&server, &["SET", COUNTER, "x"]);
     assert!(error(one.lock()).is_wrong_type());
     assert!(free(&server, "a") && ask::<String>(&server, &["GET", COUNTER]) == "x");
 }
 
-/// Two processes' worth of each kind, one counter that is read and written in two steps.
+/// As if two processes of each kind worked on one counter, which is read and written in two steps.
 #[test]
 fn no_update_is_lost_between_us_and_java() {
     const EACH: u64 = 40;

@@ -1,5 +1,5 @@
-//! Waiters are woken by what is published in the lock's channel, also by others, and only as long
-//! as they wait.
+//! Waiters are woken by messages in the lock's channel, also by those of others, and are subscribed
+//! only while they wait.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -33,7 +33,7 @@ impl Waiter {
         Waiter { locked, end, thread }
     }
 
-    /// When it locked, which must be within that time.
+    /// When it locked. That must be within this time.
     #[track_caller]
     pub fn locked(&self, within: Duration) -> Instant {
         self.locked.recv_timeout(within).expect("locked in time")
@@ -45,7 +45,7 @@ impl Waiter {
     }
 }
 
-/// Never asks again by itself, as far as a test is concerned: what lets it in is a wake-up.
+/// Never asks again by itself within a test, so only a wake-up can let it in.
 fn patient() -> LockOptions {
     options().retry(Retry::fixed(SOON * 6))
 }
@@ -54,7 +54,7 @@ fn channels(server: &Server) -> Vec<String> {
     ask(server, &["PUBSUB", "CHANNELS", "redisson_lock__channel*"])
 }
 
-/// Returns once somebody is subscribed to this lock's releases, and has asked once more since.
+/// Returns once somebody is subscribed to this lock's releases, and has asked once more after that.
 pub fn wait_until_heard(server: &Server, name: &str) {
     let channel = format!("redisson_lock__channel:{{{name}}}");
     eventually(SOON, || ask::<(String, u64)>(server, &["PUBSUB", "NUMSUB", &channel]).1 == 1);
@@ -101,14 +101,14 @@ fn a_message_wakes_the_waiter_of_that_lock_only() {
     let mut java = held_by_java(&server, &["a", "b"]);
     let waiters = ["a", "b"].map(|name| Waiter::start(&client.lock_with(name, patient()).unwrap()));
     ["a", "b"].iter().for_each(|name| wait_until_heard(&server, name));
-    // So that the server knows the script, which counts else twice.
+    // So that the server knows the script; otherwise it would be counted twice.
     assert_eq!(java.release("c", 60_000), None);
     let before = server.command_count("evalsha");
     assert_eq!(java.release("b", 60_000), Some(1));
     waiters[1].locked(SOON);
     // Java's script, and one attempt.
     assert_eq!(server.command_count("evalsha"), before + 2);
-    // A message without a release is a hint: asked, refused, and waiting again.
+    // A message without a release is a hint: the waiter asks, is refused, and waits again.
     let () = ask(&server, &["PUBLISH", "redisson_lock__channel:{a}", "0"]);
     eventually(SOON, || server.command_count("evalsha") == before + 3);
     assert!(waiters[0].locked.recv_timeout(ms(50)).is_err());
@@ -137,8 +137,8 @@ fn a_release_between_the_refusal_and_the_subscription_is_not_missed() {
     waiter.end();
 }
 
-/// The second wait finds the channel standing: what was published since its refusal was read before
-/// it waited.
+/// The second wait finds the channel subscribed: messages since its refusal were read before it
+/// waited.
 #[test]
 fn a_release_between_the_refusal_and_the_wait_is_not_missed() {
     let server = Server::start();
@@ -152,7 +152,7 @@ fn a_release_between_the_refusal_and_the_wait_is_not_missed() {
     first.locked(SOON);
     first.end();
     assert_eq!(java.acquire("a", 60_000), None);
-    // The refusal is on its way while the release overtakes it.
+    // The release overtakes the refusal, which is still under way.
     let refusal = proxy.add(Rule::on("EVALSHA", Fault::HoldReply).next(1));
     let second = Waiter::start(&lock);
     let refusal = refusal.wait_held(SOON);
@@ -193,7 +193,7 @@ fn nobody_is_subscribed_when_nobody_waits() {
     eventually(SOON, || channels(&server).is_empty());
     assert!(!free(&server, "a"), "while it is held");
     waiter.end();
-    // And again from the start.
+    // Then all again from the start.
     assert_eq!(java.acquire("a", 60_000), None);
     let waiter = Waiter::start(&client.lock_with("a", patient()).unwrap());
     wait_until_heard(&server, "a");
@@ -227,9 +227,9 @@ fn one_subscription_serves_every_lock_of_a_client() {
     waiters.into_iter().for_each(Waiter::end);
 }
 
-/// The reader sits in a read that lasts up to a second: somebody has to tell it.
+/// The reader is in a read that lasts up to a second, so it has to be woken.
 #[test]
-fn a_wait_at_a_further_lock_is_subscribed_to_at_once() {
+fn a_wait_for_another_lock_subscribes_at_once() {
     let server = Server::start();
     let client = client(&server.url());
     let names = ["a", "b", "c", "d", "e"];
@@ -261,16 +261,16 @@ fn losing_the_subscription_costs_at_most_one_pause() {
     assert_eq!(java.release("a", 60_000), Some(1));
     assert_eq!(java.release("b", 60_000), Some(1));
     assert!(usual.locked(SOON) - released < ms(2_000), "the longest pause, and some time to run");
-    // The release was published to nobody; the new subscription has everybody ask.
+    // Nobody received the release; the new subscription makes every waiter ask.
     waits.locked(SOON);
-    // And the new one hears.
+    // And the new subscription receives messages.
     assert_eq!(ask::<u64>(&server, &["PUBSUB", "NUMPAT"]), 0);
     usual.end();
     waits.end();
 }
 
 #[test]
-fn subscription_stands_again_after_a_restart_of_the_server() {
+fn subscription_is_restored_after_a_restart_of_the_server() {
     let server = Server::start();
     let client = client(&server.url());
     drop(held_by_java(&server, &["a"]));

@@ -1,5 +1,5 @@
-//! A lease that is held comes back to nodes that lost it, or never had it, and never after it was
-//! given up.
+//! A held lease is given again to nodes that lost it or never had it, but never after it was given
+//! up.
 
 use std::sync::mpsc;
 use std::thread;
@@ -18,7 +18,7 @@ fn short() -> LockOptions {
 }
 
 #[test]
-fn nodes_away_one_after_the_other_do_not_end_a_hold() {
+fn nodes_that_are_down_one_after_another_do_not_end_a_hold() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock_with("a", short()).unwrap();
@@ -27,7 +27,7 @@ fn nodes_away_one_after_the_other_do_not_end_a_hold() {
     for node in 0..5 {
         nodes.set([node], Mood::Down);
         thread::sleep(SHORT + Duration::from_millis(100));
-        // It has run out there, or is forgotten.
+        // The lease has run out there, or is forgotten.
         nodes.nodes[node].forget("a");
         assert!(lock.is_valid());
         nodes.set([node], Mood::Fine);
@@ -41,7 +41,7 @@ fn nodes_away_one_after_the_other_do_not_end_a_hold() {
 }
 
 #[test]
-fn nodes_that_missed_the_lock_are_given_it_and_nobody_elses_is_taken() {
+fn nodes_that_missed_the_lease_are_given_it_and_another_holders_lease_is_left_alone() {
     let nodes = Nodes::start();
     nodes.set([1, 4], Mood::Down);
     let client = nodes.client();
@@ -61,7 +61,7 @@ fn nodes_that_missed_the_lock_are_given_it_and_nobody_elses_is_taken() {
 #[test]
 fn a_forced_unlock_is_final() {
     let nodes = Nodes::start();
-    // One that would be given the lease.
+    // A node that would be given the lease.
     nodes.set([4], Mood::Down);
     let (client, operator) = (nodes.client(), nodes.client());
     let lock = client.lock_with("a", short()).unwrap();
@@ -79,7 +79,7 @@ fn a_forced_unlock_is_final() {
 
 #[test]
 fn a_lease_that_is_being_given_up_does_not_come_back() {
-    // Now and then the unlock begins after the others have confirmed the extend.
+    // Sometimes the unlock begins only after the others have confirmed the extend.
     (0..4).for_each(|_| a_lease_is_given_up_while_it_is_extended());
 }
 
@@ -97,7 +97,7 @@ fn a_lease_is_given_up_while_it_is_extended() {
     eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("extend").is_empty()));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // So long that the unlock has begun, and not so long that the extend's round is over.
+            // Long enough for the unlock to begin, and too short for the extend's round to end.
             thread::sleep(Duration::from_millis(100));
             nodes.set(0..4, Mood::Fine);
         });

@@ -1,4 +1,4 @@
-//! Keeping a lease on a majority: renewal, loss, and the end that is moved by hand.
+//! Keeping a lease on a majority: renewal, loss, and an end that is moved by hand.
 
 use std::sync::mpsc;
 use std::thread;
@@ -58,29 +58,30 @@ fn renewal_does_not_wait_for_silent_nodes() {
 }
 
 #[test]
-fn loss_is_told_when_a_majority_says_so_and_not_before() {
+fn loss_is_told_when_a_majority_says_so_and_not_earlier() {
     let nodes = Nodes::start();
     let client = nodes.client();
-    // So long that nobody is given it again before it is lost.
+    // So long that no node is given the lease again before it is lost.
     let lock = client.lock_with("a", LockOptions::new().lease(Duration::from_secs(6))).unwrap();
     let (tell, told) = mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
-    // The two that deny it are heard first.
+    // The two nodes that deny the lease answer first.
     nodes.set(2..5, Mood::Paused);
     eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("extend").is_empty()));
     assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
     nodes.set(2..5, Mood::Fine);
     assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
     assert!(lock.is_valid());
-    // What somebody else deleted is not brought back: not before a holder would have noticed.
+    // A lease that somebody else deleted does not come back: not before a holder would have
+    // noticed.
     assert_eq!(nodes.holding("a"), [2, 3, 4]);
     nodes.nodes[2].forget("a");
     assert_eq!(told.recv_timeout(SOON).unwrap(), LostReason::Taken);
     assert!(lock.is_held() && !lock.is_valid());
-    // Nobody else would come for what the minority still has.
+    // Nobody else would release what the minority still has.
     eventually(Duration::from_secs(1), || nodes.holding("a").is_empty());
     assert!(lock.unlock().unwrap_err().is_lost());
 }
@@ -103,7 +104,7 @@ fn a_majority_that_does_not_answer_is_unknown_until_the_lease_runs_out() {
 }
 
 #[test]
-fn guards_and_further_holds_are_those_of_any_lock() {
+fn guards_and_further_holds_work_as_with_any_lock() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");
@@ -172,11 +173,11 @@ fn a_shortening_is_sent_once() {
         settles: false,
     };
     nodes.set([3, 4], Mood::Stale);
-    // Nobody knows what becomes of it on the two; a repetition would be answered, while the first
-    // copy may yet end a lease that was made whole meanwhile.
+    // Nobody knows what becomes of it on the two; a repetition would be answered, but the first
+    // copy may still end a lease that was made whole meanwhile.
     assert!(store.move_end(&to(5), End::Exactly, Instant::now() + SOON).unwrap());
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("move_end").len() == 1));
-    // The lengthening after it may be repeated.
+    // The extension after it may be repeated.
     nodes.set([2], Mood::Stale);
     assert!(store.move_end(&to(30), End::NotBefore, Instant::now() + SOON).unwrap());
     eventually(SOON, || nodes.nodes[2].asked("move_end").len() == 3);

@@ -1,5 +1,5 @@
-//! What a node may hold is undone for as long as it takes, and nothing else is; and no held lease
-//! pays for it.
+//! What a node may hold is undone, however long that takes, and nothing else is undone; and no held
+//! lease is lost by it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::support::eventually;
 const SOON: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Tries that often to lock what somebody holds on three nodes.
+/// Tries this often to lock a lock that somebody holds on three nodes.
 fn refused(nodes: &Nodes, client: &distlock::Client, times: usize) {
     nodes.nodes[..3].iter().for_each(|node| node.hold("busy", "somebody", LEASE));
     let lock = client.lock("busy");
@@ -31,13 +31,13 @@ fn a_node_that_can_hold_nothing_is_not_asked_to_undo_it() {
     nodes.set([3], Mood::Fine);
     let lock = client.lock("a");
     lock.lock().unwrap();
-    // The last attempt that was refused may have reached it by now.
+    // By now the last refused attempt may have reached the node.
     eventually(SOON, || nodes.nodes[3].holder("a").is_some());
     lock.unlock().unwrap();
     eventually(SOON, || nodes.holding("a").is_empty());
     let asked = nodes.nodes[3].asked("release").len();
     assert!(asked <= 3, "{asked} withdrawals of what never was there");
-    // Those that refused.
+    // The nodes that refused.
     assert!(nodes.nodes[0].asked("release").len() <= 1);
     assert!(nodes.nodes[..3].iter().all(|node| node.holder("busy").as_deref() == Some("somebody")));
 }
@@ -58,7 +58,7 @@ fn what_a_node_holds_is_undone_in_the_end_whatever_else_is_tried_meanwhile() {
 }
 
 #[test]
-fn held_leases_outlive_an_outage_in_which_many_threads_try() {
+fn held_leases_outlive_an_outage_in_which_many_threads_try_to_lock() {
     let nodes = Nodes::start();
     let client = nodes.builder().command_timeout(Duration::from_millis(200)).build().unwrap();
     let lease = Duration::from_secs(3);
@@ -78,7 +78,7 @@ fn held_leases_outlive_an_outage_in_which_many_threads_try() {
         }
         nodes.set(0..5, Mood::Silent);
         thread::sleep(Duration::from_secs(1));
-        // They are back, and slow: whatever is paid to them takes its time.
+        // The nodes are back, and slow: each command to them takes time.
         nodes.set(0..5, Mood::Late(Duration::from_millis(30)));
         let since = Instant::now();
         while since.elapsed() < lease && held.is_valid() {
@@ -93,7 +93,7 @@ fn held_leases_outlive_an_outage_in_which_many_threads_try() {
 }
 
 #[test]
-fn a_withdrawal_that_is_answered_is_repeated_where_a_copy_of_the_attempt_may_arrive() {
+fn an_answered_withdrawal_is_repeated_where_a_copy_of_the_attempt_may_still_arrive() {
     let nodes = Nodes::start();
     nodes.set([4], Mood::Mute);
     let client = nodes.client();
@@ -104,7 +104,7 @@ fn a_withdrawal_that_is_answered_is_repeated_where_a_copy_of_the_attempt_may_arr
     nodes.set([4], Mood::Fine);
     store.withdraw_one(Withdraw::of(&key, &token), Instant::now() + SOON).unwrap();
     eventually(SOON, || nodes.holding("a").is_empty());
-    // The copy.
+    // The late copy arrives.
     nodes.nodes[4].hold("a", "t", LEASE);
     eventually(SOON, || nodes.holding("a").is_empty());
     assert!(nodes.nodes[..4].iter().all(|node| node.asked("release").len() == 1));
@@ -141,7 +141,8 @@ fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
     eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
     nodes.set([4], Mood::Fine);
     lock.lock().unwrap();
-    // Released there without an answer: a copy of that may arrive, and would delete this hold.
+    // The release on this node had no answer: a copy of it may still arrive, and would delete this
+    // hold.
     eventually(SOON, || nodes.nodes[4].asked("release").len() > 3);
     assert_eq!(nodes.holding("a"), [0, 1, 2, 3]);
     assert_eq!(nodes.nodes[4].asked("acquire").len(), 1);
@@ -150,7 +151,7 @@ fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
 }
 
 #[test]
-fn what_a_quorum_was_asked_to_undo_is_asked_again_by_its_nodes_threads_only() {
+fn only_the_nodes_threads_repeat_what_a_quorum_was_asked_to_undo() {
     let nodes = Nodes::start();
     let (client, notes) = Notes::of(nodes.builder());
     let lock = client.lock("a");
@@ -165,7 +166,8 @@ fn what_a_quorum_was_asked_to_undo_is_asked_again_by_its_nodes_threads_only() {
     });
     eventually(SOON, || (0..3).all(|node| asked(node) > 4));
     assert_eq!(withdrawals(), 1, "the cleaner leaves it to them");
-    // The first time, once more soon, and then with a pause after each that had no answer.
+    // The first question, a second one soon after, and then a pause after each question without an
+    // answer.
     let counts: Vec<_> = (0..3).map(asked).collect();
     let most = 2 + since.elapsed().as_millis() / 250;
     assert!(counts.iter().all(|count| *count as u128 <= most), "{counts:?}, and not {most}");

@@ -1,4 +1,4 @@
-//! Nodes in memory that can be told to fail, and what each was asked.
+//! Nodes in memory that can be made to fail, and that note what they were asked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -11,23 +11,23 @@ use distlock::testing::{
 };
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
 
-/// What a node does with a question.
+/// How a node reacts to a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Mood {
     #[default]
     Fine,
     /// Refuses connections.
     Down,
-    /// Does not answer before its mood changes or the deadline has passed, and does nothing.
+    /// Does nothing, and does not answer before its mood changes or the deadline has passed.
     Silent,
-    /// Does nothing before its mood changes, and then what it is asked, in its new mood.
+    /// Does nothing until its mood changes, and then does what it is asked, in its new mood.
     Paused,
     /// Does what it is asked; its answer is lost.
     Mute,
-    /// Does the next thing that it is asked, and its answer is lost with a connection that turns
-    /// out to be closed; then it is fine.
+    /// Does the next thing that it is asked. The answer is lost, as with a connection that turns
+    /// out to be closed. After that it is fine.
     Stale,
-    /// Does what it is asked, this late, and answers.
+    /// Does what it is asked after this delay, and answers.
     Late(Duration),
     /// Has foreign data under every key.
     Foreign,
@@ -48,7 +48,7 @@ impl Node {
         self.changed.notify_all();
     }
 
-    /// Whose lease it has, by its own word, whatever its mood.
+    /// Whose lease the node stores, whatever its mood.
     pub fn holder(&self, name: &str) -> Option<String> {
         let holder = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
         holder.map(|holder| holder.token)
@@ -61,7 +61,7 @@ impl Node {
         assert!(matches!(answer, Answer::Granted { .. }));
     }
 
-    /// Forgets the lease, as a node does that restarts without its data.
+    /// Forgets the lease, like a node that restarts without its data.
     pub fn forget(&self, name: &str) {
         self.inner.force_release(&Key::new(name.into()), Instant::now()).unwrap();
     }
@@ -81,8 +81,8 @@ impl Node {
     ) -> Result<T, StoreError> {
         let failed = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
         let mood = self.mood.lock().unwrap();
-        // Under the lock: whoever sees that it was asked, and changes its mood, changes the next
-        // answer.
+        // Noted while the mood is locked: a test that sees the question and then changes the mood
+        // changes the next answer.
         self.asked.lock().unwrap().push((kind, token.to_owned()));
         let mood = *self.changed.wait_while(mood, |mood| *mood == Mood::Paused).unwrap();
         match mood {
@@ -131,7 +131,7 @@ pub fn ask<'a>(key: &'a Key, token: &'a Token, lease: Duration) -> Ask<'a> {
     }
 }
 
-/// The store that the client gets to see.
+/// The store that the client sees.
 struct Asked(Arc<Node>);
 
 impl LeaseStore for Asked {
@@ -199,7 +199,7 @@ impl LeaseStore for Asked {
 pub struct Nodes {
     urls: Vec<String>,
     pub nodes: Vec<Arc<Node>>,
-    /// Keep the shared stores in memory while no client under test does.
+    /// Keep the shared stores in memory alive while no tested client does.
     _anchors: Vec<Client>,
 }
 

@@ -34,9 +34,9 @@ fn a_frozen_server_costs_nothing_from_the_first_call_on() {
     servers[0].stop_process();
     let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
     let lock = client.lock("a");
-    // One round trip of 120 ms, be the others as many as they are; asked in turn they would take
-    // four, and the frozen one 2 s. Before the first call there is two more, by which a new
-    // connection is tried and its server named.
+    // One round trip of 120 ms, however many other nodes there are. Asked in turn, the nodes would
+    // take four, and the frozen one 2 s. The first call takes two more, which test the new
+    // connection and identify its server.
     within(half * 2..half * 12, || lock.lock().unwrap());
     within(half * 2..half * 8, || lock.unlock().unwrap());
     for _ in 0..3 {
@@ -105,7 +105,8 @@ fn lock_waits_through_an_outage_of_the_majority() {
         waiter.join().unwrap().unwrap().unwrap();
         assert!(back.elapsed() < Duration::from_secs(5), "{:?}", back.elapsed());
     });
-    // Also what the frozen servers only now do of what nobody waited for any more.
+    // This includes commands that the frozen servers carry out only now, when nobody waits for
+    // them.
     eventually(SOON, || servers.iter().all(|server| holder(server, "a").is_none()));
 }
 
@@ -117,8 +118,8 @@ fn a_restart_of_every_server_in_turn_is_not_noticed() {
     lock.lock().unwrap();
     for server in &servers {
         server.restart();
-        // Until renewal has been through the new one, too: it is no part of the promise that two
-        // may be away at once beside a node that missed the lock.
+        // Until renewal has reached the restarted server, too: the promise does not cover two
+        // servers down at once together with a node that missed the lock.
         thread::sleep(Duration::from_millis(1200));
         assert!(lock.is_valid());
     }
@@ -126,7 +127,7 @@ fn a_restart_of_every_server_in_turn_is_not_noticed() {
 }
 
 #[test]
-fn processes_exclude_each_other_and_all_get_on() {
+fn processes_exclude_each_other_and_all_make_progress() {
     let servers = servers();
     let counter = servers[0].url();
     let (holds, since) = (AtomicU64::new(0), Instant::now());
@@ -183,7 +184,7 @@ fn a_server_under_two_names_has_one_vote() {
 }
 
 #[test]
-fn a_user_who_may_not_ask_which_server_it_is_has_locks_all_the_same() {
+fn a_user_without_permission_to_identify_the_server_can_still_lock() {
     let servers = servers();
     let rule = ["SETUSER", "plain", "on", ">password", "~*", "&*", "+@all", "-info"];
     servers.iter().for_each(|server| {
@@ -206,7 +207,7 @@ fn replicas_have_no_vote() {
         replicas.iter().all(|replica| replica.info("replication").contains("master_link_status:up"))
     });
     let client = Client::redlock([primary.url(), replicas[0].url(), replicas[1].url()]).unwrap();
-    // Each asks several times, as whoever sees the lock contended does; by then its token may have
+    // Each asks several times, like every client that sees contention. By then its token may have
     // reached the replicas.
     let granted = || {
         thread::scope(|scope| {
@@ -233,7 +234,7 @@ fn replicas_have_no_vote() {
 }
 
 #[test]
-fn nodes_whose_names_change_servers_vote_again() {
+fn nodes_whose_names_lead_to_other_servers_vote_again() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let proxies: Vec<_> = servers.iter().map(|server| Proxy::start(server.port())).collect();
     let client = Client::redlock(proxies.iter().map(Proxy::url)).unwrap();
@@ -248,7 +249,7 @@ fn nodes_whose_names_change_servers_vote_again() {
 }
 
 #[test]
-fn a_second_name_in_a_quorum_shuts_out_nobody_else_of_that_name() {
+fn a_second_name_in_a_quorum_shuts_out_no_other_client_of_that_name() {
     let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
     let second = format!("redis://localhost:{}/", servers[0].port());
     let urls: Vec<_> = servers.iter().map(Server::url).chain([second.clone()]).collect();

@@ -1,4 +1,4 @@
-//! Acquiring and releasing while nodes are slow, silent, down or of another opinion.
+//! Acquiring and releasing while nodes are slow, silent, down or disagree.
 
 use std::collections::HashSet;
 use std::error::Error as _;
@@ -12,8 +12,8 @@ use super::nodes::{Mood, Nodes, ask};
 use crate::support::{eventually, within};
 
 const SOON: Duration = Duration::from_secs(5);
-/// Far less than the time that nodes have to answer with the default lease, far more than the nodes
-/// in memory need.
+/// Far less than the time that nodes have to answer with the default lease, and far more than the
+/// nodes in memory need.
 const QUICK: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -65,9 +65,9 @@ fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
 }
 
 #[test]
-fn a_reply_that_is_missing_is_no_vote() {
+fn a_missing_reply_is_no_vote() {
     let nodes = Nodes::start();
-    // They do what they are asked, so only the missing answer keeps this from being a lease.
+    // The nodes do what they are asked, so only the missing answer prevents a grant.
     nodes.set([0, 1, 2], Mood::Mute);
     let error = nodes.client().lock("a").try_lock(Duration::ZERO).unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
@@ -81,20 +81,20 @@ fn what_a_minority_granted_is_released_at_once() {
     for node in [0, 1, 2] {
         nodes.nodes[node].hold("a", "somebody", LEASE);
     }
-    // The others have granted it before it is known that they are a minority.
+    // The other nodes have granted it before they are known to be a minority.
     nodes.set([0], Mood::Late(Duration::from_millis(100)));
     let client = nodes.client();
     assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap());
-    // Sooner than any answer that a background thread waits for.
+    // Earlier than any answer that a background thread waits for.
     eventually(QUICK, || nodes.holding("a") == [0, 1, 2]);
     assert!(nodes.nodes[..3].iter().all(|node| node.holder("a").as_deref() == Some("somebody")));
 }
 
 #[test]
-fn what_was_granted_late_is_released_on_a_node_that_is_slow() {
+fn a_late_grant_of_a_slow_node_is_released() {
     let nodes = Nodes::start();
     nodes.nodes[..3].iter().for_each(|node| node.hold("a", "somebody", LEASE));
-    // What is known without the slow node is known once it has been asked.
+    // Once the slow node has been asked, everything else is known without its answer.
     nodes.set([0], Mood::Paused);
     let late = Duration::from_secs(1);
     nodes.set([4], Mood::Late(late));
@@ -104,7 +104,7 @@ fn what_was_granted_late_is_released_on_a_node_that_is_slow() {
     eventually(SOON, || !nodes.nodes[4].asked("acquire").is_empty());
     nodes.set([0], Mood::Fine);
     assert!(!within(..late, || taker.join().unwrap()).unwrap());
-    // Its answer to the attempt comes before the release.
+    // The node answers the attempt before the release.
     eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
     eventually(SOON, || nodes.holding("a") == [0, 1, 2]);
 }
@@ -122,7 +122,7 @@ fn a_majority_that_answers_too_late_is_no_grant() {
         (error.kind, error.may_have_run, error.permanent),
         (ErrorKind::Unavailable, true, false)
     );
-    // A last attempt may have reached the slow ones; it is followed by its release there.
+    // A last attempt may have reached the slow nodes; its release follows there.
     eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("release").is_empty()));
     eventually(SOON, || nodes.holding("a").is_empty());
 }
@@ -148,8 +148,8 @@ fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
     let client = nodes.client();
     let retry = LockOptions::new().retry(Retry::fixed(Duration::from_millis(1)).attempts(3));
     assert!(!client.lock_with("a", retry).unwrap().try_lock(Duration::MAX).unwrap());
-    // The releases may arrive late: one that had the token of a later attempt would delete what
-    // that is granted.
+    // The releases may arrive late: a release with the token of a later attempt would delete that
+    // attempt's grant.
     let tokens: HashSet<String> =
         nodes.nodes.iter().flat_map(|node| node.asked("acquire")).collect();
     assert_eq!(tokens.len(), 3);
@@ -183,7 +183,7 @@ fn unlock_reaches_a_node_that_did_not_answer_the_lock() {
     nodes.set([4], Mood::Fine);
     lock.unlock().unwrap();
     eventually(QUICK, || nodes.holding("a").is_empty());
-    // A copy of the attempt that it did not answer may still arrive, so it is asked again.
+    // A copy of the unanswered attempt may still arrive, so the node is asked again.
     eventually(SOON, || nodes.nodes[4].asked("release").len() > 1);
     assert_eq!(nodes.nodes[0].asked("release").len(), 1);
 }
@@ -240,11 +240,12 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
         let released =
             store.release(&Release::of(&key, &token), Instant::now() + Duration::from_millis(300));
         nodes.set(0..5, Mood::Fine);
-        // Whatever it is called, it is undone.
+        // Whatever the result is, the lease is undone.
         eventually(SOON, || nodes.holding(name).is_empty());
         released
     };
-    // The silent ones may have forgotten it, too, and then it was lost before; or have it still.
+    // The silent nodes may have forgotten the lease, too, and then it was lost before; or they may
+    // still have it.
     assert!(release("a", 2, 2).unwrap_err().may_have_run);
     assert!(release("b", 2, 1).unwrap_err().may_have_run);
     assert_eq!(release("c", 2, 0).unwrap(), Gone::Released);
@@ -253,25 +254,25 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
 }
 
 #[test]
-fn a_hold_with_the_same_owner_is_spared_by_whoever_is_refused() {
+fn a_refused_attempt_spares_a_hold_with_the_same_owner() {
     let nodes = Nodes::start();
     let options = || LockOptions::new().owner("the same");
     let (first, second) = (nodes.client(), nodes.client());
     let held = first.lock_with("a", options()).unwrap();
     held.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
-    // Given up before these have answered: it is theirs to know that they refused.
+    // The attempt is given up before these nodes have answered: only they know that they refused.
     nodes.set([3, 4], Mood::Late(Duration::from_millis(100)));
     let lock = second.lock_with("a", options()).unwrap();
     assert!(!thread::spawn(move || lock.try_lock(Duration::ZERO).unwrap()).join().unwrap());
-    // Ends its threads, which first do what they were given to do.
+    // Ends its threads, which first finish their work.
     second.close(SOON).unwrap();
     assert_eq!(nodes.holding("a").len(), 5);
     held.unlock().unwrap();
 }
 
 #[test]
-fn the_holder_is_whoever_a_majority_names() {
+fn the_holder_is_the_one_that_a_majority_names() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");
@@ -279,7 +280,7 @@ fn the_holder_is_whoever_a_majority_names() {
     nodes.nodes[2..4].iter().for_each(|node| node.hold("a", "right", LEASE));
     assert_eq!(lock.inspect().unwrap(), None);
     nodes.set([0], Mood::Down);
-    // The third vote for the one on the right might be there.
+    // The node that is down might have the third vote for "right".
     assert!(lock.inspect().unwrap_err().is_unavailable());
     nodes.nodes[4].hold("a", "right", LEASE / 2);
     let holder = lock.inspect().unwrap().unwrap();
@@ -304,7 +305,8 @@ fn a_forced_unlock_that_reaches_a_node_late_spares_the_next_holder() {
     nodes.nodes[4].forget("a");
     nodes.nodes[4].hold("a", "next", LEASE);
     assert!(next.lock("a").try_lock(Duration::ZERO).unwrap());
-    // It has carried out what it was asked: who holds the lock, and the release of the old token.
+    // The slow node has answered who holds the lock, and has carried out the release of the old
+    // token.
     eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
     thread::sleep(Duration::from_millis(500));
     assert_eq!(nodes.nodes[4].holder("a").as_deref(), Some("next"));
@@ -345,7 +347,7 @@ fn sets_of_nodes_that_are_no_quorum_are_refused() {
     ]));
     assert!(refused(&["memory://q1", "memory://q2", "nonsense"]));
     assert!(refused(&["memory://"; 33]));
-    // Each without a name is a store of its own; an even number is allowed.
+    // Each store without a name is a separate one. An even number is allowed.
     let client = Client::redlock(["memory://"; 4]).unwrap();
     client.lock("a").lock().unwrap();
     let unsupported = |options| client.lock_with("b", options).unwrap_err().is_unsupported();
@@ -373,7 +375,7 @@ fn sets_of_nodes_that_are_no_quorum_are_refused() {
 #[test]
 fn a_token_that_a_node_has_from_elsewhere_is_no_vote() {
     let nodes = Nodes::start();
-    // As replicas of one of the others have it, or a second name of a server.
+    // As on a replica of another node, or on a server with a second name.
     nodes.nodes[2..].iter().for_each(|node| node.hold("a", "t", LEASE));
     let client = nodes.client();
     let store = client.store(Layout::Plain).unwrap();

@@ -34,7 +34,7 @@ fn there_is_one_thread_per_node_and_none_after_close() {
         let names: Vec<_> = (1..=5).map(|node| format!("distlock-node-{node}")).collect();
         assert_eq!(node_threads(), names);
         within(..SOON, || client.close(SOON)).unwrap();
-        // The kernel has forgotten a thread a moment after its last word.
+        // The kernel still lists a thread for a moment after its end.
         eventually(Duration::from_millis(200), || {
             !thread_names().iter().any(|name| name.starts_with("distlock"))
         });
@@ -70,7 +70,7 @@ fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
                 nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
             let lock = client.lock("a");
             lock.lock().unwrap();
-            // A thread has its name a moment after its start.
+            // A thread gets its name a moment after its start.
             eventually(SOON, || node_threads().len() == 5);
             drop((lock, client));
             eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
@@ -80,7 +80,7 @@ fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
 }
 
 #[test]
-fn close_releases_what_is_held_and_waits_for_the_deadline_at_most() {
+fn close_releases_what_is_held_and_waits_at_most_until_the_deadline() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let lock = client.lock("a");
@@ -92,14 +92,14 @@ fn close_releases_what_is_held_and_waits_for_the_deadline_at_most() {
 }
 
 #[test]
-fn contenders_exclude_each_other_and_all_get_on() {
+fn contenders_exclude_each_other_and_all_make_progress() {
     let nodes = Nodes::start();
     let inside = Arc::new(AtomicBool::new(false));
     let done = AtomicUsize::new(0);
     let since = Instant::now();
     thread::scope(|scope| {
-        // Each client is a process of its own to the others: nothing but the nodes' votes keeps
-        // them apart.
+        // To the others, each client is like a separate process: only the nodes' votes exclude them
+        // from each other.
         for _ in 0..20 {
             let (nodes, inside, done) = (&nodes, Arc::clone(&inside), &done);
             scope.spawn(move || {

@@ -18,8 +18,8 @@ fn an_unlock_that_some_nodes_deny_and_some_do_not_answer_is_unknown() {
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.nodes[..2].iter().for_each(|node| node.forget("a"));
     nodes.set([3, 4], Mood::Silent);
-    // One has released it. Asked again it would deny it, too: a release that has run after all, or
-    // so it would look.
+    // One node has released the lease. Asked again it would deny it, too, and that would look like
+    // a release that has run after all.
     assert!(lock.unlock().unwrap_err().is_unknown());
     assert_eq!(nodes.holding("a"), [3, 4]);
     nodes.set([3, 4], Mood::Fine);

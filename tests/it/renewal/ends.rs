@@ -1,5 +1,4 @@
-//! Leases whose end the holder moves while they are renewed: neither takes away what the other
-//! gave.
+//! Leases whose end the holder moves while they are renewed: neither undoes what the other did.
 
 use std::sync::Mutex;
 use std::sync::mpsc;
@@ -27,7 +26,7 @@ fn renewal_never_shortens() {
     });
     let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     lock.lock().unwrap();
-    // Renewal's extend is on its way, and the holder's passes it.
+    // Renewal's extend is under way, and the holder's extend overtakes it.
     hears.recv_timeout(SOON).unwrap();
     lock.extend(ms(60_000)).unwrap();
     go_on.send(()).unwrap();
@@ -36,7 +35,7 @@ fn renewal_never_shortens() {
     lock.unlock().unwrap();
 }
 
-/// Lets the clock stand still at `at` after `origin` for long enough that whatever is due is done.
+/// Stops the clock at `at` after `origin` for long enough that everything that is due gets done.
 fn settle(clock: &FakeClock, origin: Instant, at: Duration) {
     clock.advance((origin + at).saturating_duration_since(clock.now()));
     thread::sleep(ms(50));
@@ -77,7 +76,8 @@ fn a_limited_renewal_counts_the_extends_that_move_the_end() {
     });
     lock.lock().unwrap();
     let mut origin = clock.now();
-    // One is on its way when the holder's own comes, which is longer: it moves nothing.
+    // One extend is under way when the holder's own comes, which is longer: so the first moves
+    // nothing.
     clock.advance(ms(150));
     hears.recv_timeout(SOON).unwrap();
     lock.extend(ms(10_000)).unwrap();
@@ -86,7 +86,7 @@ fn a_limited_renewal_counts_the_extends_that_move_the_end() {
     settle(&clock, origin, ms(9_600));
     assert_eq!(notes.extends(), 1);
     drop(go_on);
-    // Two that do.
+    // Two extends that move the end.
     for (extends, at) in [(2, 9_700), (3, 9_800), (3, 9_900), (3, 9_990)] {
         settle(&clock, origin, ms(at));
         eventually(SOON, || notes.extends() == extends && notes.under_way() == 0);
@@ -98,7 +98,7 @@ fn a_limited_renewal_counts_the_extends_that_move_the_end() {
     assert!(error(lock.unlock()).is_lost());
 }
 
-/// Whether the lock's validity ends no later than the server's own end of it.
+/// Whether the lock's validity ends no later than its lease on the server.
 #[track_caller]
 fn assert_within_the_servers_end(server: &Server, lock: &RedisLock) {
     let asked_at = Instant::now();
@@ -114,7 +114,7 @@ fn assert_within_the_servers_end(server: &Server, lock: &RedisLock) {
 #[test]
 fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_end() {
     let server = Server::start();
-    // The renewal has been carried out, and its answer is late: the shortening comes between.
+    // The renewal has been carried out, and its answer is late: the shortening comes in between.
     let (client, notes) = Notes::of(Client::builder(&server.url()));
     let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     let (asked, hears) = mpsc::channel();
@@ -144,7 +144,7 @@ fn a_shortening_that_races_a_renewal_never_leaves_validity_beyond_the_servers_en
 }
 
 #[test]
-fn moving_the_end_back_and_forth_under_renewal_never_leaves_validity_beyond_the_servers_end() {
+fn moving_the_end_both_ways_under_renewal_never_leaves_validity_beyond_the_servers_end() {
     let server = Server::start();
     let lock = client(&server).lock_with("job", lease(ms(1500))).unwrap();
     lock.lock().unwrap();

@@ -87,7 +87,7 @@ fn an_outage_longer_than_the_lease_ends_the_validity_on_time() {
     assert_eq!(told.recv_timeout(SOON), Ok(distlock::LostReason::Expired));
     assert!(error(lock.unlock()).is_lost());
     proxy.thaw();
-    // And it is withdrawn, should an extend that was under way have made it whole again.
+    // The lease is withdrawn, even if an extend that was under way has made it whole again.
     eventually(SOON, || get(&server, "job").is_none());
     lock.with(|_| ()).unwrap();
 }
@@ -111,7 +111,7 @@ fn one_silent_extend_delays_no_other_renewal() {
         lock.lock().unwrap();
         thread::sleep(ms(40));
     }
-    // A lease of thirty seconds, for whose extend there would be a second.
+    // A lease of thirty seconds, whose extend could take a second.
     let (unlock_silent, waiting_silent) =
         handed_over(&client, &notes, "silent", silent, FIRST_WAIT);
     let _held = rule.wait_held(SOON);

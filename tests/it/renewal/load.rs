@@ -1,5 +1,5 @@
-//! Many leases and busy pools: one thread renews them all, and is kept by nothing else that the
-//! client does.
+//! Many leases and busy pools: one thread renews them all, and nothing else that the client does
+//! delays it.
 
 use std::collections::HashSet;
 use std::sync::mpsc;
@@ -32,13 +32,13 @@ fn one_thread_renews_all_leases_of_a_client() {
             "{own:?}"
         );
         assert!(own.len() <= 4, "{own:?}");
-        // Nor does each lease have a connection: the pool's, and renewal's own.
+        // There is no connection for each lease: only the pool's connection, and renewal's own.
         assert!(server.client_count() <= 3, "{}", server.client_count());
         locks.iter().for_each(|lock| lock.unlock().unwrap());
     });
 }
 
-/// A lock that is held, of a client whose only connection is in use for three leases more.
+/// A lock that is held, by a client whose only connection is in use for three more leases.
 fn held_beside_an_exhausted_pool(server: &Server) -> RedisLock {
     const LEASE: Duration = ms(600);
     let client = Client::builder(&server.url()).pool_size(1).command_timeout(SOON).build().unwrap();
@@ -111,9 +111,9 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
             .collect();
         (0..THREADS).for_each(|_| holds.recv_timeout(SOON * 3).unwrap());
         assert_eq!((client.remembered(), extended()), ((LEASES, LEASES), 0));
-        // Each third of the lease; together more than a whole lease.
+        // Each round is a third of the lease; together they are more than a whole lease.
         for round in 1..=4 {
-            // The clock stands still until the last answer of the round before has been noted.
+            // The clock stands still until the last answer of the previous round has been noted.
             eventually(SOON, || notes.under_way() == 0);
             thread::sleep(ms(50));
             clock.advance(ms(3_500));
@@ -123,8 +123,8 @@ fn ten_thousand_leases_are_renewed_in_bulk_by_one_thread() {
                 if now != seen {
                     (seen, since) = (now, Instant::now());
                 } else if since.elapsed() > ms(2_000) {
-                    // It had not all the same, on a machine that stood still, so its leases are due
-                    // a little later.
+                    // On a machine that was paused it had not been noted yet, so those leases are
+                    // due a little later.
                     clock.advance(ms(500));
                     since = Instant::now();
                 }

@@ -1,5 +1,5 @@
-//! The store itself, asked by hand: what a replica refuses and never confirms, and the connections
-//! for extends and for the inbox.
+//! The store itself, called directly: what a replica refuses and never confirms, and the
+//! connections for extends and for the inbox.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::helpers::{SOON, Underway, ms, pttl};
 use crate::support::fake::{self, FakeServer, Reply};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
 
-/// Redis 6.2 wraps what a command inside a script is refused with.
+/// Redis 6.2 wraps the error with which a command inside a script is refused.
 #[test]
-fn a_refusal_inside_a_script_is_known_in_its_old_form() {
+fn a_refusal_inside_a_script_is_recognised_in_its_old_form() {
     let wrapped = "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: \
                    -READONLY You can't write against a read only replica. ";
     let server = FakeServer::start(move |connection, command| match connection {
@@ -81,7 +81,7 @@ impl Place for Nowhere {
     }
 }
 
-/// What is asked of a store that must not say "yours" without having written it.
+/// A question to a store, which must not answer "yours" without a write.
 type Question = fn(&dyn LeaseStore, &Key, &Token) -> Result<bool, StoreError>;
 
 const SHORTER: Duration = ms(10_000);
@@ -126,14 +126,14 @@ fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Sto
 /// 3. we ask again, for no more than is left: the old server sees our token, and would have nothing
 ///    to write.
 #[test]
-fn a_replica_confirms_nothing_over_a_connection_from_before() {
+fn a_replica_confirms_nothing_over_a_connection_opened_before_its_demotion() {
     for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
         let server = Server::start();
         let mut questions: Vec<Question> = vec![acquire_again, extend, move_end];
         if layout == Layout::Plain {
             questions.push(wait_in);
         }
-        // Each with a client of its own: a refusal costs all connections of one.
+        // Each question has its own client: a refusal closes all connections of a client.
         let asking: Vec<_> = questions
             .iter()
             .enumerate()
@@ -145,13 +145,14 @@ fn a_replica_confirms_nothing_over_a_connection_from_before() {
                     acquire(&*store, &key, &token, SHORTER * 2),
                     Ok(Answer::Granted { .. })
                 ));
-                // As the master it says so, and the end does not move.
+                // As the master it says "yours", and the end does not move.
                 assert!(question(&*store, &key, &token).unwrap(), "{layout:?} {n}");
                 assert!(pttl(&server, key.as_str()) > 15_000, "{layout:?} {n}");
                 (client, store, key, token, question)
             })
             .collect();
-        // One that logs in later would find out before the question, and close its connections.
+        // An inbox that logs in later would notice the role before the question, and close the
+        // client's connections.
         let hear = if layout == Layout::Plain { 1 } else { 0 };
         eventually(SOON, || inboxes(&server) == hear);
         become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
@@ -174,7 +175,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
     let (key, token) = (key(), Token::new("t"));
     let store = near.store(Layout::Plain).unwrap();
     assert!(matches!(acquire(&*store, &key, &token, SHORTER), Ok(Answer::Granted { .. })));
-    // Has the server know the script.
+    // So that the server knows the script.
     assert!(extend(&*store, &key, &token).unwrap());
     let proxy = Proxy::start(server.port());
     proxy.set_delay(ms(30), ms(30));
@@ -187,7 +188,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
 }
 
 #[test]
-fn close_does_not_wait_for_an_extend_and_its_connection_ends_with_it() {
+fn close_does_not_wait_for_an_extend_whose_connection_ends_when_the_extend_does() {
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let store = client.store(Layout::Plain).unwrap();

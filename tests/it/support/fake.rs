@@ -1,4 +1,4 @@
-//! A server that says what the test wants: replies that a real one gives only in a cluster, in
+//! A server that sends what the test wants: replies that a real server gives only in a cluster, in
 //! trouble, or never.
 
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::resp::{self, Frame, FrameReader};
 pub enum Reply {
     /// Sends these bytes, RESP or not.
     Bytes(Vec<u8>),
-    /// Says nothing, and goes on listening.
+    /// Sends nothing, and goes on reading.
     Silence,
     /// Ends the connection.
     Close,
@@ -58,8 +58,8 @@ impl Reply {
         Reply::Bytes(bytes)
     }
 
-    /// What a healthy server says while a client sets up its connection: PONG to PING, and OK to
-    /// everything else.
+    /// The answers of a healthy server while a client sets up its connection: PONG to PING, and OK
+    /// to everything else.
     pub fn usual(command: &[Vec<u8>]) -> Reply {
         match command {
             [_, said] if is(command, "PING") => Reply::bulk(said),
@@ -204,7 +204,7 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
             Reply::Bytes(_) | Reply::Close => break,
         }
     }
-    // The server keeps the socket until its thread is joined: say the end now.
+    // The server keeps the socket until its thread is joined, so it is shut down here.
     let _ = stream.shutdown(Shutdown::Both);
 }
 

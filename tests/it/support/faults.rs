@@ -1,5 +1,5 @@
-//! What the tests of bad input and bad networks share: clients that lose patience soon, and a look
-//! at what they left behind.
+//! What the tests of bad input and bad networks share: clients with a short command timeout, and a
+//! look at what they left behind.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use distlock::{Client, ClientBuilder};
 use crate::helpers::{SOON, keys, ms};
 use crate::support::{Proxy, Server, eventually};
 
-/// How long a command may take for a client that loses patience soon. Far longer than any command
-/// takes, also on a machine under load.
+/// The short command timeout of these clients. Far longer than any command takes, even on a machine
+/// under load.
 pub const PATIENCE: Duration = ms(400);
 
 /// A server, and a proxy in front of it.
@@ -20,13 +20,13 @@ pub fn through_proxy() -> (Server, Proxy) {
     (server, proxy)
 }
 
-/// A client that waits for an answer no longer than [`PATIENCE`].
+/// A client whose command timeout is [`PATIENCE`].
 pub fn impatient(url: &str) -> ClientBuilder {
     Client::builder(url).command_timeout(PATIENCE).connect_timeout(PATIENCE)
 }
 
-/// The program's own pool, of this many connections, which it does or does not try at each
-/// check-out.
+/// The program's own pool, of this many connections. The pool tests each connection at check-out,
+/// or does not.
 pub fn pool_of(url: &str, size: u32, tried: bool) -> r2d2::Pool<redis::Client> {
     let client = redis::Client::open(url).unwrap();
     r2d2::Pool::builder()
@@ -37,8 +37,8 @@ pub fn pool_of(url: &str, size: u32, tried: bool) -> r2d2::Pool<redis::Client> {
         .unwrap()
 }
 
-/// Opens this many connections of a client, by as many commands at the same time; returns once all
-/// of them were in good order.
+/// Opens this many connections of a client, by that many commands at the same time. Returns once
+/// all of them have worked.
 pub fn warm_up(client: &Client, connections: usize) {
     eventually(SOON, || {
         let barrier = Barrier::new(connections);
@@ -51,7 +51,7 @@ pub fn warm_up(client: &Client, connections: usize) {
     });
 }
 
-/// Whether a PING worked at once. It is sent when all have a connection in hand.
+/// Whether a PING worked at once. It is sent when every thread has a connection.
 fn ping_together(client: &Client, barrier: &Barrier) -> bool {
     let mut tries = 0;
     eventually(SOON, || {

@@ -15,7 +15,7 @@ use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLoc
 
 use crate::support::{Server, eventually};
 
-/// Far longer than anything takes that works.
+/// Far longer than anything takes when all is well.
 pub const SOON: Duration = Duration::from_secs(10);
 
 pub const fn ms(ms: u64) -> Duration {
@@ -32,7 +32,8 @@ pub fn memory() -> Client {
     Client::open("memory://").unwrap()
 }
 
-/// Leases of this length, polled for: no test waits for a wake-up that a store may or may not have.
+/// Leases of this length, acquired by polling: no test depends on wake-ups, which only some stores
+/// have.
 pub fn lease(length: Duration) -> LockOptions {
     LockOptions::new().lease(length)
 }
@@ -66,7 +67,7 @@ pub fn keys(server: &Server) -> Vec<String> {
     keys
 }
 
-/// Runs `work` on a thread of its own and gives its value back.
+/// Runs `work` on a thread of its own and returns its value.
 pub fn on_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join().unwrap())
 }
@@ -85,7 +86,7 @@ impl Elsewhere {
         let lock = lock.clone();
         let thread = thread::spawn(move || {
             locked.send(lock.lock()).unwrap();
-            // Disconnected: the test is over, one way or the other.
+            // Disconnected: the test is over, passed or failed.
             let _ = told.recv();
             lock.unlock()
         });
@@ -93,14 +94,14 @@ impl Elsewhere {
         Elsewhere { unlock, thread }
     }
 
-    /// Has it unlocked, and returns what came of that.
+    /// Has the thread unlock, and returns the result.
     pub fn unlock(self) -> distlock::Result<()> {
         drop(self.unlock);
         self.thread.join().unwrap()
     }
 }
 
-/// A thread that is doing something, and its result in the end.
+/// A thread at work, and its result at the end.
 pub struct Underway<T> {
     result: Receiver<T>,
     thread: JoinHandle<()>,
@@ -115,7 +116,7 @@ impl<T: Send + 'static> Underway<T> {
         Underway { result, thread }
     }
 
-    /// Starts `work`, and returns once one thread more waits for its local turn at this lock.
+    /// Starts `work`, and returns once one more thread waits for its local turn at this lock.
     #[track_caller]
     pub fn behind(
         client: &Client,
@@ -134,7 +135,7 @@ impl<T: Send + 'static> Underway<T> {
         self.result_within(SOON)
     }
 
-    /// As [`result`](Self::result), where it may take that long.
+    /// Like [`result`](Self::result), but the work may take that long.
     #[track_caller]
     pub fn result_within(self, limit: Duration) -> T {
         let Ok(result) = self.result.recv_timeout(limit) else {
@@ -145,7 +146,7 @@ impl<T: Send + 'static> Underway<T> {
         result
     }
 
-    /// Whether it has come to its end.
+    /// Whether it has ended.
     pub fn is_done(&self) -> bool {
         self.thread.is_finished()
     }
@@ -160,12 +161,12 @@ pub fn error<T>(result: Result<T, Error>) -> Error {
     }
 }
 
-/// Whether a thread of this client that is none of ours finds the lock free; gives it back if so.
+/// Whether another thread of this client finds the lock free. Unlocks it again if so.
 pub fn is_free(lock: &RedisLock) -> bool {
     on_another_thread(|| lock.try_lock(Duration::ZERO).unwrap() && lock.unlock().is_ok())
 }
 
-/// What a client asked of its store.
+/// What a client has asked its store to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     Acquire {
@@ -178,13 +179,13 @@ pub enum Asked {
     },
     EndIn,
     Release,
-    /// The store has a connection for a release, and has said so.
+    /// The store has a connection for a release, and has reported that.
     ReleaseIsSent,
     Withdraw,
 }
 
-/// A pooled connection of a client that is in use until this is dropped: of a pool of one, the only
-/// one.
+/// Keeps a pooled connection of a client in use until this is dropped. In a pool of one it is the
+/// only connection.
 pub struct Busy {
     free: Option<Sender<()>>,
     user: Option<JoinHandle<()>>,
@@ -222,7 +223,7 @@ impl Drop for Busy {
     }
 }
 
-/// A store that notes what is asked of it, and does in a call what the test wants.
+/// A store that notes what it is asked to do, and runs the test's own code within a call.
 pub struct Watched {
     inner: Arc<dyn LeaseStore>,
     notes: Arc<Notes>,

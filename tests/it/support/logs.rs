@@ -1,5 +1,5 @@
-//! What the crate says in the log, for tests that look there. One logger for all: a process can
-//! have no more.
+//! What the crate logs, for tests that check it. All tests share one logger: a process can have
+//! only one.
 
 use std::sync::{Mutex, Once, PoisonError};
 
@@ -26,8 +26,8 @@ impl Log for Kept {
     fn flush(&self) {}
 }
 
-/// Keeps what is logged from now on. To be called before what is to be logged happens; calls after
-/// the first do nothing.
+/// Keeps what is logged from now on. Call it before the event that is logged; further calls do
+/// nothing.
 pub fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -46,7 +46,7 @@ pub fn lines(level: log::Level, texts: &[&str]) -> Vec<String> {
     kept.iter().filter(wanted).map(|(_, line)| line.clone()).collect()
 }
 
-/// Every line, whatever it says.
+/// Every line at every level.
 pub fn everything() -> String {
     let kept = KEPT.0.lock().unwrap_or_else(PoisonError::into_inner);
     kept.iter().map(|(level, line)| format!("{level} {line}\n")).collect()

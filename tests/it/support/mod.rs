@@ -1,4 +1,4 @@
-//! What the tests stand on: real servers, faults on the wire, certificates, and a few ways to wait
+//! The basis of the tests: real servers, faults on the wire, certificates, and a few ways to wait
 //! and to count.
 //!
 //! Nothing here knows the crate's own types, so that tests, benches and examples can share it
@@ -55,7 +55,7 @@ pub fn thread_count() -> usize {
 /// The names of this process's threads, as the kernel keeps them: cut after 15 bytes.
 pub fn thread_names() -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
-    // A thread may end between the listing and the look at its name.
+    // A thread may end between the listing and the reading of its name.
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
     tasks.filter_map(|task| name(task.ok()?)).map(|name| name.trim_end().to_owned()).collect()
 }
@@ -89,13 +89,14 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
 /// takes ports by itself.
 ///
 /// Ports from bind(0) come from that range, and there a port that is closed for a moment (a server
-/// being restarted) is in danger: a client that connects to it in vain may be given the very same
-/// port as its own and be connected to itself, whereupon the server cannot come back.
+/// being restarted) is in danger: the kernel may give a client that tries to connect to it the same
+/// port as its own port. Then the client is connected to itself, and the server cannot use the port
+/// again.
 pub fn listen_anywhere() -> TcpListener {
     const FIRST: u32 = 10_240;
     const COUNT: u32 = 22_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Every process begins somewhere else, so that two of them rarely try the same port.
+    // Every process begins at another port, so that two of them rarely try the same one.
     let start = std::process::id().wrapping_mul(7919);
     for _ in 0..COUNT {
         let port = FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;

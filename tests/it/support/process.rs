@@ -6,11 +6,11 @@
 //! child is started by a small shell that waits for lines on a pipe whose other end only this
 //! process holds. However this process ends, the kernel closes that end, the shell reads
 //! end-of-file, kills its child and removes its directory. The shell does not reap the child before
-//! that, so the child's id cannot come to mean another process meanwhile; signals go through the
-//! shell for the same reason. It sits in a process group of its own, so that Ctrl-C in a terminal
-//! cannot end it before its work is done, and it ignores SIGHUP: the kernel sends one to a group
-//! that loses its parent while a member is stopped, and a frozen server would otherwise outlive us.
-//! It ignores them only once the child has been started, which must not inherit that.
+//! that, so meanwhile no other process can get the child's id; signals go through the shell for the
+//! same reason. It is in a process group of its own, so that Ctrl-C in a terminal cannot end it
+//! before its work is done, and it ignores SIGHUP: the kernel sends one to a group that loses its
+//! parent while a member is stopped, and a frozen server would otherwise outlive us. It ignores the
+//! signal only after it has started the child, as the child must not inherit that.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -77,7 +77,7 @@ impl Guarded {
         self.pid
     }
 
-    /// Sends a signal (`"TERM"`, `"USR1"`, …); returns once it has been sent.
+    /// Sends a signal (`"TERM"`, `"USR1"`, …). Returns once it has been sent.
     pub fn signal(&mut self, name: &str) {
         let say = self.say.as_mut().expect("the pipe is open until the drop");
         writeln!(say, "{name}").expect("the guard listens");
@@ -86,18 +86,18 @@ impl Guarded {
         assert_eq!(line, "done\n");
     }
 
-    /// Freezes the child; returns once every thread of it stands still.
+    /// Freezes the child. Returns once all its threads have stopped.
     pub fn stop(&mut self) {
         self.signal("STOP");
         eventually(Duration::from_secs(5), || state(self.pid) == Some('T'));
     }
 
-    /// Lets a frozen child go on.
+    /// Continues a frozen child.
     pub fn cont(&mut self) {
         self.signal("CONT");
     }
 
-    /// Whether the child still runs (or stands still), as opposed to having ended by itself.
+    /// Whether the child still exists, running or frozen, and has not ended by itself.
     pub fn is_running(&self) -> bool {
         is_running(self.pid)
     }

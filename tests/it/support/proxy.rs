@@ -4,7 +4,7 @@
 //! It can do what no packet filter can: cut a connection exactly after the server has run a `SET`
 //! and before the client hears of it. Faults are [`Rule`]s, added and removed while the proxy runs;
 //! each tells the test when it has happened, so that tests are ordered by that and not by sleeps.
-//! What is not RESP (TLS) passes as it is.
+//! Data that is not RESP (TLS) passes unchanged.
 
 mod accept;
 mod deliver;
@@ -30,7 +30,7 @@ pub enum Mode {
     /// Connects them to the server.
     #[default]
     Forward,
-    /// Accepts them and never says a word.
+    /// Accepts them and never sends anything.
     Silent,
     /// Accepts them and ends them at once.
     Close,
@@ -69,7 +69,7 @@ struct Plan {
     jitter: Duration,
     /// State of the generator behind the jitter.
     random: u64,
-    /// Told by the accepting thread.
+    /// Set by the accepting thread.
     listening: bool,
     closing: bool,
 }
@@ -137,8 +137,8 @@ impl Proxy {
         self.shared.plan().rules.clear();
     }
 
-    /// Sets a constant delay for each direction, for everything read from now on. Order is kept,
-    /// and any number of frames can be under way.
+    /// Sets a constant delay for each direction, for everything that is read from now on. Order is
+    /// kept, and any number of frames can be under way.
     pub fn set_delay(&self, to_server: Duration, to_client: Duration) {
         let mut plan = self.shared.plan();
         (plan.to_server, plan.to_client) = (to_server, to_client);
@@ -155,13 +155,12 @@ impl Proxy {
         self.shared.plan().upstream = port;
     }
 
-    /// Lets nothing through any more, in either direction, as a cable that is unplugged. Nothing is
-    /// lost.
+    /// Lets nothing through in either direction, like an unplugged cable. Nothing is lost.
     pub fn freeze(&self) {
         self.shared.plan().frozen = true;
     }
 
-    /// Lets everything through again, first what has piled up.
+    /// Lets everything through again, the held frames first.
     pub fn thaw(&self) {
         self.shared.plan().frozen = false;
         self.shared.wake();
@@ -172,8 +171,8 @@ impl Proxy {
         self.shared.plan().resets = resets;
     }
 
-    /// Sets what happens to new connections; those that exist stay as they are. Returns when it is
-    /// so.
+    /// Sets what happens to new connections; existing ones stay as they are. Returns once it is in
+    /// effect.
     pub fn set_mode(&self, mode: Mode) {
         let mut plan = self.shared.plan();
         plan.mode = mode;
@@ -219,7 +218,7 @@ impl Drop for Proxy {
         self.shared.plan().closing = true;
         self.shared.wake_acceptor();
         let mut failed = false;
-        // The accepting thread is the first of them: once it has ended, no connection can be added.
+        // The accepting thread is joined first: once it has ended, no connection can be added.
         while let Some(thread) = self.shared.first_thread() {
             failed |= thread.join().is_err();
             self.shared.live_links().iter().for_each(|link| link.end());
@@ -250,7 +249,8 @@ impl Shared {
 
     fn wake_acceptor(&self) {
         self.wake();
-        // It sleeps in accept(), which only a connection ends. Refused: it does not sleep there.
+        // The thread sleeps in accept(), and only a connection wakes it. If this one is refused,
+        // the thread does not sleep there.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 

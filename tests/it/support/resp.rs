@@ -105,8 +105,8 @@ impl<R: Read> FrameReader<R> {
         FrameReader { stream, buffer: Vec::new(), inline: false, raw: false }
     }
 
-    /// Reads what a client sends: as replies, and a bare line of words is a command too, turned
-    /// into the usual form.
+    /// Reads what a client sends: as replies, and a bare line of words is a command too, converted
+    /// to the usual form.
     pub fn commands(stream: R) -> FrameReader<R> {
         FrameReader { inline: true, ..FrameReader::replies(stream) }
     }

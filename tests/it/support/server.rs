@@ -20,7 +20,7 @@ use super::process::Guarded;
 use super::resp::{self, Frame, FrameReader};
 use super::settings::{ServerBuilder, socket_path};
 
-/// How long a server may take to start, and to answer a peek. Far more than it needs, even on a
+/// How long a server may take to start, and to answer a peek. Far longer than it needs, even on a
 /// machine under load.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -29,8 +29,8 @@ pub struct Server {
     settings: ServerBuilder,
     port: u16,
     tls_port: u16,
-    /// `None` between `kill` and `restart`. Declared before `dir`: the process goes before its
-    /// directory does.
+    /// `None` between `kill` and `restart`. Declared before `dir`: the process is dropped before
+    /// its directory.
     process: Mutex<Option<Guarded>>,
     /// How many commands the peeks of this type have run since the process started, to be left out
     /// of the counts.
@@ -64,7 +64,7 @@ impl Server {
                 .expect("a temporary directory"),
         };
         for _ in 0..20 {
-            // The ports are free now; should somebody else be faster, another pair is tried.
+            // The ports are free now. If somebody else is faster, another pair is tried.
             let (plain, tls) = (listen_anywhere(), listen_anywhere());
             server.port = plain.local_addr().unwrap().port();
             server.tls_port = tls.local_addr().unwrap().port();
@@ -126,13 +126,13 @@ impl Server {
         fs::read_to_string(self.dir().join("output.log")).unwrap_or_default()
     }
 
-    /// Freezes the process (SIGSTOP): its port accepts and nothing answers. Returns once it stands
-    /// still.
+    /// Freezes the process (SIGSTOP): its port accepts and nothing answers. Returns once it has
+    /// stopped.
     pub fn stop_process(&self) {
         self.process().as_mut().expect("the server runs").stop();
     }
 
-    /// Lets a frozen process go on (SIGCONT).
+    /// Continues a frozen process (SIGCONT).
     pub fn cont(&self) {
         self.process().as_mut().expect("the server runs").cont();
     }
@@ -152,8 +152,8 @@ impl Server {
         self.wait_ready();
     }
 
-    /// As [`restart`](Server::restart), but returns as soon as the server answers anything, perhaps
-    /// that it is loading.
+    /// Like [`restart`](Server::restart), but returns as soon as the server answers anything,
+    /// perhaps that it is loading.
     pub fn restart_without_waiting(&self) {
         let start = Instant::now();
         loop {

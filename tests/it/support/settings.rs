@@ -1,10 +1,10 @@
-//! How a test server is to be started: its builder, and the command line that comes of it.
+//! How a test server is started: its builder, and the resulting command line.
 
 use std::path::{Path, PathBuf};
 
 use super::Server;
 
-/// Settings of a [`Server`] to be.
+/// Settings of a [`Server`] that will be started.
 #[derive(Default)]
 pub struct ServerBuilder {
     args: Vec<(String, String)>,

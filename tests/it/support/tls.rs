@@ -9,7 +9,8 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// A certificate authority and servers' certificates of its, as PEM files; removed when dropped.
+/// A certificate authority and the servers' certificates that it has signed, as PEM files; removed
+/// when dropped.
 pub struct Certificates {
     ca: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -37,7 +38,7 @@ impl Certificates {
         Certificates { ca, issuer, dir }
     }
 
-    /// The authority's certificate, for those who are to trust it.
+    /// The authority's certificate, for clients that should trust it.
     pub fn ca(&self) -> &Path {
         &self.ca
     }
@@ -47,17 +48,17 @@ impl Certificates {
         self.issuer.pem()
     }
 
-    /// A certificate that is all right for `localhost` and `127.0.0.1`.
+    /// A valid certificate for `localhost` and `127.0.0.1`.
     pub fn good(&self) -> Certificate {
         self.issue("good", &["localhost", "127.0.0.1"], 4096)
     }
 
-    /// One for the same names that has run out long ago.
+    /// A certificate for the same names that expired long ago.
     pub fn expired(&self) -> Certificate {
         self.issue("expired", &["localhost", "127.0.0.1"], 2001)
     }
 
-    /// One that is all right, but for another host.
+    /// A valid certificate for another host.
     pub fn wrong_name(&self) -> Certificate {
         self.issue("wrong-name", &["elsewhere.example"], 4096)
     }

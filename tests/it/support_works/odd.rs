@@ -47,7 +47,7 @@ fn fake_server_says_what_its_script_says() {
 }
 
 #[test]
-fn fake_server_knows_its_connections_apart() {
+fn fake_server_tells_its_connections_apart() {
     let server = FakeServer::start(|connection, command| {
         if fake::is(command, "GET") {
             Reply::bulk(connection.to_string().as_bytes())
@@ -76,9 +76,9 @@ fn nothing_is_left_of_a_fake_server() {
     });
 }
 
-/// Asks the operating system's own tool, as the crate's TLS is not what is tested here. The
-/// answer is its exit status: what it prints holds the name of a temporary directory, in which
-/// any two letters may stand.
+/// Asks the operating system's own tool, as the crate's TLS is not tested here. The answer is the
+/// exit status: the output contains the name of a temporary directory, which may contain any two
+/// letters.
 fn verify(authority: &Certificates, certificate: &Certificate, host: &str) -> Result<(), String> {
     let output = Command::new("openssl")
         .args(["verify", "-verify_hostname", host, "-CAfile"])

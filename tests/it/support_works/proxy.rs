@@ -9,7 +9,7 @@ use redis::{Commands, Connection, RedisError, RedisResult};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 pub(super) const SOON: Duration = Duration::from_secs(10);
-/// How long a client waits for what must not come.
+/// How long a client waits for a reply that must not come.
 pub(super) const SHORT: Duration = Duration::from_millis(60);
 
 pub(super) fn ms(ms: u64) -> Duration {
@@ -40,7 +40,7 @@ pub(super) fn has(server: &Server, key: &str) -> bool {
     server.connection().exists(key).unwrap()
 }
 
-/// The calls that reached the server, of commands that no peek uses.
+/// How many calls have reached the server, of a command that no peek uses.
 fn sets(server: &Server) -> u64 {
     server.command_count("set")
 }

@@ -13,12 +13,12 @@ use crate::support::{
 };
 
 #[test]
-fn constant_delay_is_a_pipe_and_not_a_pump() {
+fn constant_delay_lets_many_requests_be_under_way_at_once() {
     let (_server, proxy) = through_proxy();
     let mut connection = connect(&proxy);
     proxy.set_delay(ms(20), ms(30));
     assert_eq!(within(ms(50)..SOON, || echo(&mut connection, "x")), Ok("x".to_owned()));
-    // 200 requests, sent one by one before the first reply is read, are under way together.
+    // 200 requests, sent one by one before the first reply is read, are under way at once.
     let replies = within(ms(50)..ms(5000), || {
         let request = redis::cmd("ECHO").arg("x").get_packed_command();
         for _ in 0..200 {
@@ -111,8 +111,8 @@ fn pushes_pass_and_can_be_swallowed() {
     let mut connection = connect(&proxy);
     let mut pubsub = connection.as_pubsub();
     pubsub.set_read_timeout(Some(SOON)).unwrap();
-    // One by one: given several, redis-rs returns at the first confirmation and takes the second
-    // for the next call's.
+    // One by one: with several, redis-rs returns at the first confirmation, and takes the second
+    // one for that of the next call.
     pubsub.subscribe("a").unwrap();
     pubsub.subscribe("b").unwrap();
     pubsub.psubscribe("p*").unwrap();
@@ -209,8 +209,8 @@ fn dropped_proxy_leaves_no_thread_and_no_descriptor() {
 }
 
 #[test]
-fn many_short_connections_pile_nothing_up() {
-    in_own_process("support_works::proxy_modes::many_short_connections_pile_nothing_up", || {
+fn many_short_connections_leave_no_trace() {
+    in_own_process("support_works::proxy_modes::many_short_connections_leave_no_trace", || {
         let (server, proxy) = through_proxy();
         for _ in 0..300 {
             set(&mut connect(&proxy), "a").unwrap();

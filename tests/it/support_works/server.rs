@@ -31,7 +31,7 @@ fn server_is_gone_after_a_panic() {
         let server = Server::start();
         server.stop_process();
         tell.send((server.pid(), server.dir().to_owned())).unwrap();
-        // Quietly: not a failure of this test.
+        // Without a message, as this is no failure of the test.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     assert!(died.join().is_err());
@@ -116,7 +116,7 @@ fn append_only_server_keeps_its_data_over_a_kill() {
 }
 
 #[test]
-fn loading_server_can_be_met_while_it_loads() {
+fn loading_server_can_be_asked_while_it_loads() {
     // 8,000 keys at 50 µs each; a loading server looks at its clients once per 1024 commands.
     let server = Server::builder()
         .append_only()

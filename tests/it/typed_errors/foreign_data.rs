@@ -69,7 +69,7 @@ fn foreign_data_under_the_fence_counter_is_no_fence() {
     assert!(within(..SOON, || error(lock.try_lock(SOON))).is_wrong_type());
     assert_eq!(keys(&server), ["{x}:fence"]);
     delete(&server, "{x}:fence");
-    // Nor is one that is no number: it is left alone.
+    // A value that is no number is no fence either: it is left alone.
     put(&server, "{x}:fence", "nonsense", SOON * 6);
     assert!(within(..SOON, || error(lock.try_lock(SOON))).is_wrong_type());
     assert_eq!(get(&server, "{x}:fence").as_deref(), Some("nonsense"));

@@ -1,5 +1,5 @@
-//! Leases, waits, names and other settings: those that cannot work are refused at the border, and
-//! all others work.
+//! Leases, waits, names and other settings: those that cannot work are refused by the first call,
+//! and all others work.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn leases_are_accepted_between_their_bounds_only() {
                 "nothing was changed"
             );
         }
-        // Long past for the shortest ones.
+        // The shortest leases have long run out here.
         let _ = lock.unlock();
     }
 }
@@ -129,7 +129,7 @@ fn extreme_settings_that_can_work_do() {
                 assert!(lock.try_lock(wait).unwrap(), "{options:?}");
                 lock.unlock().unwrap();
             }
-            // Behind another thread of this process, and behind nobody any more.
+            // First behind another thread of this process, then behind nobody.
             let holder = Elsewhere::holds(&lock);
             assert!(!lock.try_lock(ms(1)).unwrap());
             let waiting = {
@@ -153,11 +153,11 @@ fn extreme_settings_that_can_work_do() {
 }
 
 #[test]
-fn waits_without_end_end_when_they_can() {
+fn endless_pauses_and_waits_end_when_the_lease_runs_out_or_on_an_interrupt() {
     let server = Server::start();
     put(&server, "x", "another", ms(700));
     let client = Client::open(&server.url()).unwrap();
-    // The pause is endless, and what is in the way runs out: it is taken then, and not after the
+    // The pause is endless, but the other lease runs out: the lock is taken then, and not after the
     // pause.
     let lock =
         client.lock_with("x", LockOptions::new().retry(Retry::fixed(Duration::MAX))).unwrap();
@@ -200,7 +200,8 @@ fn names_are_refused_by_the_first_call_that_would_use_them() {
             }
         }
     }
-    // An empty name is one even where a prefix would make a key of it; and odd ones are only names.
+    // An empty name is invalid even if a prefix would make a key of it; odd names are ordinary
+    // names.
     let odd = ["a b", "ключ", "{", "}", "{}", "a}b", "{a}b", "\n", "\0", "*", ":", "🔒"];
     for name in odd.into_iter().chain(["a\r\nDEL x"]) {
         let lock = client.lock(name);
@@ -257,7 +258,7 @@ fn cases(cases: u32) -> ProptestConfig {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Whatever the settings: they are refused at once, or lock, extend and unlock.
+    /// All settings are refused at once, or lock, extend and unlock work with them.
     #[test]
     fn any_settings_work_or_are_refused(
         name in "\\PC{0,40}",

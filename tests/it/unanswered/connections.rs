@@ -1,5 +1,5 @@
-//! A connection that failed is never used again: no reply is taken for another's, and closed
-//! connections are not noticed.
+//! A connection that failed is never used again: no command gets the reply of another, and callers
+//! do not notice closed connections.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,8 +11,8 @@ use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, error, is_free, keys, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
-/// Many threads ask for their own words over few connections, while replies are delayed beyond
-/// patience, cut and dribbled.
+/// Many threads ask for an echo of their own text over few connections, while replies are delayed
+/// beyond the command timeout, cut and dribbled.
 fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
     proxy.set_jitter(ms(3));
     let done = AtomicBool::new(false);
@@ -61,7 +61,7 @@ fn every_reply_is_its_own(proxy: &Proxy, client: &Client) {
 }
 
 #[test]
-fn no_reply_is_taken_for_anothers() {
+fn no_command_gets_the_reply_of_another() {
     let (_server, proxy) = through_proxy();
     let patience = ms(150);
     let client =
@@ -70,7 +70,7 @@ fn no_reply_is_taken_for_anothers() {
 }
 
 #[test]
-fn no_reply_is_taken_for_anothers_in_the_programs_own_pool() {
+fn no_command_gets_the_reply_of_another_in_the_programs_own_pool() {
     let (_server, proxy) = through_proxy();
     let pool = pool_of(&proxy.url(), 3, false);
     let client = Client::builder(&proxy.url()).pool(pool).command_timeout(ms(150)).build().unwrap();
@@ -90,8 +90,8 @@ fn connection_that_timed_out_is_closed_and_its_siblings_are_not_trusted() {
     let late = proxy.add(Rule::on("ECHO", Fault::DelayReply(PATIENCE * 2)).next(1));
     assert!(error(echo(&client, "late")).is_unavailable());
     late.wait_fired(SOON);
-    // One after another is enough: whichever of the four is given out has to be a new one, or stay
-    // with the first new one.
+    // One call after another is enough: whichever of the four connections is used, it must be a new
+    // one, perhaps always the same.
     for n in 0..20 {
         eventually(SOON, || {
             echo(&client, &n.to_string()).is_ok_and(|heard| heard == n.to_string())
@@ -114,7 +114,7 @@ fn connection_of_the_programs_own_pool_that_timed_out_is_closed() {
         late.wait_fired(SOON);
         assert_eq!(echo(&client, "next").unwrap(), "next");
         assert!(proxy.accepted() > before);
-        // The program's own use of its pool goes on.
+        // The program can still use its pool.
         let heard: String = redis::cmd("ECHO").arg("own").query(&mut *pool.get().unwrap()).unwrap();
         assert_eq!(heard, "own");
     }
@@ -138,8 +138,8 @@ fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, conn
         }
     };
     for killed in [true, false] {
-        // Each with a client of its own: the background of the last one would meet the next outage
-        // and shut the gate for a moment.
+        // Each round has its own client: the background threads of the last one would meet the next
+        // outage and close the gate for a moment.
         let closed = || {
             let client = builder().build().unwrap();
             close_idle(&client, killed);
@@ -167,13 +167,13 @@ fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, conn
 }
 
 #[test]
-fn idle_connections_that_the_server_closed_are_not_noticed() {
+fn callers_do_not_notice_that_the_server_closed_idle_connections() {
     let server = Server::start();
     nothing_is_noticed(&server, || Client::builder(&server.url()), 8);
 }
 
 #[test]
-fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noticed() {
+fn callers_do_not_notice_that_the_server_closed_idle_connections_of_the_programs_own_pool() {
     let server = Server::start();
     nothing_is_noticed(
         &server,
@@ -183,7 +183,7 @@ fn idle_connections_of_the_programs_own_pool_that_the_server_closed_are_not_noti
 }
 
 #[test]
-fn idle_connections_of_the_programs_own_tried_pool_are_not_noticed() {
+fn callers_do_not_notice_closed_idle_connections_of_a_pool_that_tests_them() {
     let server = Server::start();
     nothing_is_noticed(
         &server,
@@ -192,8 +192,8 @@ fn idle_connections_of_the_programs_own_tried_pool_are_not_noticed() {
     );
 }
 
-/// Renewal sends its extends at once and reads the answers one by one: each belongs to its lease,
-/// also when the connection fails among them.
+/// Renewal sends its extends at once and reads the answers one by one: each answer belongs to its
+/// lease, also if the connection fails between them.
 #[test]
 fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
     let (server, proxy) = through_proxy();
@@ -203,7 +203,8 @@ fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
         client.lock_with("first", options()).unwrap(),
         client.lock_with("second", options()).unwrap(),
     );
-    // Has the server know the script of renewal, for everything but the first lease.
+    // From here on the server knows the renewal script; only for the first lease it answers
+    // otherwise.
     first.lock().unwrap();
     first.extend(ms(6000)).unwrap();
     second.lock().unwrap();

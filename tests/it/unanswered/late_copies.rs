@@ -1,4 +1,4 @@
-//! Requests that arrive late, after their caller has given up or gone on: what they leave is
+//! Requests that arrive late, after their caller has given up or gone on: what they leave behind is
 //! removed.
 
 use std::thread;
@@ -16,7 +16,7 @@ fn sets(server: &Server) -> u64 {
     server.command_count("set")
 }
 
-/// Delivers what is held, and waits until the server has made an orphan of it.
+/// Delivers the held request, and waits until the server has made an orphan of it.
 fn deliver_late(server: &Server, held: &Planned) {
     let before = sets(server);
     held.wait_held(SOON).release();
@@ -99,8 +99,8 @@ fn late_copy_is_removed_after_a_wait_in_a_condition_has_released_the_lease() {
     thread::scope(|scope| {
         let (before, server) = (sets(&server), &server);
         scope.spawn(move || {
-            // It has entered once the lock is free, and then the late copy makes an orphan in its
-            // way.
+            // Once the lock is free, the wait has entered the condition. Then the late copy makes
+            // an orphan that blocks it.
             eventually(SOON, || get(server, "x").is_none());
             held.release();
             eventually(SOON, || sets(server) > before);

@@ -40,7 +40,7 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
             Mode::Silent => None,
             Mode::Forward => {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, upstream));
-                // Nobody there: the client's connection ends, which is all that a proxy can say.
+                // No server: the client's connection ends. A proxy has no other way to tell.
                 let Ok(server) = TcpStream::connect_timeout(&address, Duration::from_secs(1))
                 else {
                     continue;
@@ -60,8 +60,8 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
     }
 }
 
-/// Listens on the port that was ours. Somebody else may hold it for a moment, for instance while
-/// choosing a port.
+/// Listens on our earlier port. Another test may use it for a moment, for instance while it chooses
+/// a port.
 fn listen_again(port: u16) -> TcpListener {
     let start = Instant::now();
     loop {

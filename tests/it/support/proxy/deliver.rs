@@ -59,8 +59,8 @@ impl Link {
             if !self.wait_until(due, load.slot()) {
                 return self.cut_as_planned();
             }
-            // A client that has gone hears nothing; its requests may still be under way, so the
-            // link lives on.
+            // A client that has gone receives nothing. Its requests may still be under way, so the
+            // link stays.
             match load {
                 Load::Bytes(bytes) | Load::Held(bytes, _) => drop(client.write_all(&bytes)),
                 Load::Slowly(bytes, pause) => {
@@ -80,7 +80,7 @@ impl Link {
     fn wait_until(&self, due: Instant, slot: Option<&Slot>) -> bool {
         let mut plan = self.shared.plan();
         loop {
-            // Looked at first: what is not held any more has been released or lost by now.
+            // Read first: a parcel that is no longer held has been released or lost by now.
             let is_held = slot.is_some_and(Slot::is_held);
             if self.dead.load(Ordering::SeqCst) || slot.is_some_and(Slot::is_lost) {
                 return false;

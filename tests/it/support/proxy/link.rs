@@ -1,9 +1,9 @@
 //! One proxied connection: two threads read frames and decide, two threads deliver them when they
 //! are due.
 //!
-//! Reading and delivering are apart so that a delay is a pipe and not a pump: many frames can be
-//! under way at once. Each direction keeps its order. The end of a stream travels in the same queue
-//! as its frames, so what a client sent before it closed still arrives, however late.
+//! Reading and delivering are separate, so that many frames can be under way at once during a
+//! delay. Each direction keeps its order. The end of a stream travels in the same queue as its
+//! frames, so everything that a client sent before it closed still arrives, however late.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) server: Option<TcpStream>,
     /// Set by `cut`, under the plan's mutex, so that no waiting thread misses it.
     pub(super) dead: AtomicBool,
-    /// A truncated reply was the last that the client hears.
+    /// After a truncated reply the client receives nothing more.
     mute: AtomicBool,
     /// The client has subscribed: from now on arrays called "message" are pushes.
     subscribed: AtomicBool,
@@ -103,13 +103,13 @@ impl Link {
         }
     }
 
-    /// As `cut`, and wakes even a thread that writes to a client that does not read.
+    /// Like `cut`, and also wakes a thread that writes to a client that does not read.
     pub(super) fn end(&self) {
         self.cut(false);
         let _ = self.client.shutdown(Shutdown::Both);
     }
 
-    /// As `cut`, with an end or a reset as the plan says.
+    /// Like `cut`, with an end or a reset, as the plan says.
     pub(super) fn cut_as_planned(&self) {
         let reset = self.shared.plan().resets;
         self.cut(reset);
@@ -190,7 +190,8 @@ impl Link {
     }
 
     fn reply(&self, frame: Vec<u8>, to_client: &Sender<Parcel>) {
-        // Held until the reply is in the queue: an answer of our own must not overtake it.
+        // Locked until the reply is in the queue: an answer of the proxy's own must not overtake
+        // it.
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let push = self.push_kind(&frame);
         let hit = match push {
@@ -232,7 +233,7 @@ impl Link {
         (marked || is_subscription(&kind) || kind.ends_with(b"message")).then_some(kind)
     }
 
-    /// Sends a reply to the client, or does to it what the rule says.
+    /// Sends a reply to the client, or applies the rule's fault to it.
     fn deliver(&self, frame: Vec<u8>, hit: Option<Hit>, to_client: &Sender<Parcel>) {
         let send = |load| self.send(to_client, Direction::ToClient, load);
         let Some(hit) = hit else {
@@ -257,7 +258,7 @@ impl Link {
             }
             Fault::DribbleReply(pause) => send(Load::Slowly(frame, pause)),
             Fault::ReplaceReply(bytes) => send(Load::Bytes(bytes)),
-            // Aimed at a request; of a push there is none.
+            // A fault on a request; a push has no request.
             _ => return send(Load::Bytes(frame)),
         }
         hit.fire();

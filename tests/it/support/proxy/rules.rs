@@ -1,4 +1,4 @@
-//! Which command meets which fault, and how the test learns that it has.
+//! Which command gets which fault, and how the test learns of it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ pub enum Fault {
     /// The server has run the request, and the connection ends instead of a reply. Fires
     /// afterwards.
     CutAfter,
-    /// The server has run the request, and the client never hears; later replies do come through,
-    /// as if one were missing in the stream. Fires when the server has replied.
+    /// The server has run the request, and the client never gets the reply. Later replies do come
+    /// through, as if one were missing in the stream. Fires when the server has replied.
     SwallowReply,
     /// The reply, and what follows, comes late. Fires as the delay begins.
     DelayReply(Duration),
@@ -36,7 +36,7 @@ pub enum Fault {
     DuplicateReply,
     /// The reply has all its bits flipped: as long as before, and not RESP.
     GarbleReply,
-    /// The first half of the reply comes, then nothing any more, on a connection that stays open.
+    /// The first half of the reply comes, then nothing more, on a connection that stays open.
     TruncateReply,
     /// The reply comes byte by byte with this pause between them.
     DribbleReply(Duration),
@@ -46,7 +46,7 @@ pub enum Fault {
 
 type Predicate = Box<dyn Fn(&[Vec<u8>]) -> bool + Send>;
 
-/// A fault and what it is aimed at. Of several rules that match, the one added first counts.
+/// A fault and its target. If several rules match, the one that was added first counts.
 pub struct Rule {
     command: Option<String>,
     when: Option<Predicate>,
@@ -133,7 +133,7 @@ impl Planned {
     }
 }
 
-/// One happening of a fault.
+/// One occurrence of a fault.
 #[derive(Debug)]
 pub struct Firing {
     /// The command that it hit, name first; for a push, the elements of that.
@@ -222,7 +222,7 @@ impl Rules {
         self.rules.clear();
     }
 
-    /// The fault that this command meets, if any; uses up one of the rule's times.
+    /// The fault for this command, if any. Uses up one of the rule's times.
     pub(super) fn hit(&mut self, command: &[Vec<u8>], push: bool) -> Option<Hit> {
         for (_, rule, fired, tell) in &mut self.rules {
             if !rule.matches(command, push) {
@@ -240,7 +240,7 @@ impl Rules {
     }
 }
 
-/// A fault that is to happen to one command.
+/// A fault that will happen to one command.
 pub(super) struct Hit {
     pub(super) fault: Fault,
     command: Vec<Vec<u8>>,
@@ -253,7 +253,7 @@ impl Hit {
         self.fire_with(None);
     }
 
-    /// Tells the test. Nobody may listen any more: then what is held is dropped here, and so lost.
+    /// Tells the test. If nobody listens any more, the held frame is dropped here, and so lost.
     pub(super) fn fire_with(self, held: Option<Held>) {
         self.fired.fetch_add(1, Ordering::SeqCst);
         let _ = self.tell.send(Firing { command: self.command, held });

@@ -1,4 +1,5 @@
-//! The first word of a waiter that was let in uses its notification up, and nothing before it does.
+//! The first command of a waiter that got the lock uses up its notification, and nothing before
+//! that does.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::queue::At;
 use crate::support::Server;
 
 #[test]
-fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up() {
+fn the_first_command_of_a_waiter_that_was_handed_the_lock_uses_up_its_notification() {
     type Word = fn(&Scene<'_>, &Extend<'_>);
     let words: [Word; 5] = [
         |scene, lease| {
@@ -56,7 +57,7 @@ fn the_first_word_of_a_waiter_that_was_handed_the_lock_uses_its_notification_up(
 }
 
 #[test]
-fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
+fn a_command_for_a_lost_lease_uses_up_no_notification() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
@@ -86,13 +87,13 @@ fn a_word_about_a_lease_that_is_lost_uses_nothing_up() {
 }
 
 #[test]
-fn a_notified_waiter_that_finds_the_lock_free_has_it() {
+fn a_notified_waiter_that_finds_the_lock_free_gets_it() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ear = scene.ear("1");
     scene.enters("1");
     scene.is_notified_by("notifier", 1, 1);
-    // Free without a word, as after a lease that ran out.
+    // The lock becomes free without a message, as when a lease runs out.
     let _: u32 = scene.lock.redis("DEL a");
     scene.is_granted("1");
     assert_eq!(scene.lock.holder().as_deref(), Some("1"));
@@ -102,7 +103,7 @@ fn a_notified_waiter_that_finds_the_lock_free_has_it() {
 }
 
 #[test]
-fn a_grant_whose_answer_is_lost_uses_nothing_up() {
+fn a_grant_whose_answer_is_lost_uses_up_no_notification() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
