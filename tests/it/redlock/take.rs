@@ -197,6 +197,8 @@ fn unlock_reaches_a_node_that_was_silent_meanwhile() {
     nodes.set([2], Mood::Silent);
     within(..QUICK, || lock.unlock().unwrap());
     eventually(QUICK, || nodes.holding("a") == [2]);
+    // It was told, and says nothing: what it is told later is told again.
+    eventually(QUICK, || !nodes.nodes[2].asked("release").is_empty());
     nodes.set([2], Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
 }
