@@ -270,7 +270,7 @@
 //! | `distlock-renewal` | extends the leases of all locks of the client |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
-//! | `distlock-notify` | calls `on_lost`; started by the first loss |
+//! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node, talks to it |
