@@ -24,15 +24,15 @@ use open::Open;
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, closes the
 /// client, as [`close`](Client::close) does, within one command timeout. A client does not survive
 /// a fork: in the child, every call that would talk to the server or wait for another thread fails
-/// with `Unsupported`, and the child must make its own client. Calls that need neither (`is_held`,
-/// counting a hold up, or down to the last) do in the child what they would do in its parent.
+/// with `Unsupported`, and the child must make its own client. Calls that need neither (`is_held`;
+/// a `lock` or `unlock` that only counts holds) do in the child what they would do in its parent.
 ///
 /// | URL | |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/db]` | one server over TCP |
 /// | `rediss://…` | the same over TLS, with the feature `tls` |
 /// | `redis+unix:///path[?db=…]` | one server over a unix socket |
-/// | `memory://` | a store of this client's own, in this process |
+/// | `memory://` | this client's own store, in this process |
 /// | `memory://name` | a store shared in this process by that name |
 #[derive(Clone)]
 pub struct Client {

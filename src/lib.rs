@@ -3,9 +3,9 @@
 //!
 //! As long as the server's clock runs at about the rate of ours and the lock's key is not lost,
 //! **no two holders have overlapping validity**; a dead process frees its locks within one lease;
-//! and a holder can always ask, without a round trip, whether its lease is valid. What a lease
-//! cannot promise (a process that is paused for too long, a suspended host, a key lost in a
-//! failover) the *fence* can: [`guide::guarantees`] has the whole promise. This page is a short
+//! and a holder can always ask, without a round trip, whether its lease is valid. A lease does not
+//! protect against a process that is paused for too long, a suspended host, or a key lost in a
+//! failover; the *fence* does. [`guide::guarantees`] has the whole promise. This page is a short
 //! course.
 //!
 //! # Install
@@ -15,13 +15,13 @@
 //! cargo add distlock --features tls  # and rediss://
 //! ```
 //!
-//! The examples below use `memory://`, the store inside the process. With a server, the URL is
-//! `redis://127.0.0.1/`, and nothing else changes.
+//! The examples below use `memory://`, a store inside the process. With a server, the URL is, for
+//! example, `redis://127.0.0.1/`, and nothing else changes.
 //!
 //! # The first lock
 //!
-//! A [`Client`] belongs to a program, as a connection pool does: make one, clone it. It hands out
-//! locks by name. The same name is the same lock, in every process.
+//! A program needs one [`Client`], as it needs one connection pool: make one, and clone it. A
+//! client hands out locks by name. The same name is the same lock, in every process.
 //!
 //! ```
 //! use distlock::Client;
@@ -34,10 +34,11 @@
 //! # }
 //! ```
 //!
-//! What the thread has while the closure runs is a *lease*: ownership for 30 seconds, which a
-//! background thread extends until the unlock. If the process dies, the lease ends by itself.
+//! While the closure runs, the thread has a *lease*: ownership for 30 seconds, which a background
+//! thread extends until the unlock. If the process dies, the lease ends by itself.
 //! [`with`](RedisLock::with) returns the closure's value only if the lease lasted until its end.
-//! Otherwise the error is [`is_lost`](Error::is_lost): another may have worked at the same time.
+//! Otherwise the error is [`is_lost`](Error::is_lost): another process may have worked at the same
+//! time.
 //!
 //! # Guards, and `lock` and `unlock`
 //!
@@ -61,18 +62,18 @@
 //! ```
 //!
 //! Prefer `with` and guards. An early return between `lock` and `unlock`, such as a `?`, keeps the
-//! lock, and renewal keeps its lease alive. A thread of a worker pool then takes its next task with
-//! the lock held, and a `lock` in that task only counts one more hold: two tasks run under what
-//! each of them takes for a lock of its own.
+//! lock, and renewal keeps its lease alive. A thread of a worker pool then starts its next task
+//! with the lock still held, and a `lock` in that task only adds one more hold. So both tasks run
+//! under one hold of the lock, and each believes that the lock is its own.
 //!
 //! # Trying, and outages
 //!
-//! [`try_lock`](Lock::try_lock) waits for as long as it is told, and
-//! [`Duration::ZERO`](std::time::Duration::ZERO) asks once. That somebody else has the lock is
-//! `Ok(false)`; that the server does not answer is an error. The two are never mixed up.
-//! [`lock`](Lock::lock) has no deadline, but waits through an outage only up to
-//! [`max_outage`](ClientBuilder::max_outage). What waiting cannot mend (a wrong password, a key of
-//! another type) fails at once.
+//! [`try_lock`](Lock::try_lock) waits at most for the given time; with
+//! [`Duration::ZERO`](std::time::Duration::ZERO) it asks once. If somebody else has the lock, the
+//! result is `Ok(false)`. If the server does not answer, the result is an error. The two are never
+//! confused. [`lock`](Lock::lock) has no deadline, but waits through an outage only up to
+//! [`max_outage`](ClientBuilder::max_outage). Errors that waiting cannot cure (a wrong password, a
+//! key of another type) are returned at once.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -95,12 +96,13 @@
 //! # }
 //! ```
 //!
-//! A wait that another thread shall be able to end takes an [`Interrupt`].
+//! If another thread must be able to end a wait, give the wait an [`Interrupt`].
 //!
 //! # Losing a lock
 //!
 //! A lease can be lost: the server was away for too long, the process was paused, somebody deleted
-//! the key. The holder is told, and looks before it does what cannot be undone.
+//! the key. The holder is told. It should also check the lease before it does anything that cannot
+//! be undone.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -117,8 +119,8 @@
 //! # }
 //! ```
 //!
-//! Between `ensure_valid` and the write the process may be paused once more. That gap only the
-//! protected resource can close, by comparing *fences*: numbers that grow with every acquisition.
+//! Between `ensure_valid` and the write the process may be paused once more. Only the protected
+//! resource can close that gap, by comparing *fences*: numbers that grow with every acquisition.
 //!
 //! ```
 //! # use distlock::{Client, LockOptions};
@@ -134,53 +136,54 @@
 //!
 //! # Options
 //!
-//! For all locks of a client by [`ClientBuilder::lock_options`], for one by [`Client::lock_with`].
+//! Set options for all locks of a client with [`ClientBuilder::lock_options`], and for one lock
+//! with [`Client::lock_with`].
 //!
 //! | [`LockOptions`] | default | |
 //! |---|---|---|
 //! | [`lease`](LockOptions::lease) | 30 s | how soon the lock of a dead process is free; 100 ms to 24 h |
-//! | [`renewal`](LockOptions::renewal) | until unlock | or never, or at most *n* times |
+//! | [`renewal`](LockOptions::renewal) | until unlock | other values: never, or at most *n* times |
 //! | [`retry`](LockOptions::retry) | by the server's wake-ups | the pause between attempts, and how many there are |
 //! | [`fenced`](LockOptions::fenced) | no | a fence for each acquisition |
 //! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share the lock |
-//! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how often in a row a lease may pass from thread to thread |
-//! | [`layout`](LockOptions::layout) | plain | how it is written in Redis |
-//! | [`owner`](LockOptions::owner) | a fresh token | the program's own value, which costs safety |
+//! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread |
+//! | [`layout`](LockOptions::layout) | plain | how the lease is written in Redis |
+//! | [`owner`](LockOptions::owner) | a fresh token | the program's own value in place of the token, which costs safety |
 //!
 //! | [`ClientBuilder`] | default | |
 //! |---|---|---|
-//! | [`command_timeout`](ClientBuilder::command_timeout) | 2 s | how long one command may take, all in all |
-//! | [`connect_timeout`](ClientBuilder::connect_timeout) | 2 s | how long opening a connection may take, all in all |
+//! | [`command_timeout`](ClientBuilder::command_timeout) | 2 s | how long one command may take in total |
+//! | [`connect_timeout`](ClientBuilder::connect_timeout) | 2 s | how long opening a connection may take in total |
 //! | [`max_outage`](ClientBuilder::max_outage) | 30 s | how long `lock()` waits for a server that does not answer |
-//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections; one for renewal and one for wake-ups come on top |
-//! | [`pool`](ClientBuilder::pool) | its own | a pool that the program has already |
-//! | [`key_prefix`](ClientBuilder::key_prefix) | none | what stands before each name in Redis |
+//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups |
+//! | [`pool`](ClientBuilder::pool) | its own | a pool that the program already has |
+//! | [`key_prefix`](ClientBuilder::key_prefix) | none | the text before each name in Redis |
 //!
 //! # Errors
 //!
 //! One type, [`Error`], with a predicate for each [`ErrorKind`]. The question that matters is
 //! whether the lock may still be held on the server:
 //!
-//! | | does this thread hold it? | may it still be held on the server, by what this call left? |
+//! | | does this thread hold it? | may what this call left still hold it on the server? |
 //! |---|---|---|
 //! | `NotHeld` | no | no |
-//! | `Lost` | it owes an `unlock` for each `lock`, and has nothing | no longer than the rest of one lease; another may hold it |
+//! | `Lost` | only by count: it must still call `unlock` for each `lock`, but the lease is gone | no longer than the rest of one lease; another may hold it |
 //! | `Unknown` (of an unlock) | no | yes, until the background has removed it, or the lease ends |
-//! | `Unknown` (of an `extend`, or a notification) | yes | yes |
-//! | `Interrupted`, `Exhausted`, `Unavailable`, `Server` | no more than before | for a moment: what an unanswered attempt left is withdrawn in the background |
-//! | `Denied`, `WrongType`, `InvalidInput`, `Unsupported` | no more than before | no |
+//! | `Unknown` (of an `extend`, a `force_unlock` or a notification) | as before the call | yes |
+//! | `Interrupted`, `Exhausted`, `Unavailable`, `Server` | as before the call | yes, after an unanswered attempt: until the background has withdrawn it, or the lease ends |
+//! | `Denied`, `WrongType`, `InvalidInput`, `Unsupported` | as before the call | no |
 //! | `Conflict` | yes, with other options | yes, as before |
 //!
-//! A wait in a condition gives the lock back first, so it has a table of its own: [`Condition`]
+//! This table is not for a wait in a condition, which releases the lock first: [`Condition::wait`]
 //! says after which errors the lock is held.
 //!
 //! # Threads and reentrancy
 //!
-//! A hold belongs to its thread. The thread may lock again, which costs a counter and no round
-//! trip, and unlocks as often. Others are refused their `unlock`, and a guard cannot be sent to
-//! them. A thread that ends or panics while it holds leaves its locks to the background, which
-//! releases them and says so in the log. When `main` returns, other threads are not asked: join
-//! them first.
+//! A hold belongs to its thread. The thread may lock again, which only counts up and needs no round
+//! trip; it must unlock as often. An `unlock` by another thread is refused, and a guard cannot be
+//! sent to another thread. If a thread ends or panics while it holds locks, the background releases
+//! them and says so in the log. When `main` returns, Rust runs no destructors of other threads:
+//! join them first.
 //!
 //! ```
 //! # use distlock::{Client, Lock};
@@ -202,24 +205,26 @@
 //! # Several processes, and order
 //!
 //! Waiting processes queue on the server. A release makes the first of them the owner and wakes
-//! just that one, in a single step. Within a process, threads queue as well, only one of them talks
-//! to the server, and a lease that is still valid passes from thread to thread a few times before
-//! another process has its turn. Where clients of other libraries share a lock, turn the queue off
-//! for all ([`Queue::None`]): they would starve beside it. What order is promised, and what not, is
-//! in [`guide::guarantees`]; how it works, in [`guide::internals`].
+//! only that one, in a single step. Within a process, threads queue as well, and only one of them
+//! talks to the server. A lease that is still valid passes from thread to thread a few times before
+//! another process has its turn. If clients of other libraries share a lock, turn the queue off in
+//! all processes ([`Queue::None`]): those clients would starve beside it. [`guide::guarantees`]
+//! says which order is promised and which is not; [`guide::internals`] says how it works.
 //!
 //! # Conditions
 //!
-//! [`Lock::new_condition`] gives Java's sixth method its meaning between processes: a wait releases
-//! the lock and enters the condition in one step, sleeps until another process that holds the lock
-//! notifies it, and has the lock again, with as many holds, when it returns. It needs the plain
-//! layout, or `memory://`, and the queue. As everywhere, wait in a loop: [`Condition`] says what
-//! wakes a waiter for no reason. `examples/bounded_buffer.rs` is the classic use.
+//! [`Lock::new_condition`] is the sixth method of Java's `Lock`, and works between processes. A
+//! wait releases the lock and enters the condition in one step. It sleeps until another process
+//! that holds the lock notifies it. When it returns, the thread has the lock again, with as many
+//! holds. Conditions need the plain layout, or `memory://`, and the queue. As with any condition,
+//! wait in a loop: [`Condition`] says when a waiter may wake for no reason.
+//! `examples/bounded_buffer.rs` is the classic use.
 //!
 //! # Rate limiter
 //!
-//! A [`RateLimiter`] lets so many calls through in a window, counted for all processes together: in
-//! fixed windows, or [smoothly](RateLimiter::smooth).
+//! A [`RateLimiter`] lets a given number of calls through in a window, counted over all processes
+//! together. Permits come back all at once, at the end of a fixed window, or
+//! [smoothly](RateLimiter::smooth), one by one.
 //!
 //! ```
 //! # use distlock::Client;
@@ -236,8 +241,8 @@
 //!
 //! # More than one server
 //!
-//! Redlock: the same locks, on a majority of independent servers. They survive the loss of a
-//! minority. There are no fences and no queue.
+//! Redlock: the same locks, on a majority of independent servers. The locks survive the loss of a
+//! minority of the servers. There are no fences and no queue.
 //!
 //! ```
 //! # use distlock::Client;
@@ -250,41 +255,43 @@
 //!
 //! # Testing programs that use it
 //!
-//! `memory://` is a store of its own for each client; `memory://name` is shared in the process by
-//! that name, so that two clients exclude each other as two processes would. It has queues, fences
-//! and conditions as a server has; only [`Client::execute`] needs a real one. Code that takes a
-//! `&dyn` [`Lock`] can be given a lock of the test's own.
+//! Each client of `memory://` has its own store. Clients of `memory://name` in one process share
+//! the store of that name, so two of them exclude each other as two processes would. The store has
+//! queues, fences and conditions, as a server has. Only [`Client::execute`] and the layouts other
+//! than the plain one need a real server. A test can also give its own lock to code that takes a
+//! `&dyn` [`Lock`].
 //!
 //! # Threads that the crate starts
 //!
-//! They are started when first needed, and end with the client.
+//! Each thread is started when it is first needed, and ends with the client or earlier.
 //!
-//! | thread | for |
+//! | thread | what it does |
 //! |---|---|
 //! | `distlock-renewal` | extends the leases of all locks of the client |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
-//! | `distlock-inbox` | hears wake-ups; from the first wait on a contended lock |
-//! | `distlock-notify` | calls `on_lost`; from the first loss on |
-//! | `distlock-pool` | closes what a rush has opened and nobody uses any more, and ends |
+//! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
+//! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
+//! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
-//! | `distlock-node-…` | Redlock only: one for each node |
+//! | `distlock-node-…` | Redlock only: one for each node, talks to it |
 //!
 //! # What it logs
 //!
-//! Over the [`log`] crate, below the target `distlock`. Never tokens, passwords or URLs.
+//! The crate logs through the [`log`] crate, below the target `distlock`. It never logs tokens,
+//! passwords or URLs.
 //!
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called |
-//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to hear wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or another one's second name |
+//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!
 //! # Why it blocks
 //!
-//! A lock that is held over a network is held for milliseconds to hours, by something that works
-//! meanwhile. Threads are the plain way to write that; guards that stay on their thread make
-//! reentrancy a counter, and a program without a runtime does not need one for a lock. Every call
-//! has a bound, and says which.
+//! A lock on a server is held for milliseconds to hours, while its holder works. Threads are the
+//! simple way to write such programs. Because guards stay on their thread, reentrancy is only a
+//! counter. A program without an async runtime does not need one for a lock. The documentation of
+//! each call says how long it may block.
 #![forbid(unsafe_code)]
 
 mod base;
@@ -309,8 +316,8 @@ pub use lock::condition::{Condition, ConditionLock};
 pub use lock::guard::LockGuard;
 pub use lock::redis_lock::RedisLock;
 
-/// Doors for this crate's own tests and tools. Not part of the API: anything here may change in any
-/// release.
+/// Interfaces for this crate's own tests and tools. Not part of the API: anything here may change
+/// in any release.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {

@@ -30,17 +30,17 @@ const MOST: u64 = 1_000_000_000_000_000;
 ///
 /// - **Fixed window**, the default. The first call begins a window; when the window ends, all
 ///   permits are back at once. The key, prefix and name, holds a plain integer with a TTL, as
-///   `INCR` and `EXPIRE` leave it, so code which counts in that way shares the limit. Around the
-///   end of a window *twice* the count can pass in a moment: the last permits of one window and the
+///   `INCR` and `EXPIRE` leave it, so code that counts in this way shares the limit. Around the end
+///   of a window *twice* the count can pass in a moment: the last permits of one window and the
 ///   first of the next.
 /// - **Smooth**, by [`smooth`](RateLimiter::smooth). Permits come back one by one, at a steady
 ///   rate, and there are never more than `count`.
 ///
 /// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that
 /// share a limit should use the same count and window. If they do not, a fixed window is as long as
-/// the shortest window that is asked for. In the smooth form each permit counts for as long as its
-/// taker said. So no process gets more than its own count and window allow, and a process with the
-/// smaller limit may wait for permits that another took under the larger limit.
+/// the shortest window that is asked for. In the smooth form each permit counts for as long as the
+/// process that took it said. So no process gets more than its own count and window allow, and a
+/// process with the smaller limit may wait for permits that another took under the larger limit.
 ///
 /// A lock must not have the name of a fixed window: they would use the same key, and the lock would
 /// take the counter for a holder.
@@ -116,7 +116,7 @@ impl RateLimiter {
         self
     }
 
-    /// The name that it was made with.
+    /// The name with which the limiter was made.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

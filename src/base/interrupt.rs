@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::bell::Bell;
 use super::locked;
 
-/// Ends the waits of the threads that were given it.
+/// Ends the waits that were started with it, in any thread.
 ///
 /// Plain threads cannot be interrupted from outside, so an interruptible wait takes an `Interrupt`.
 /// Any thread that has a clone of it can end the wait. It stays set until

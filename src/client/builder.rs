@@ -86,11 +86,11 @@ impl ClientBuilder {
     ///
     /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool
     /// delays no extend. The pool keeps its own settings. With r2d2's default `test_on_check_out`
-    /// each check-out costs one more round trip. Over a connection without a read timeout r2d2
-    /// waits for that without limit: a call may then last as long as the server is silent. Turn the
-    /// test off, or give the connections a timeout; connections that the client has used have one.
-    /// The client gives the connections its command timeout. It replaces a connection that timed
-    /// out or failed by a closed one, which the pool then discards.
+    /// each check-out costs one more round trip. Over a connection without a read timeout, r2d2
+    /// waits for that reply without limit: a call may then last as long as the server is silent.
+    /// Turn the test off, or give the connections a timeout; connections that the client has used
+    /// have one. The client gives the connections its command timeout. It replaces a connection
+    /// that timed out or failed with a closed one, which the pool then discards.
     #[must_use]
     pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
         self.settings.pool = Some(pool);

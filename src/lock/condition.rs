@@ -148,8 +148,8 @@ impl Condition {
         self.wait_for(None, Some(interrupt)).map(drop)
     }
 
-    /// Wakes the waiter that has waited longest. It gets the lock when this thread, and all that
-    /// queue for the lock already, have released it. Java: `signal()`.
+    /// Wakes the waiter that has waited longest. It gets the lock when this thread, and all waiters
+    /// that already queue for the lock, have released it. Java: `signal()`.
     ///
     /// One round trip, and one more over a fresh connection if an idle one turned out to be closed.
     ///

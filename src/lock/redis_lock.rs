@@ -51,7 +51,7 @@ impl RedisLock {
         Self { shared, options, store, _client: client }
     }
 
-    /// The name that it was made with.
+    /// The name with which the lock was made.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
@@ -96,10 +96,11 @@ impl RedisLock {
         holds::with(&self.shared, |hold| hold.fence).flatten()
     }
 
-    /// Moves the end of this thread's lease to `lease` from now, which may be later or earlier;
-    /// also with [`Renewal::Never`](crate::Renewal::Never). 100 ms to 24 h. One round trip; for an
-    /// earlier end over an idle connection, one more comes first, because an earlier end must not
-    /// be sent twice. Renewal goes on as before, and never moves the end to an earlier one.
+    /// Moves the end of this thread's lease to `lease` from now, which may be later or earlier than
+    /// the present end. `lease` is 100 ms to 24 h. The call works also with
+    /// [`Renewal::Never`](crate::Renewal::Never). One round trip; for an earlier end over an idle
+    /// connection, one more comes first, because an earlier end must not be sent twice. Renewal
+    /// goes on as before, and never moves the end to an earlier time.
     ///
     /// # Errors
     /// `NotHeld`: this thread does not hold the lock. `Lost`: another may hold the lock. `Unknown`:
