@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use distlock::{Client, Error, ErrorKind, Layout, Lock, LockOptions, Retry};
 
-use crate::helpers::{Asked, Notes, SOON, client, delete, error, lease, memory, ms, put};
+use crate::helpers::{Asked, Notes, SOON, client, delete, error, get, lease, memory, ms, put};
 use crate::logs;
 use crate::support::fake::{self, FakeServer, Reply};
 use crate::support::{Proxy, Server, eventually};
@@ -311,4 +311,44 @@ fn an_unanswered_unlock_is_unknown_and_the_lock_is_released_anyway() {
     proxy.thaw();
     eventually(SOON, || crate::helpers::get(&server, "job").is_none());
     delete(&server, "job");
+}
+
+/// What else can stand where a lock keeps its waiters: another lock of that name, for one.
+fn put_beside(server: &Server, key: &str) {
+    put(server, key, "somebody's", SOON * 6);
+}
+
+#[test]
+fn foreign_data_beside_a_lock_does_not_keep_it_from_being_released() {
+    let server = Server::start();
+    let client = client(&server);
+    for companion in ["queue", "waiters", "owed"] {
+        for options in [LockOptions::new(), LockOptions::new().fenced()] {
+            let lock = client.lock_with("job", options).unwrap();
+            lock.lock().unwrap();
+            put_beside(&server, &format!("{{job}}:{companion}"));
+            lock.unlock().unwrap();
+            assert_eq!(get(&server, "job"), None, "beside foreign data under {companion}");
+            assert!(get(&server, &format!("{{job}}:{companion}")).is_some(), "it was left alone");
+            delete(&server, &format!("{{job}}:{companion}"));
+        }
+    }
+}
+
+#[test]
+fn foreign_data_beside_a_lock_does_not_keep_it_from_being_withdrawn() {
+    let server = Server::start();
+    let client = client(&server);
+    for companion in ["queue", "waiters", "owed"] {
+        let lock = client.lock("job");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                lock.lock().unwrap();
+                put_beside(&server, &format!("{{job}}:{companion}"));
+                // Ends without an unlock.
+            });
+        });
+        eventually(SOON, || get(&server, "job").is_none());
+        delete(&server, &format!("{{job}}:{companion}"));
+    }
 }

@@ -66,8 +66,8 @@ impl ServerLeases {
             Part::Number(what.number),
         ]);
         // Under the same number it may be sent again.
-        let answer = again_if_stale(|| self.node.script(&queue.notify, keys, &parts, deadline));
-        let moved = answers::or_not_ours(answer.and_then(|reply| reply::number(&reply.value)), -1)?;
+        let reply = again_if_stale(|| self.node.script(&queue.notify, keys, &parts, deadline))?;
+        let moved = reply::number(&reply.value)?;
         // -1: not ours.
         Ok(u64::try_from(moved).ok())
     }

@@ -15,7 +15,8 @@ end
 -- Written even if the end does not move: a replica refuses the write, and so cannot say that the
 -- lease is ours (R35).
 redis.call('PEXPIRE', KEYS[1], rest)
-if ARGV[4] and redis.call('HDEL', ARGV[4], ARGV[1]) == 1 and redis.call('HLEN', ARGV[4]) == 1 then
+-- The lease is ours whatever somebody else may have put under that key.
+if ARGV[4] and redis.pcall('HDEL', ARGV[4], ARGV[1]) == 1 and redis.call('HLEN', ARGV[4]) == 1 then
   redis.call('DEL', ARGV[4])
 end
 return 1

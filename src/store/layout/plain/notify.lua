@@ -4,7 +4,7 @@
 -- ARGV  1 token   2 the condition's name   3 at most how many
 --       4 the number of this notification under this token
 -- Result  how many were moved, or -1 if the lock is not ours
-if redis.call('GET', lock) ~= ARGV[1] then
+if redis.call('TYPE', lock).ok ~= 'string' or redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end
 -- This lease may itself have been handed over after a notification.

@@ -34,6 +34,19 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Runs a step that may meet somebody else's data under a companion key. Such a key must not keep a
+-- lock from being released: only the waiters suffer from it. Result: that of the step.
+local function despite_foreign(step, ...)
+  local ok, result = pcall(step, ...)
+  if ok then
+    return result
+  end
+  local said = type(result) == 'table' and result.err or tostring(result)
+  if not said:find('WRONGTYPE', 1, true) then
+    error(result)
+  end
+end
+
 -- A block of new fences (R16): its last fence, and how many it has, at most `wanted`. All are
 -- greater than the counter, and the last is the server's clock in µs: so they grow even after the
 -- counter was lost. Only if the clock went back, the counter is ahead of it, and grows by one. The
@@ -357,7 +370,7 @@ end
 
 -- Ends a hold: the lock goes to the first waiter that is alive and listens, or else to nobody.
 local function hand_over_or_delete()
-  if serve('') ~= 'served' then
+  if despite_foreign(serve, '') ~= 'served' then
     redis.call('DEL', lock)
   end
 end

@@ -8,7 +8,7 @@ if redis.call('GET', lock) ~= ARGV[1] then
   return 0
 end
 if ARGV[2] then
-  settle(ARGV[1])
+  despite_foreign(settle, ARGV[1])
 end
 hand_over_or_delete()
 return 1

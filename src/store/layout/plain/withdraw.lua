@@ -8,9 +8,9 @@
 local token = ARGV[1]
 if ARGV[2] ~= '' then
   local line, entries = conditions().line_of(ARGV[2])
-  leave(line, entries, token)
+  despite_foreign(leave, line, entries, token)
 end
-conditions().drop(token)
+despite_foreign(conditions().drop, token)
 if redis.call('GET', lock) ~= token then
   return 0
 end
