@@ -1,7 +1,7 @@
 //! Interrupts: ending another thread's wait for a lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::bell::Bell;
@@ -38,6 +38,8 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct Shared {
     set: AtomicBool,
+    /// How often it was set.
+    count: AtomicU64,
     waiting: Mutex<Waiting>,
 }
 
@@ -47,6 +49,32 @@ struct Shared {
 struct Waiting {
     bells: HashMap<u64, Weak<Bell>>,
     last: u64,
+}
+
+/// An interrupt as one wait sees it. The thread that waits may look only after the interrupt was
+/// reset again, and has been interrupted all the same.
+#[derive(Clone, Copy)]
+pub(crate) struct Interruption<'a> {
+    interrupt: &'a Interrupt,
+    /// How often it had been set before the wait.
+    before: u64,
+}
+
+impl<'a> Interruption<'a> {
+    /// For a wait that begins now.
+    pub(crate) fn of(interrupt: &'a Interrupt) -> Self {
+        Self { interrupt, before: interrupt.shared.count.load(Ordering::SeqCst) }
+    }
+
+    pub(crate) fn has_happened(self) -> bool {
+        self.interrupt.is_interrupted()
+            || self.interrupt.shared.count.load(Ordering::SeqCst) != self.before
+    }
+
+    /// As [`Interrupt::rings`].
+    pub(crate) fn rings(self, bell: &Arc<Bell>) -> Ringing<'a> {
+        self.interrupt.rings(bell)
+    }
 }
 
 impl Interrupt {
@@ -59,12 +87,14 @@ impl Interrupt {
     /// Ends every wait that was given this interrupt, now and until [`reset`](Interrupt::reset).
     pub fn interrupt(&self) {
         self.shared.set.store(true, Ordering::SeqCst);
+        self.shared.count.fetch_add(1, Ordering::SeqCst);
         for bell in locked(&self.shared.waiting).bells.values().filter_map(Weak::upgrade) {
             bell.ring();
         }
     }
 
-    /// Clears the interrupt: it ends no more waits.
+    /// Clears the interrupt: it ends no wait that begins from now on. Waits that it has interrupted
+    /// end all the same.
     pub fn reset(&self) {
         self.shared.set.store(false, Ordering::SeqCst);
     }

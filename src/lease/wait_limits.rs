@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::context::Context;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interrupt;
+use crate::base::interrupt::Interruption;
 use crate::base::options::LockOptions;
 
 /// How many uncontended grants it takes until a lock that was seen contended no longer counts as
@@ -21,14 +21,14 @@ pub(crate) struct WaitLimits<'a> {
     pub(crate) deadline: Option<Instant>,
     /// Whether running out of time or attempts is an answer: `try_lock`.
     pub(crate) trying: bool,
-    pub(crate) interrupt: Option<&'a Interrupt>,
+    pub(crate) interrupt: Option<Interruption<'a>>,
 }
 
 impl WaitLimits<'_> {
     /// An error if the caller was interrupted or the client was closed.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {
         context.check_open()?;
-        if self.interrupt.is_some_and(Interrupt::is_interrupted) {
+        if self.interrupt.is_some_and(Interruption::has_happened) {
             return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
         }
         Ok(())

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::Lock;
 use super::condition::Condition;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interrupt;
+use crate::base::interrupt::{Interrupt, Interruption};
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
 use crate::lease::context::Context;
 use crate::lease::lost::Lost;
@@ -212,7 +212,7 @@ impl Lock for RedisLock {
             once: false,
             deadline: None,
             trying: false,
-            interrupt: Some(interrupt),
+            interrupt: Some(Interruption::of(interrupt)),
         })
         .map(|_| ())
     }
@@ -267,7 +267,7 @@ impl RedisLock {
             once: timeout.is_zero(),
             deadline: self.deadline(timeout),
             trying: true,
-            interrupt,
+            interrupt: interrupt.map(Interruption::of),
         }
     }
 }

@@ -203,3 +203,28 @@ fn interrupts_race_with_grants_and_nothing_stays_held() {
     }
     assert_eq!(outcomes[0] + outcomes[1], 60);
 }
+
+/// The waiter wakes up, and looks only after the interrupt was reset.
+#[test]
+fn an_interrupt_that_is_reset_at_once_has_ended_the_waits_of_before() {
+    let server = Server::start();
+    for (client, timed) in [(client(&server), false), (memory(), true)] {
+        let holder = Elsewhere::holds(&client.lock("job"));
+        for _ in 0..10 {
+            let interrupt = Interrupt::new();
+            let waiter = {
+                let (lock, interrupt) = (client.lock("job"), interrupt.clone());
+                Underway::behind(&client, "job", move || interruptible(&lock, &interrupt, timed))
+            };
+            interrupt.interrupt();
+            interrupt.reset();
+            assert!(error(within(..SOON, || waiter.result())).is_interrupted());
+        }
+        holder.unlock().unwrap();
+        let interrupt = Interrupt::new();
+        interrupt.interrupt();
+        interrupt.reset();
+        interruptible(&client.lock("job"), &interrupt, timed).unwrap();
+        client.lock("job").unlock().unwrap();
+    }
+}

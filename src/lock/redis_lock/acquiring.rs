@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interrupt;
+use crate::base::interrupt::Interruption;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::ended::Ended;
 use crate::lease::granted::Keeper;
@@ -17,7 +17,7 @@ use crate::local::queue::{Handover, Turn};
 impl RedisLock {
     pub(super) fn acquire(&self, limits: &WaitLimits<'_>) -> Result<bool> {
         // As in Java, also if this thread holds the lock already and would not have to wait.
-        if limits.interrupt.is_some_and(Interrupt::is_interrupted) {
+        if limits.interrupt.is_some_and(Interruption::has_happened) {
             return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
         }
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interrupt;
+use crate::base::interrupt::{Interrupt, Interruption};
 use crate::lease::acquire::InTheWay;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken};
@@ -28,6 +28,7 @@ impl ConditionLock for RedisLock {
         interrupt: Option<&Interrupt>,
     ) -> Result<bool> {
         let deadline = timeout.and_then(|timeout| self.deadline(timeout));
+        let interrupt = interrupt.map(Interruption::of);
         let limits = WaitLimits { once: false, deadline, trying: true, interrupt };
         self.wait_under(&condition.into(), &limits)
     }
