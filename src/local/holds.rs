@@ -104,7 +104,7 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
             let hold = holds.get_mut(&address(lock))?;
             if hold.count > 1 {
                 hold.count -= 1;
-                return Some(Dropped::Held { lost: hold.lease.is_over() });
+                return Some(Dropped::Held { lost: !hold.lease.is_valid() });
             }
             holds.remove(&address(lock)).map(Dropped::Last)
         })

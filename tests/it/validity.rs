@@ -110,6 +110,20 @@ fn validity_ends_one_percent_and_two_milliseconds_before_the_lease() {
 }
 
 #[test]
+fn an_inner_unlock_after_the_validity_has_ended_says_so() {
+    let clock = FakeClock::new();
+    let client = Client::builder("memory://").clock(clock.clone()).build().unwrap();
+    let options = LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never);
+    let lock = client.lock_with("x", options).unwrap();
+    lock.lock().unwrap();
+    lock.lock().unwrap();
+    clock.advance(ms(9_898));
+    assert!(error(lock.unlock()).is_lost());
+    assert_eq!(lock.hold_count(), 1);
+    let _ = lock.unlock();
+}
+
+#[test]
 fn grant_that_comes_after_the_validity_is_no_grant_and_is_withdrawn() {
     let server = Server::start();
     for (late, granted) in [(ms(9_897), true), (ms(9_898), false), (ms(60_000), false)] {
