@@ -42,9 +42,6 @@ struct Contents {
     locks: HashMap<Key, Entry>,
     /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
-    /// The last fence given out, for any lock: one counter that grows for all locks grows for each,
-    /// and no lock leaves a counter behind.
-    last_fence: u64,
     /// With a mutex of their own, so that a look through many limits delays no lock.
     limits: Arc<Mutex<MemoryLimits>>,
 }
@@ -74,11 +71,11 @@ impl Memory {
     /// needs any more is removed.
     fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
         let mut contents = locked(&self.shelf);
-        let Contents { locks, ears, last_fence, .. } = &mut *contents;
+        let Contents { locks, ears, .. } = &mut *contents;
         let now = self.clock.now();
         let entry = locks.entry(key.clone()).or_default();
         entry.holder.take_if(|(_, until)| *until <= now);
-        let result = look(entry, &mut Shared { ears, last_fence }, now);
+        let result = look(entry, &mut Shared { ears }, now);
         entry.conditions.retain(|_, waiting| !waiting.is_empty());
         if entry.holder.is_none() && entry.queue.is_empty() && entry.conditions.is_empty() {
             locks.remove(key);

@@ -276,3 +276,13 @@ fn locks_that_share_a_name_across_prefixes_have_fences_of_their_own() {
     }
     assert_eq!(keys(&server), ["{a:job}:fence", "{b:job}:fence"]);
 }
+
+#[test]
+fn fences_in_memory_grow_although_their_store_was_gone_meanwhile() {
+    let fence = || {
+        let client = Client::open("memory://fences-grow").unwrap();
+        fenced(&client).guard().unwrap().fence()
+    };
+    let first = fence();
+    assert!(fence() > first);
+}

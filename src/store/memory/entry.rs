@@ -1,6 +1,7 @@
 //! One lock in memory: who holds it, and who waits for it.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -53,17 +54,20 @@ impl Waiter {
     }
 }
 
+/// The last fence given out in this process, for any lock of any store: one counter that grows for
+/// all locks grows for each, also when a store of the same name is made again.
+static LAST_FENCE: AtomicU64 = AtomicU64::new(0);
+
 /// What the entries of a shelf have in common.
 pub(super) struct Shared<'a> {
     pub(super) ears: &'a HashMap<Token, Weak<Bell>>,
-    pub(super) last_fence: &'a mut u64,
 }
 
 impl Shared<'_> {
     pub(super) fn fences(&mut self, count: u32) -> Option<Fences> {
         (count > 0).then(|| {
-            *self.last_fence += u64::from(count);
-            Fences { last: *self.last_fence, count }
+            let last = LAST_FENCE.fetch_add(u64::from(count), Ordering::SeqCst);
+            Fences { last: last + u64::from(count), count }
         })
     }
 
