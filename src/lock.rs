@@ -63,13 +63,16 @@ pub trait Lock: Send + Sync {
     /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else
     /// `tryLock(time, unit)`.
     ///
-    /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. Zero is one attempt
-    /// without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline, plus one
-    /// command timeout if an answer is under way.
+    /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. If another thread of
+    /// this process waits for the lock already, what that thread was told last counts, which may be
+    /// a pause old: about two seconds at most, or what [`Retry`](crate::Retry) says. Zero is one
+    /// attempt without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline,
+    /// plus one command timeout if an answer is under way.
     ///
     /// # Errors
     /// As `lock`; but `Unavailable` as soon as the time is over, if the last attempt had no answer:
-    /// "Redis is down" is never `Ok(false)`, and "held by another" is never an error.
+    /// what is known to be "Redis is down" is never `Ok(false)`, and "held by another" is never an
+    /// error.
     fn try_lock(&self, timeout: Duration) -> Result<bool>;
 
     /// Locks as [`try_lock`](Lock::try_lock) does, unless `interrupt` ends the wait.

@@ -44,7 +44,8 @@ impl ClientBuilder {
     /// reply. Default 2 s; at least 1 ms, at most 1 h.
     ///
     /// Linux may end the wait for a reply late, by at most an eighth of the timeout: it rounds
-    /// socket timeouts up.
+    /// socket timeouts up. A reply that arrives in pieces, with pauses in between, has the rest of
+    /// the time for each piece: redis-rs reads it whole.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;

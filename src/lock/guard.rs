@@ -46,7 +46,8 @@ impl LockGuard {
     }
 
     /// Whether the lease is still valid, by this process's own clock and by the server's answers so
-    /// far. Local: no round trip. Once `false`, it stays `false`.
+    /// far. Local: no round trip. Once `false`, it stays `false`, unless
+    /// this thread unlocks the lock by hand and locks it again: then it speaks of the new hold.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.lock.is_valid()
