@@ -267,6 +267,8 @@ impl RateLimiter {
     /// Asks the store. If an idle connection had been closed, as happens at every restart of a
     /// server, asks once more over a fresh one.
     fn take(&self, wanted: u64, longest_wait: Duration) -> Result<Decision, StoreError> {
+        // One deadline for both: the caller was promised one command timeout.
+        let deadline = self.context.command_deadline();
         let ask = || {
             self.store.take(&Take {
                 key: &self.key,
@@ -275,7 +277,7 @@ impl RateLimiter {
                 window: self.window(),
                 wanted,
                 longest_wait: longest_wait.min(LONGEST_WINDOW),
-                deadline: self.context.command_deadline(),
+                deadline,
             })
         };
         match ask() {

@@ -98,7 +98,7 @@ impl Context {
                 return Err(StoreError { may_have_run: *unanswered, ..error });
             }
             if !error.stale {
-                thread::sleep(backoff::outage_pause());
+                thread::sleep(backoff::outage_pause().min(self.clock.left(deadline)));
             }
         }
     }

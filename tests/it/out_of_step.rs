@@ -5,7 +5,6 @@ use std::sync::mpsc;
 
 use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions, RedisLock};
-use redis::Connection;
 
 use crate::faults::{impatient, through_proxy};
 use crate::helpers::{self, SOON, delete, error, get, ms, put};
@@ -126,26 +125,35 @@ fn an_error_that_comes_twice_is_not_the_answer_to_the_next_command() {
     }
 }
 
+/// 1. a grant is answered, and its reply is kept somewhere on the way; 2. the lock is released, and
+///    another client takes it; 3. the reply of step 1 comes again, before the refusal of the next
+///    attempt.
 #[test]
-fn lock_and_unlock_need_no_extra_command_to_tell_their_replies_apart() {
-    let server = Server::start();
-    let client = helpers::client(&server);
+fn a_reply_that_comes_again_later_grants_no_lock() {
+    let (server, proxy, client) = with_one_connection();
     let lock = client.lock("job");
+    // The server knows the script.
     lock.with(|_| ()).unwrap();
-    let pings = |connection: &mut Connection| -> Option<String> {
-        let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
-        stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_ping:"))
-            .and_then(|line| line.split(',').next())
-            .map(str::to_owned)
-    };
-    let mut connection = server.connection();
-    let before = pings(&mut connection);
-    for _ in 0..10 {
-        lock.with(|_| ()).unwrap();
-    }
-    assert_eq!(pings(&mut connection), before);
+    lock.lock().unwrap();
+    let late = Fault::ReplaceReply(b":1\r\n+OK\r\n".to_vec());
+    let rule = proxy.add(Rule::on("EVALSHA", late).next(1));
+    // Without a certain answer it is released in the background.
+    let _ = lock.unlock();
+    rule.wait_fired(SOON);
+    eventually(SOON, || get(&server, "job").is_none());
+    refuses(&client, &server, &lock);
+}
+
+#[test]
+fn a_whole_packet_of_replies_that_comes_twice_grants_no_lock() {
+    let (server, proxy, client) = with_one_connection();
+    // One reply and the tag behind it come as one piece, and again.
+    let (first, second) = (client.lock("first"), client.lock("second"));
+    first.with(|_| ()).unwrap();
+    let rule = proxy.add(Rule::on("SET", Fault::ReplaceReply(b"+OK\r\n+OK\r\n".to_vec())).next(1));
+    assert!(!matches!(first.try_lock(ms(0)), Ok(true)), "nobody knows whose reply is whose");
+    rule.wait_fired(SOON);
+    refuses(&client, &server, &second);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl<'a> Bulk<'a> {
             let mut heard = Vec::with_capacity(part.len());
             for _ in part {
                 exchange.bound()?;
-                heard.push(exchange.receive(script.shape, Some(tag))?);
+                heard.push(exchange.receive(script.shape, tag)?);
             }
             exchange.bound()?;
             exchange.receive_tag(tag, &heard)?;

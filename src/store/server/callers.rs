@@ -18,7 +18,6 @@ impl Node {
         let mut run = || {
             let mut value = None;
             let talked = self.pooled(deadline, &mut |exchange, _, _| {
-                exchange.state.forget();
                 let mut watched = Watched { connection: exchange.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {

@@ -25,21 +25,6 @@ pub(crate) struct Known {
     /// The present value of its socket's timeouts. Kept because setting each of them costs a system
     /// call.
     timeout: Option<Duration>,
-    /// The shape of its last reply. `None`: any shape.
-    last: Option<Shape>,
-}
-
-impl Known {
-    /// For a connection that was just opened: its last reply was to a PING. A node of a quorum then
-    /// also answers an INFO; no command here has a reply of that shape.
-    pub(crate) fn fresh() -> Self {
-        Self { timeout: None, last: Some(Shape::Pong) }
-    }
-
-    /// A caller's code has used the connection: its last reply may have had any shape.
-    pub(crate) fn forget(&mut self) {
-        self.last = None;
-    }
 }
 
 /// How much too late a read may end before its socket's timeouts are set again, which costs two
@@ -95,14 +80,15 @@ impl Exchange<'_> {
 
     /// Sends the command in `buffer` and returns the reply, which certainly belongs to it.
     pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
-        let tag = self.state.last.is_none_or(|last| last == shape).then(|| push_tag(buffer));
+        let tag = push_tag(buffer);
         self.connection.send_packed_command(buffer)?;
         let reply = self.receive(shape, tag)?;
-        if let Some(tag) = tag {
-            self.bound()?;
-            self.receive_tag(tag, std::slice::from_ref(&reply))?;
+        self.bound()?;
+        match self.receive_tag(tag, std::slice::from_ref(&reply)) {
+            // A server that hangs up on somebody who has not logged in answers no tag.
+            Err(error) if error.is_io_error() && reply::is_unauthenticated(&reply) => Ok(reply),
+            said => said.map(|()| reply),
         }
-        Ok(reply)
     }
 
     /// Sends what is in `buffer`: commands with tags between them.
@@ -111,7 +97,7 @@ impl Exchange<'_> {
     }
 
     /// The next reply. `tag`: the tag that comes after it.
-    pub(crate) fn receive(&mut self, shape: Shape, tag: Option<u64>) -> RedisResult<Value> {
+    pub(crate) fn receive(&mut self, shape: Shape, tag: u64) -> RedisResult<Value> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
@@ -120,13 +106,12 @@ impl Exchange<'_> {
             // This ends the connection, and all others to this server (R22).
             return Err(said);
         }
-        if tag.is_some_and(|tag| is_tag(&reply, tag)) {
+        if is_tag(&reply, tag) {
             return Err(reply::out_of_step());
         }
         if !shape.fits(&reply) {
             return Err(reply::misshapen());
         }
-        self.state.last = if matches!(reply, Value::ServerError(_)) { None } else { Some(shape) };
         Ok(reply)
     }
 
@@ -136,10 +121,8 @@ impl Exchange<'_> {
     pub(crate) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
-            self.state.last = Some(Shape::Tag);
             return Ok(());
         }
-        self.state.last = None;
         let all_refused = before.iter().all(|reply| matches!(reply, Value::ServerError(_)));
         match reply {
             Value::ServerError(_) if all_refused => Ok(()),

@@ -35,6 +35,8 @@ pub(crate) struct Node {
     pool: Pool,
     connector: Connector,
     gate: Arc<Gate>,
+    /// How long opening a connection may take. An attempt with less than half of it says little.
+    time_to_connect: Duration,
     /// How many failures there have been: connections from before the last failure are not trusted
     /// any more (R6).
     generation: AtomicU64,
@@ -70,6 +72,7 @@ impl Node {
             within: settings.connect_timeout.min(settings.command_timeout),
             process: std::process::id(),
         };
+        let time_to_connect = target.within;
         let gate = Gate::at(target, gate::pause(settings.member_of));
         let mut connector = Connector::new(
             info,
@@ -85,6 +88,7 @@ impl Node {
             pool,
             connector,
             gate,
+            time_to_connect,
             generation: AtomicU64::new(0),
             demotions: Demotions::default(),
             tells_role: AtomicBool::new(false),
@@ -272,7 +276,7 @@ impl Node {
         let (mut connection, fresh) = match slot.connection.take() {
             Some(connection) => (connection, false),
             None => {
-                slot.state = Known::fresh();
+                slot.state = Known::default();
                 slot.generation = generation;
                 (self.connect(limit.connect_by())?, true)
             }
@@ -320,7 +324,8 @@ impl Node {
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();
-        let pass = self.gate.enter(self.clock.left(deadline));
+        let hurried = self.clock.left(deadline) < self.time_to_connect / 2;
+        let pass = self.gate.enter(self.clock.left(deadline), hurried);
         let pass =
             pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
         match self.connector.open(deadline) {
@@ -342,6 +347,8 @@ impl Node {
             Err(error) => {
                 if error.permanent {
                     pass.opened()
+                } else if hurried && self.clock.left(deadline).is_zero() {
+                    pass.ran_out()
                 } else {
                     pass.failed()
                 }

@@ -225,6 +225,13 @@ pub(crate) fn turned_away(reply: &Value) -> bool {
     error.details().is_some_and(|details| details.contains("max number of clients"))
 }
 
+/// Whether the server refused a command because nobody has logged in. It refuses a long command
+/// even before it has read it, and then closes the connection.
+pub(crate) fn is_unauthenticated(reply: &Value) -> bool {
+    let Value::ServerError(error) = reply else { return false };
+    error.code() == "NOAUTH" || error.details().is_some_and(|said| said.contains("unauthenticated"))
+}
+
 /// Whether the server does not know a script, and so did not run it.
 pub(crate) fn unknown_script(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")

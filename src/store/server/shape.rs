@@ -5,10 +5,9 @@ use redis::Value;
 /// The shape of a command's reply when it is carried out. An error reply fits every shape.
 ///
 /// Replies have no names: the next one in the stream is taken for the answer. If one came twice,
-/// each later command would get the reply of the command before it, and a refusal might be read as
-/// a grant. A reply of another shape gives that away at once, and costs nothing. If the last reply
-/// had the same shape, an ECHO of a number follows the command in the same packet, and must answer
-/// with that number (R6).
+/// at once or later, a command would get the reply of an earlier one, and a refusal might be read
+/// as a grant. So an ECHO of a number follows each command in the same packet, and must answer with
+/// that number (R6). A reply of another shape gives an extra reply away even before that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// OK or nil.

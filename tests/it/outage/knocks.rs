@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use distlock::{Client, Lock};
 
@@ -99,4 +99,22 @@ fn waiting_through_an_outage_is_no_hot_loop() {
             assert!(used < 60, "{used} ticks of 200");
         });
     });
+}
+
+#[test]
+fn an_attempt_with_little_time_does_not_shut_the_gate_for_those_who_have_more() {
+    let (_server, proxy) = through_proxy();
+    let client = Client::open(&proxy.url()).unwrap();
+    let other = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock("x");
+    lock.lock().unwrap();
+    // A slow link: opening a connection takes several round trips.
+    proxy.set_delay(ms(60), ms(60));
+    client.execute(|conn| redis::cmd("PING").query::<()>(conn)).unwrap();
+    proxy.cut_all();
+    // Its new end would come before the connection: nothing is sent.
+    assert!(lock.extend(ms(100)).is_err());
+    assert!(other.lock("y").try_lock(Duration::ZERO).unwrap(), "the server is up");
+    other.lock("y").unlock().unwrap();
+    let _ = lock.unlock();
 }
