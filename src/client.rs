@@ -258,6 +258,11 @@ impl Client {
     /// ends by then. A second call returns the result of the first, or `Unknown` while the first is
     /// under way.
     ///
+    /// `Ok`: the server has confirmed that this client holds no lock. Only where an attempt to lock
+    /// had no answer before, a copy of it that something on the way has kept may arrive later. It
+    /// then takes the lock for one lease. An open client asks again for ten seconds to prevent
+    /// that; a closed one cannot.
+    ///
     /// # Errors
     /// `Unknown` if `timeout` ended first, with the number of locks whose release was not
     /// confirmed: they may be held on the server until their leases run out. Threads end a little

@@ -308,13 +308,13 @@ pub use base::interrupt::Interrupt;
 pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry};
 pub use client::{Client, ClientBuilder};
 pub use lease::lost::{Lost, LostReason};
-pub use lease::store::Holder;
 pub use limiter::RateLimiter;
 pub use limiter::port::Decision;
 pub use lock::Lock;
 pub use lock::condition::{Condition, ConditionLock};
 pub use lock::guard::LockGuard;
 pub use lock::redis_lock::RedisLock;
+pub use lock::redis_lock::inspect::Holder;
 
 /// Interfaces for this crate's own tests and tools. Not part of the API: anything here may change
 /// in any release.
@@ -325,8 +325,8 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::base::key::Key;
     pub use crate::lease::store::{
-        Abilities, Answer, Ask, End, Extend, Gone, InCondition, LeaseStore, Listening, Notify,
-        Place, Release, StoreError, Withdraw, Within,
+        Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening,
+        Notify, Place, Release, StoreError, Withdraw, Within,
     };
     pub use crate::lease::token::Token;
 }

@@ -72,7 +72,7 @@ impl Backend {
         }
         let info = parse(&settings.url)?;
         let node = Arc::new(Node::new(info, settings, clock)?);
-        let (leases, inbox) = layout::on_server(&node, tokens.fresh()?.as_str(), cleaner);
+        let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
         Ok(Self { leases, limits, place: Place::Server { node, inbox } })
     }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
     StoreError, Token, Withdraw, Within,
 };
-use distlock::{Error, Holder, LockOptions};
+use distlock::{Error, LockOptions};
 
 /// The observations.
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl LeaseStore for Watch {
         self.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         self.inner.inspect(key, deadline)
     }
 

@@ -85,7 +85,7 @@ impl Acquisition {
         options: &Arc<LockOptions>,
     ) -> Result<Self> {
         let token = match &options.owner {
-            Some(owner) => Token::new(Arc::clone(owner)),
+            Some(owner) => Token::new(&**owner),
             None if store.abilities().numbered_tokens => context.tokens.numbered()?,
             None => context.tokens.fresh()?,
         };

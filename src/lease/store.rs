@@ -77,21 +77,15 @@ pub enum Gone {
     NotOurs,
 }
 
-/// Who holds a lock, as the store sees it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// The token under the key. It is all that a release needs, so `Debug` does not show it.
-    pub token: String,
+/// The lease that a store has under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The token under the key.
+    pub token: Token,
     /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
     /// lasts on a majority at least: a node that answered may have missed an extend, while nodes
     /// that were not waited for have it.
     pub remaining: Option<Duration>,
-}
-
-impl fmt::Debug for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holder").field("token", &"…").field("remaining", &self.remaining).finish()
-    }
 }
 
 /// A waiter that listens: wake-ups for its token ring its bell until this is dropped.
@@ -214,7 +208,7 @@ pub trait LeaseStore: Send + Sync {
     ///
     /// # Errors
     /// When there was no answer, or foreign data under the key.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError>;
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError>;
 
     /// Deletes the lease of any holder, and hands the lock on. `false`: there was no lease.
     ///

@@ -12,19 +12,25 @@ use crate::base::locked;
 /// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text
 /// never reaches a log or a `Debug` (R19).
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Token(Arc<str>);
+pub struct Token(Arc<[u8]>);
 
 impl Token {
     /// The token with this text: a caller's own, or one that was read back.
     #[must_use]
-    pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+    pub fn new(text: impl AsRef<[u8]>) -> Self {
+        Self(text.as_ref().into())
     }
 
-    /// Its text, as it stands in the store.
+    /// As it stands in the store. Other libraries write bytes that are no text.
     #[must_use]
-    pub fn as_str(&self) -> &str {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Its text; what is not UTF-8 in it is replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 
@@ -56,7 +62,7 @@ impl Tokens {
     pub(crate) fn numbered(&self) -> Result<Token> {
         let token = self.fresh()?;
         let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Token::new(format!("{}:{number}", token.as_str())))
+        Ok(Token::new(format!("{}:{number}", token.text())))
     }
 
     /// A fresh random token: a UUID of version 4.
@@ -75,9 +81,8 @@ impl Tokens {
         };
         drop(buffer);
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-        Ok(Token(Arc::from(
-            &*Builder::from_random_bytes(bytes).into_uuid().hyphenated().encode_lower(&mut text),
-        )))
+        let uuid = Builder::from_random_bytes(bytes).into_uuid();
+        Ok(Token::new(uuid.hyphenated().encode_lower(&mut text)))
     }
 }
 

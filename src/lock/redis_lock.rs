@@ -1,7 +1,7 @@
 //! `RedisLock`: a `Lock` over one lease.
 
 mod acquiring;
-mod inspect;
+pub(crate) mod inspect;
 mod waiting;
 
 use std::fmt;

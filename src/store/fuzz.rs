@@ -214,14 +214,14 @@ fn check(value: &Value) {
         [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1)
     );
     assert_eq!(reply::number(value).ok(), whole(value));
-    match answers::holder(value.clone()) {
+    match answers::held(value.clone()) {
         Ok(None) => assert_eq!(*value, Value::Array(Vec::new())),
-        Ok(Some(holder)) => {
+        Ok(Some(held)) => {
             assert!(
                 elements.len() == 2 && matches!(elements[1], Value::Int(_)),
                 "a holder: {value:?}"
             );
-            assert_eq!(reply::text(&elements[0]).ok().as_deref(), Some(&*holder.token));
+            assert_eq!(reply::bytes(&elements[0]).ok(), Some(held.token.as_bytes()));
         }
         Err(_) => assert!(!matches!(elements, [] if matches!(value, Value::Array(_))), "{value:?}"),
     }
@@ -281,7 +281,7 @@ fn a_message_is_a_hand_off_only_with_all_its_words() {
             ))
         })();
         let heard = inbox::parse(&message).map(|(grant, token, key)| {
-            (grant.attempt, grant.fences, token.as_str().to_owned(), key.as_str().to_owned())
+            (grant.attempt, grant.fences, token.text(), key.as_str().to_owned())
         });
         understood += u64::from(heard.is_some());
         let legal = legal.map(|(attempt, last, count, token, key)| {

@@ -15,7 +15,7 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify,
+    Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
@@ -236,10 +236,10 @@ impl LeaseStore for Memory {
         }))
     }
 
-    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Held>, StoreError> {
         Ok(self.at(key, |entry, _, now| {
-            entry.holder.as_ref().map(|(token, until)| Holder {
-                token: token.as_str().to_owned(),
+            entry.holder.as_ref().map(|(token, until)| Held {
+                token: token.clone(),
                 remaining: Some(until.saturating_duration_since(now)),
             })
         }))

@@ -134,7 +134,7 @@ impl Place {
     }
 
     fn holder(&self, key: &Key) -> Option<String> {
-        self.store.inspect(key, deadline()).unwrap().map(|holder| holder.token)
+        self.store.inspect(key, deadline()).unwrap().map(|held| held.token.text())
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {

@@ -100,7 +100,7 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn holder(&self) -> Option<String> {
-        self.store.inspect(&self.key, Instant::now() + SOON).unwrap().map(|holder| holder.token)
+        self.store.inspect(&self.key, Instant::now() + SOON).unwrap().map(|held| held.token.text())
     }
 
     pub fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {

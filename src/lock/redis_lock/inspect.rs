@@ -1,8 +1,28 @@
 //! What the server knows about a lock of any holder, and the operator's forced release.
 
+use std::fmt;
+use std::time::Duration;
+
 use super::RedisLock;
 use crate::base::error::Result;
-use crate::lease::store::Holder;
+
+/// Who holds a lock, as the server sees it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The token under the key; what is not UTF-8 in it is replaced. It is all that a release
+    /// needs, so `Debug` does not show it.
+    pub token: String,
+    /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
+    /// lasts on a majority at least: a node that answered may have missed an extend, while nodes
+    /// that were not waited for have it.
+    pub remaining: Option<Duration>,
+}
+
+impl fmt::Debug for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holder").field("token", &"…").field("remaining", &self.remaining).finish()
+    }
+}
 
 impl RedisLock {
     /// Whether anybody holds the lock, by the server's answer. One round trip; the answer may
@@ -20,9 +40,9 @@ impl RedisLock {
     /// As [`is_locked`](Self::is_locked).
     pub fn inspect(&self) -> Result<Option<Holder>> {
         self.check_usable()?;
-        self.store
-            .inspect(&self.shared.key, self.context().command_deadline())
-            .map_err(|error| self.failed(error))
+        let held = self.store.inspect(&self.shared.key, self.context().command_deadline());
+        let held = held.map_err(|error| self.failed(error))?;
+        Ok(held.map(|held| Holder { token: held.token.text(), remaining: held.remaining }))
     }
 
     /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.

@@ -6,9 +6,10 @@ use redis::Value;
 
 use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Answer, Gone, Holder, StoreError};
+use crate::lease::store::{Answer, Gone, Held, StoreError};
+use crate::lease::token::Token;
 use crate::store::server::exchange::Reply;
-use crate::store::server::reply::{list, nonsense, number, text};
+use crate::store::server::reply::{bytes, list, nonsense, number};
 
 /// The reply as yes or no; 2 says that the key holds foreign data.
 pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
@@ -42,12 +43,12 @@ pub(crate) fn answer(reply: Reply) -> Result<Answer, StoreError> {
 
 /// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
 /// foreign data.
-pub(crate) fn holder(value: Value) -> Result<Option<Holder>, StoreError> {
+pub(crate) fn held(value: Value) -> Result<Option<Held>, StoreError> {
     match list(value)?.as_slice() {
         [] => Ok(None),
         [Value::Int(2)] => Err(foreign()),
         [token, Value::Int(remaining)] => {
-            Ok(Some(Holder { token: text(token)?, remaining: left(*remaining) }))
+            Ok(Some(Held { token: Token::new(bytes(token)?), remaining: left(*remaining) }))
         }
         _ => Err(nonsense()),
     }

@@ -15,7 +15,7 @@ use crate::base::error::Error;
 use crate::base::key::Key;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Holder, InCondition, LeaseStore, Listening, Notify,
+    Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
     Place, Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
@@ -78,7 +78,7 @@ impl ServerLeases {
             &[
                 Part::Text("SET"),
                 Part::Text(ask.key.as_str()),
-                Part::Text(ask.token.as_str()),
+                Part::Bytes(ask.token.as_bytes()),
                 Part::Text("NX"),
                 Part::Text("PX"),
                 Part::millis(ask.lease),
@@ -101,7 +101,7 @@ impl ServerLeases {
             keys += 1;
         }
         parts.extend([
-            Part::Text(ask.token.as_str()),
+            Part::Bytes(ask.token.as_bytes()),
             Part::millis(ask.lease),
             Part::Number(u64::from(ask.may_be_mine)),
         ]);
@@ -155,7 +155,7 @@ impl ServerLeases {
 
     fn release_parts<'a>(&self, key: &'a Key, token: &'a Token) -> (usize, Vec<Part<'a>>) {
         let (keys, mut parts) = self.keys(key);
-        parts.push(Part::Text(token.as_str()));
+        parts.push(Part::Bytes(token.as_bytes()));
         parts.extend(self.channel(key));
         (keys, parts)
     }
@@ -163,7 +163,7 @@ impl ServerLeases {
     fn extend_parts<'a>(&self, lease: &Extend<'a>, end: End) -> (usize, Vec<Part<'a>>) {
         let (keys, mut parts) = self.lease_keys(lease.key);
         parts.extend([
-            Part::Text(lease.token.as_str()),
+            Part::Bytes(lease.token.as_bytes()),
             Part::millis(lease.lease),
             Part::Number(u64::from(end == End::Exactly)),
         ]);
@@ -286,11 +286,11 @@ impl LeaseStore for ServerLeases {
         self.notify_condition(what, deadline)
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let (keys, parts) = self.lease_keys(key);
         let reply =
             again_if_stale(|| self.node.script(&self.table.inspect, keys, &parts, deadline))?;
-        answers::holder(reply.value)
+        answers::held(reply.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {

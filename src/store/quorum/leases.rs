@@ -1,5 +1,6 @@
 //! The leases of a quorum: what each call asks the nodes, and what their answers amount to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Holder, LeaseStore, Listening, Release, StoreError,
+    Abilities, Answer, Ask, End, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
     Withdraw, Within,
 };
 use crate::lease::token::Token;
@@ -136,11 +137,10 @@ impl Quorum {
         if tally.count(|_| true) < tally.majority() {
             return Err(unsent(tally.failure()));
         }
-        let mut tokens: Vec<&str> = tally.said().flatten().map(|holder| &*holder.token).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        let shortest = tally.said().flatten().filter_map(|holder| holder.remaining).min();
-        Ok((tokens.into_iter().map(Token::new).collect(), shortest.unwrap_or(self.command_timeout)))
+        let tokens: HashSet<Token> =
+            tally.said().flatten().map(|held| held.token.clone()).collect();
+        let shortest = tally.said().flatten().filter_map(|held| held.remaining).min();
+        Ok((tokens.into_iter().collect(), shortest.unwrap_or(self.command_timeout)))
     }
 }
 
@@ -328,7 +328,7 @@ impl LeaseStore for Quorum {
     }
 
     /// The holder that a majority names.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let key = key.clone();
         let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
             again_if_stale(|_| member.leases.inspect(&key, deadline))

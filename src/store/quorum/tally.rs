@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Holder, StoreError};
+use crate::lease::store::{Held, StoreError};
 
 /// One question's answers, by node. A missing reply is not in it: it is not a vote (R17).
 pub(super) struct Tally<T> {
@@ -166,10 +166,9 @@ impl std::error::Error for Causes {}
 pub(super) struct Undecided;
 
 /// Who holds the lock on a majority of nodes; `None`: nobody.
-pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Result<Option<Holder>, Undecided> {
-    let holders: Vec<&Holder> = tally.said().flatten().collect();
-    let votes =
-        |holder: &Holder| holders.iter().filter(|other| other.token == holder.token).count();
+pub(super) fn holder(tally: &Tally<Option<Held>>) -> Result<Option<Held>, Undecided> {
+    let holders: Vec<&Held> = tally.said().flatten().collect();
+    let votes = |holder: &Held| holders.iter().filter(|other| other.token == holder.token).count();
     let most = holders.iter().max_by_key(|holder| votes(holder));
     let Some(most) = most.filter(|most| votes(most) >= tally.majority()) else {
         // The nodes that said nothing might all name this holder.
@@ -183,7 +182,7 @@ pub(super) fn holder(tally: &Tally<Option<Holder>>) -> Result<Option<Holder>, Un
         .map(|holder| holder.remaining)
         .collect();
     ends.sort_unstable_by_key(|end| std::cmp::Reverse(end.unwrap_or(Duration::MAX)));
-    Ok(Some(Holder {
+    Ok(Some(Held {
         token: most.token.clone(),
         remaining: ends.get(tally.majority() - 1).copied().flatten(),
     }))

@@ -266,11 +266,11 @@ pub(crate) fn list(value: Value) -> Result<Vec<Value>, StoreError> {
     }
 }
 
-/// The reply as a text; what is not UTF-8 in it is replaced.
-pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
+/// The reply as a string of bytes, which need not be text.
+pub(crate) fn bytes(value: &Value) -> Result<&[u8], StoreError> {
     match value {
-        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) => Ok(text.clone()),
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.as_bytes()),
         _ => Err(nonsense()),
     }
 }

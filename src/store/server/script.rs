@@ -48,6 +48,8 @@ impl Script {
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
     Text(&'a str),
+    /// What need not be text: another library's token.
+    Bytes(&'a [u8]),
     /// Two texts that make one argument, such as a companion key.
     Joined(&'a str, &'a str),
     /// The second text in braces behind the first.
@@ -64,6 +66,7 @@ impl Part<'_> {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Text(text) => (*text).to_owned(),
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             Self::Joined(first, second) => format!("{first}{second}"),
             Self::Braced(first, second) => format!("{first}{{{second}}}"),
             Self::Number(number) => number.to_string(),
@@ -72,9 +75,14 @@ impl Part<'_> {
 
     fn pack(&self, buffer: &mut Vec<u8>) {
         match self {
-            Self::Text(text) => pack_text(&[text], buffer),
-            Self::Joined(first, second) => pack_text(&[first, second], buffer),
-            Self::Braced(first, second) => pack_text(&[first, "{", second, "}"], buffer),
+            Self::Text(text) => pack_bytes(&[text.as_bytes()], buffer),
+            Self::Bytes(bytes) => pack_bytes(&[bytes], buffer),
+            Self::Joined(first, second) => {
+                pack_bytes(&[first.as_bytes(), second.as_bytes()], buffer);
+            }
+            Self::Braced(first, second) => {
+                pack_bytes(&[first.as_bytes(), b"{", second.as_bytes(), b"}"], buffer);
+            }
             Self::Number(number) => {
                 buffer.push(b'$');
                 digits(buffer, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
@@ -87,11 +95,11 @@ impl Part<'_> {
 }
 
 /// Packs one argument, made of these.
-fn pack_text(pieces: &[&str], buffer: &mut Vec<u8>) {
+fn pack_bytes(pieces: &[&[u8]], buffer: &mut Vec<u8>) {
     buffer.push(b'$');
     digits(buffer, pieces.iter().map(|piece| piece.len()).sum::<usize>() as u64);
     buffer.extend_from_slice(b"\r\n");
-    pieces.iter().for_each(|piece| buffer.extend_from_slice(piece.as_bytes()));
+    pieces.iter().for_each(|piece| buffer.extend_from_slice(piece));
     buffer.extend_from_slice(b"\r\n");
 }
 

@@ -23,7 +23,7 @@ pub(super) fn a_free_lock_is_granted(place: &Place) {
     };
     assert!((before..=Instant::now()).contains(&asked_at), "validity counts from within the call");
     assert_eq!(fences, None);
-    assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
+    assert_eq!(place.holder(&a), Some(mine.text()));
     let remaining = place.remaining(&a).unwrap();
     assert!(remaining <= LEASE && remaining > LEASE - SOON, "{remaining:?}");
 }
@@ -39,7 +39,7 @@ pub(super) fn a_held_lock_is_refused_with_the_rest_of_its_lease(place: &Place) {
     };
     assert!((before..=Instant::now()).contains(&asked_at));
     assert!(remaining <= LEASE && remaining > LEASE - SOON, "{remaining:?}");
-    assert_eq!(place.holder(&a).as_deref(), Some(mine.as_str()));
+    assert_eq!(place.holder(&a), Some(mine.text()));
 }
 
 pub(super) fn locks_of_different_names_have_nothing_to_do_with_each_other(place: &Place) {
@@ -157,7 +157,7 @@ pub(super) fn release_by_an_old_owner_leaves_the_new_owner_alone(place: &Place) 
     assert_eq!(place.release(&a, &old), Gone::NotOurs);
     assert!(place.is_granted(&a, &new));
     assert_eq!(place.release(&a, &old), Gone::NotOurs);
-    assert_eq!(place.holder(&a).as_deref(), Some(new.as_str()));
+    assert_eq!(place.holder(&a), Some(new.text()));
     assert_eq!(place.release(&a, &new), Gone::Released);
     assert_eq!(place.holder(&a), None);
 }
@@ -170,7 +170,7 @@ pub(super) fn withdraw_may_be_repeated_and_removes_only_what_is_ours(place: &Pla
     assert_eq!(place.withdraw(&a, &mine), Gone::NotOurs);
     place.ask(&a, &other, LEASE);
     assert_eq!(place.withdraw(&a, &mine), Gone::NotOurs);
-    assert_eq!(place.holder(&a).as_deref(), Some(other.as_str()));
+    assert_eq!(place.holder(&a), Some(other.text()));
 }
 
 pub(super) fn force_release_frees_it_whoever_has_it(place: &Place) {

@@ -98,13 +98,13 @@ pub(super) fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) 
     assert_eq!(place.release(&a, &holder), Gone::Released);
     // The grant names the attempt that was refused, and is for a short lease at first.
     assert_eq!(first.heard(SOON), Some(Grant { attempt: 7, fences: None }));
-    assert_eq!(place.holder(&a).as_deref(), Some(first.token.as_str()));
+    assert_eq!(place.holder(&a), Some(first.token.text()));
     assert!(place.remaining(&a).unwrap() <= ms(3000));
     assert!(!place.is_granted(&a, &token()), "nobody overtakes");
     assert_eq!(second.heard(ms(20)), None);
     assert_eq!(place.release(&a, &first.token), Gone::Released);
     assert_eq!(second.heard(SOON), Some(Grant { attempt: 2, fences: None }));
-    assert_eq!(place.holder(&a).as_deref(), Some(second.token.as_str()));
+    assert_eq!(place.holder(&a), Some(second.token.text()));
     assert_eq!(place.release(&a, &second.token), Gone::Released);
     assert_eq!(place.holder(&a), None);
 }
@@ -122,7 +122,7 @@ pub(super) fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &P
     // In whatever way the lock is freed.
     assert!(place.store.force_release(&a, deadline()).unwrap());
     assert!(last.heard(SOON).is_some());
-    assert_eq!(place.holder(&a).as_deref(), Some(last.token.as_str()));
+    assert_eq!(place.holder(&a), Some(last.token.text()));
     assert_eq!(withdrawn.heard(ms(20)), None);
     // A waiter that was served and no longer wants the lock passes it on.
     let next = Waiter::queue(place, &a, 3);

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
     StoreError, Token, Withdraw, Within,
 };
-use distlock::{Client, ClientBuilder, Error, ErrorKind, Holder, Layout, LockOptions};
+use distlock::{Client, ClientBuilder, Error, ErrorKind, Layout, LockOptions};
 
 /// How a node reacts to a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,8 +50,8 @@ impl Node {
 
     /// Whose lease the node stores, whatever its mood.
     pub fn holder(&self, name: &str) -> Option<String> {
-        let holder = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
-        holder.map(|holder| holder.token)
+        let held = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
+        held.map(|held| held.token.text())
     }
 
     /// Puts somebody else's lease there.
@@ -136,14 +136,14 @@ struct Asked(Arc<Node>);
 
 impl LeaseStore for Asked {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        self.0.answer("acquire", ask.token.as_str(), ask.deadline, || self.0.inner.try_acquire(ask))
+        self.0.answer("acquire", &ask.token.text(), ask.deadline, || self.0.inner.try_acquire(ask))
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let deadline = within.end(Instant::now());
         let one = |lease: &Extend<'_>| {
             let run = || self.0.inner.extend(&[*lease], within).remove(0);
-            self.0.answer("extend", lease.token.as_str(), deadline, run)
+            self.0.answer("extend", &lease.token.text(), deadline, run)
         };
         leases.iter().map(one).collect()
     }
@@ -154,20 +154,20 @@ impl LeaseStore for Asked {
         end: End,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
-        self.0.answer("move_end", lease.token.as_str(), deadline, || {
+        self.0.answer("move_end", &lease.token.text(), deadline, || {
             self.0.inner.move_end(lease, end, deadline)
         })
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        self.0.answer("release", what.token.as_str(), deadline, || {
+        self.0.answer("release", &what.token.text(), deadline, || {
             self.0.inner.release(what, deadline)
         })
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
-            self.0.answer("release", what.token.as_str(), deadline, || {
+            self.0.answer("release", &what.token.text(), deadline, || {
                 self.0.inner.withdraw_one(*what, deadline)
             })
         };
@@ -182,7 +182,7 @@ impl LeaseStore for Asked {
         self.0.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, deadline))
     }
 

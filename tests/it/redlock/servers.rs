@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::{Client, Lock, LockOptions};
-use redis::Commands;
+use redis::{Commands, SetExpiry, SetOptions};
 
 use crate::logs;
 use crate::support::{Proxy, Server, eventually, within};
@@ -23,6 +23,28 @@ fn client(servers: &[Server]) -> Client {
 
 fn holder(server: &Server, key: &str) -> Option<String> {
     server.connection().get(key).unwrap()
+}
+
+#[test]
+fn a_lock_whose_token_is_no_text_can_be_released_by_force() {
+    let servers = servers();
+    // As redlock-rs writes it: 20 random bytes.
+    let token: Vec<u8> = (0..20).map(|i| 0x80 | i).collect();
+    for client in [client(&servers), Client::open(&servers[0].url()).unwrap()] {
+        for server in &servers {
+            server.connection().set_options::<_, _, ()>("x", &token, lease()).unwrap();
+        }
+        let lock = client.lock("x");
+        assert!(!lock.try_lock(Duration::ZERO).unwrap());
+        assert!(lock.is_locked().unwrap());
+        assert!(lock.force_unlock().unwrap());
+        assert!(!lock.is_locked().unwrap());
+        servers.iter().for_each(|server| server.connection().del("x").unwrap());
+    }
+}
+
+fn lease() -> SetOptions {
+    SetOptions::default().with_expiration(SetExpiry::PX(60_000))
 }
 
 #[test]

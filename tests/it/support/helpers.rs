@@ -8,10 +8,10 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, InCondition, Key, LeaseStore, Listening,
+    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, InCondition, Key, LeaseStore, Listening,
     Notify, Release, StoreError, Token, Withdraw, Within,
 };
-use distlock::{Client, ClientBuilder, Error, Holder, Lock, LockOptions, RedisLock};
+use distlock::{Client, ClientBuilder, Error, Lock, LockOptions, RedisLock};
 
 use crate::support::{Server, eventually};
 
@@ -310,7 +310,7 @@ impl Notes {
 
 impl LeaseStore for Watched {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        let asked = Asked::Acquire { token: ask.token.as_str().to_owned(), attempt: ask.attempt };
+        let asked = Asked::Acquire { token: ask.token.text(), attempt: ask.attempt };
         self.notes.around(asked, || self.inner.try_acquire(ask))
     }
 
@@ -365,7 +365,7 @@ impl LeaseStore for Watched {
         self.inner.notify(what, deadline)
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Holder>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         self.inner.inspect(key, deadline)
     }
 

@@ -35,13 +35,13 @@ impl ServerLeases {
         parts.extend([
             Part::Joined(&stem, "queue"),
             Part::Joined(&stem, "waiters"),
-            Part::Text(ask.token.as_str()),
+            Part::Bytes(ask.token.as_bytes()),
             Part::millis(ask.lease),
             Part::Number(u64::from(ask.fences)),
         ]);
         parts.extend(place_parts(ask, address, place));
         parts.extend([
-            Part::Text(release.map_or("", |release| release.token.as_str())),
+            Part::Bytes(release.map_or(&[], |release| release.token.as_bytes())),
             Part::Number(u64::from(leave)),
         ]);
         let before = Instant::now();
@@ -60,7 +60,7 @@ impl ServerLeases {
         let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
         let (keys, mut parts) = self.keys(what.key);
         parts.extend([
-            Part::Text(what.token.as_str()),
+            Part::Bytes(what.token.as_bytes()),
             Part::Text(what.condition),
             Part::Number(u64::from(what.most)),
             Part::Number(what.number),
