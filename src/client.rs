@@ -219,7 +219,7 @@ impl Client {
     ///
     /// So it must be safe to run `work` twice. `work` must undo its changes to the connection
     /// itself (a transaction left open, a subscription, another database). Its replies are taken as
-    /// they come: unlike for locks, a proxy that sends a reply twice is not noticed.
+    /// they come: unlike for locks, a proxy that sends a reply again is not noticed.
     ///
     /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or
     /// `redis::Script`, and sent by their `query` or `invoke`. The methods of `redis::Commands` are

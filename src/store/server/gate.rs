@@ -101,8 +101,7 @@ impl Gate {
 
     /// Permission to connect. `None`: the node is down, and another thread is trying or has just
     /// tried; or `wait` was over before this was known, or before one of `AT_ONCE` places came
-    /// free. `hurried`: the attempt has less than half of the time that the
-    /// target allows.
+    /// free. `hurried`: the attempt has less than half of the time that the target allows.
     pub(crate) fn enter(&self, wait: Duration, hurried: bool) -> Option<Pass<'_>> {
         let entered = Instant::now();
         let mut state = locked(&self.state);
