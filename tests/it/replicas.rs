@@ -176,26 +176,38 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     let pair = Pair::start();
     let client = pair.client();
     let lock = client.lock("x");
-    let before = Instant::now();
-    let waiting = Underway::start(move || {
-        let guard = lock.guard().unwrap();
-        lock.new_condition("c").unwrap().wait().unwrap();
-        guard.release()
-    });
-    eventually(SOON, || inboxes(&pair.old) == 1 && get(&pair.old, "x").is_none());
-    let line = || {
+    let in_line = || {
         redis::cmd("EXISTS")
             .arg("{x}:condition:c:queue")
             .query::<bool>(&mut pair.new.connection())
             .unwrap()
     };
-    eventually(SOON, line);
+    let wait = || {
+        let lock = lock.clone();
+        let waiting = Underway::start(move || {
+            let guard = lock.guard().unwrap();
+            lock.new_condition("c").unwrap().wait().unwrap();
+            guard.release()
+        });
+        eventually(SOON, || inboxes(&pair.old) == 1 && in_line());
+        waiting
+    };
+    let notify = || {
+        let other = pair.client().lock("x");
+        other.with(|_| other.new_condition("c").unwrap().notify_all().unwrap()).unwrap();
+    };
+    // When its subscription stands, a waiter asks once more. That must not be the second wait's.
+    let first = wait();
+    notify();
+    first.result().unwrap();
+    eventually(SOON, || !in_line());
+    let before = Instant::now();
+    let waiting = wait();
     pair.demote();
     // It sends a sign of life 4 to 6 s after it began to wait, and would notice the failover then
     // at the latest.
     within(..ms(3900).saturating_sub(before.elapsed()), || {
-        let other = pair.client().lock("x");
-        other.with(|_| other.new_condition("c").unwrap().notify_all().unwrap()).unwrap();
+        notify();
         waiting.result().unwrap();
     });
 }
