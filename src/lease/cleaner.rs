@@ -71,7 +71,14 @@ struct Todo {
     in_use: Vec<(Key, Token)>,
     /// Until when to go on trying, once the client is closed.
     closing: Option<Instant>,
-    ended: bool,
+    /// Set at the end of the thread: how many withdrawals had no answer.
+    left: Option<usize>,
+}
+
+impl Todo {
+    fn unanswered(&self) -> impl Iterator<Item = &Arc<Withdrawal>> {
+        self.jobs.iter().filter(|job| job.answered_at.is_none()).map(|job| &job.what)
+    }
 }
 
 /// The use of a caller's own value, until dropped.
@@ -141,7 +148,7 @@ impl Cleaner {
 
     fn add_job(&self, what: Withdrawal, by_store: bool) -> Result<(), Withdrawal> {
         let mut state = locked(&self.thread.shared.state);
-        if state.ended {
+        if state.left.is_some() {
             return Err(what);
         }
         state.last_number += 1;
@@ -221,11 +228,8 @@ impl Cleaner {
 
     /// How many locks may still be held on the server, because their withdrawals have no answer.
     pub(crate) fn unanswered(&self) -> usize {
-        locked(&self.thread.shared.state)
-            .jobs
-            .iter()
-            .filter(|job| job.answered_at.is_none())
-            .count()
+        let state = locked(&self.thread.shared.state);
+        state.left.unwrap_or_else(|| state.unanswered().count())
     }
 }
 
@@ -375,14 +379,12 @@ impl CleanerThread {
             }
         }
         let mut state = locked(&self.shared.state);
-        state.ended = true;
-        let left: Vec<_> = state
-            .jobs
-            .iter()
-            .filter(|job| job.answered_at.is_none())
-            .map(|job| Arc::clone(&job.what))
-            .collect();
+        let left: Vec<_> = state.unanswered().cloned().collect();
+        state.left = Some(left.len());
+        // Each refers to its store, and the store to this cleaner: that would last for ever.
+        let done = std::mem::take(&mut state.jobs);
         drop(state);
+        drop(done);
         for what in left {
             log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
         }

@@ -1,13 +1,14 @@
 //! Closing while servers are away or silent: it tries again, ends in time, and says what it does
 //! not know.
 
+use std::sync::Arc;
 use std::thread;
 
 use distlock::{Client, Lock};
 
 use crate::faults::{impatient, through_proxy};
-use crate::helpers::{SOON, Underway, error, keys, ms};
-use crate::support::{Mode, Proxy, Server, eventually, within};
+use crate::helpers::{Notes, SOON, Underway, error, keys, ms};
+use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, within};
 
 #[test]
 fn close_ends_in_time_when_the_server_is_silent_and_says_what_it_does_not_know() {
@@ -100,4 +101,17 @@ fn close_of_a_quorum_is_ok_only_if_a_majority_confirmed() {
             "{left}"
         );
     }
+}
+
+/// What may still have to be withdrawn refers to the store, and the store to its withdrawals.
+#[test]
+fn a_closed_client_is_freed_although_an_attempt_had_no_answer() {
+    let (_server, proxy) = through_proxy();
+    let (client, notes) = Notes::of(impatient(&proxy.url()));
+    let lost = proxy.add(Rule::on("SET", Fault::SwallowReply).next(1));
+    client.lock("job").with(|_| ()).unwrap();
+    lost.wait_fired(SOON);
+    client.close(SOON).unwrap();
+    drop(client);
+    eventually(SOON, || Arc::strong_count(&notes) == 1);
 }
