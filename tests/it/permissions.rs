@@ -244,3 +244,42 @@ fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
         since.elapsed()
     );
 }
+
+/// 1. the lock is set to the waiter, and the waiter is told; 2. the waiter's place is left, which
+///    this user may not; 3. the lock is not handed over after all, and is deleted.
+#[test]
+fn a_release_that_is_refused_half_way_lets_only_one_in() {
+    for permission in ["+zrem", "+hdel"] {
+        let server = Server::start();
+        let poor = Client::open(&user_without(&server, permission)).unwrap().lock(NAME);
+        poor.lock().unwrap();
+        let waiter = Client::open(&server.url()).unwrap().lock(NAME);
+        let waiting = Underway::start(move || waiter.lock().and_then(|()| waiter.unlock()));
+        let queue = format!("{{{NAME}}}:queue");
+        let queued =
+            || redis::cmd("ZCARD").arg(&queue).query::<u32>(&mut server.connection()).unwrap();
+        eventually(SOON, || queued() == 1);
+        let third = Client::open(&server.url()).unwrap().lock(NAME);
+        poor.unlock().unwrap();
+        if third.try_lock(Duration::ZERO).unwrap() {
+            thread::sleep(Duration::from_millis(200));
+            assert!(third.is_valid() && !waiting.is_done(), "two holders without {permission}");
+            third.unlock().unwrap();
+        }
+        waiting.result().unwrap();
+    }
+}
+
+#[test]
+fn what_a_script_did_before_it_was_refused_is_withdrawn() {
+    let server = Server::start();
+    let client = Client::open(&user_without(&server, "+hdel")).unwrap();
+    let lock = client.lock_with(NAME, LockOptions::new().fenced()).unwrap();
+    // Ahead of the clock, which is the long script's business.
+    let ahead = 9_000_000_000_000_000_u64;
+    let fence = format!("{{{NAME}}}:fence");
+    let () = redis::cmd("SET").arg(fence).arg(ahead).query(&mut server.connection()).unwrap();
+    assert!(lock.lock().unwrap_err().is_denied());
+    // This user cannot withdraw it, either.
+    assert!(client.close(Duration::from_millis(200)).unwrap_err().is_unknown());
+}

@@ -126,7 +126,7 @@ impl NodeThread {
             return Err((job, failed.because(error)));
         }
         let waiting = &self.thread.waiting;
-        if waiting.load(Ordering::SeqCst) >= MOST_WAITING && matches!(job, Job::Ask { .. }) {
+        if waiting.load(Ordering::SeqCst) >= MOST_WAITING && is_in_turn(&job) {
             return Err((
                 job,
                 StoreError::not_sent(
@@ -172,6 +172,11 @@ impl Lanes {
         self.barriers -= usize::from(is_barrier(&job));
         Some(job)
     }
+}
+
+/// Extends are never refused: a crowd of attempts must cost no held lock (R9).
+fn is_in_turn(job: &Job) -> bool {
+    matches!(job, Job::Ask { order: Order::InTurn, .. })
 }
 
 fn is_barrier(job: &Job) -> bool {

@@ -163,12 +163,11 @@ impl UndoLog {
         if answer.is_ok() && self.entries.get(name).is_none_or(|entry| !entry.in_flight) {
             return self.forget(name);
         }
-        if !self.may_hold(name) && !self.has_room() {
-            // Somebody else's lease, released by force: it ends by itself.
+        let Some(entry) = self.entries.get_mut(name) else {
+            // Somebody else's lease, which was to be released by force: only once (R36). Later, its
+            // holder may have extended it, or may hold the lock again under the same value.
             return;
-        }
-        let entry =
-            self.entries.entry(name.clone()).or_insert_with(|| Entry::new(now, LONGEST_LEASE));
+        };
         let mut pending = entry.pending.take().unwrap_or(Pending {
             due: (now, 0),
             pause: PAUSES.0,
@@ -275,9 +274,6 @@ impl UndoLog {
         }
     }
 }
-
-/// The assumed length of a lease that is not ours.
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Withdraws these leases, with one answer for each.
 pub(super) fn withdraw(

@@ -67,9 +67,10 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
         }
         // Redis 6.2 wraps the error of a command inside a script, and then this one has no code.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
-        // Redis also has no code for a command that the script's user may not run.
+        // Redis also has no code for a command that the script's user may not run. What the script
+        // did before that stays done.
         _ if details.contains("The user executing the script") => {
-            return refused("NOPERM", details);
+            return refused("NOPERM", details).maybe_run();
         }
         _ if details.contains("OOM command not allowed") && code != "OOM" => {
             return refused("OOM", details);

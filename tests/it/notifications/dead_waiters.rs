@@ -30,6 +30,21 @@ fn a_holder_that_dies_before_its_first_command_leaves_its_notification_to_anothe
 }
 
 #[test]
+fn a_clock_that_was_set_back_keeps_no_notification_from_being_passed_on() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ears = (scene.ear("1"), scene.ear("2"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("notifier", 1, 1);
+    // All of these times seem to lie far ahead: the next review, and the end of the time to ask.
+    scene.rewrite("{a}:owed", "^%d+(|%d+|%d+|)", "9999999999999%1");
+    scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%19999999999999");
+    scene.is_notified("2");
+    assert_eq!(scene.queued(), ["2"], "the other is back in the condition");
+}
+
+#[test]
 fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
     let server = Server::start();
     let scene = Scene::new(&server);

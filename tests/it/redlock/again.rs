@@ -8,6 +8,7 @@ use std::time::Duration;
 use distlock::{Lock, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes};
+use crate::helpers::Underway;
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -56,6 +57,32 @@ fn nodes_that_missed_the_lease_are_given_it_and_another_holders_lease_is_left_al
     assert!(lock.is_valid());
     lock.unlock().unwrap();
     eventually(SOON, || nodes.holding("a") == [4]);
+}
+
+/// 1. the operator reads whose lease it is; 2. the nodes cannot be reached; 3. the holder goes on;
+/// 4. they can be reached again.
+#[test]
+fn a_forced_unlock_that_failed_is_not_carried_out_later() {
+    let nodes = Nodes::start();
+    let (client, operator) = (nodes.client(), nodes.client());
+    let lock = client.lock_with("a", LockOptions::new().owner("worker 7")).unwrap();
+    lock.lock().unwrap();
+    nodes.set(0..5, Mood::Late(Duration::from_millis(200)));
+    let forcing = {
+        let lock = operator.lock("a");
+        Underway::start(move || lock.force_unlock())
+    };
+    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
+    nodes.set(0..5, Mood::Down);
+    assert!(forcing.result().unwrap_err().is_unknown());
+    nodes.set(0..5, Mood::Fine);
+    let before: usize = nodes.nodes.iter().map(|node| node.asked("release").len()).sum();
+    // The first pauses between repetitions are far shorter.
+    thread::sleep(Duration::from_secs(2));
+    assert!(lock.is_valid() && nodes.holding("a").len() == 5);
+    let after: usize = nodes.nodes.iter().map(|node| node.asked("release").len()).sum();
+    assert_eq!(after, before);
+    lock.unlock().unwrap();
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Keeping a lease on a majority: renewal, loss, and an end that is moved by hand.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{End, Extend, Key, Token, Within};
+use distlock::testing::{End, Extend, Key, Token, Withdraw, Within};
 use distlock::{Layout, Lock, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes, ask};
+use crate::helpers::Underway;
 use crate::support::{eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -15,6 +16,38 @@ const SHORT: Duration = Duration::from_millis(600);
 
 fn short() -> LockOptions {
     LockOptions::new().lease(SHORT)
+}
+
+#[test]
+fn a_crowd_that_waits_for_the_nodes_keeps_no_extend_out() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    store.try_acquire(&ask(&key, &token, SOON)).unwrap();
+    nodes.set(0..5, Mood::Silent);
+    let looking = {
+        let (store, key) = (Arc::clone(&store), key.clone());
+        Underway::start(move || store.inspect(&key, Instant::now() + SOON))
+    };
+    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
+    // Behind that, more than may wait.
+    for number in 0..5000 {
+        let other = Token::new(number.to_string());
+        assert!(store.withdraw_one(Withdraw::of(&key, &other), Instant::now()).is_err());
+    }
+    let extending = {
+        let store = Arc::clone(&store);
+        Underway::start(move || {
+            let extend = Extend { key: &key, token: &token, lease: SOON, settles: false };
+            store.extend(&[extend], Within::until(Instant::now() + SOON)).remove(0)
+        })
+    };
+    thread::sleep(Duration::from_millis(100));
+    assert!(!extending.is_done(), "refused: {:?}", extending.result());
+    nodes.set(0..5, Mood::Fine);
+    assert!(extending.result().unwrap());
+    let _ = looking.result();
 }
 
 #[test]

@@ -122,6 +122,13 @@ local function look(entries, token)
   }
 end
 
+-- Whether a notified waiter has not asked in time. If its time seems longer than it can be, the
+-- clock was set back.
+local function is_late(entry)
+  local now = clock() / 1000
+  return entry.unasked and (entry.unasked < now or entry.unasked > now + TIME_TO_ASK)
+end
+
 -- Writes an entry, at its old place or at the end, or at the place of arrival `since`. The keys
 -- expire when nobody waits any more, even if all waiters died.
 local function enter(line, entries, token, entry, since)
@@ -280,7 +287,8 @@ local function conditions()
   local function review(asking)
     local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
     local now = due and clock() / 1000
-    if not due or now < tonumber(due) then
+    -- A review that is further ahead was planned before the clock was set back.
+    if not due or (now < tonumber(due) and tonumber(due) <= now + 1000) then
       return
     end
     local size = redis.call('HLEN', owed)
@@ -291,7 +299,7 @@ local function conditions()
         local entry = look(waiters, token)
         if not entry or entry.alive < now then
           drop(token)
-        elseif entry.unasked and entry.unasked < now then
+        elseif is_late(entry) then
           take_back(token, entry)
         end
       end
@@ -305,8 +313,8 @@ local function conditions()
   return made
 end
 
--- Makes one waiter the owner. The lock is set before the message is sent: a server that is out of
--- memory may refuse to set it, and a message must not announce a lock that is not set. The
+-- Makes one waiter the owner. The message comes last: whatever may be refused, by a server that is
+-- out of memory or for a missing permission, is refused before a message announces the lock. The
 -- number of receivers is not checked: subscribers at a replica receive it, too.
 local function grant(token, entry)
   local attempt, first, block = entry.rest:match('^(%d+)|(%d+)|(%d+)$')
@@ -315,11 +323,14 @@ local function grant(token, entry)
     return false
   end
   redis.call('SET', lock, token, 'PX', first)
-  if not tell(entry.inbox, attempt, fence, count, token) then
-    return false
-  end
   leave(queue, waiters, token)
-  return true
+  if tell(entry.inbox, attempt, fence, count, token) then
+    return true
+  end
+  -- It stays the first.
+  local next = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
+  enter(queue, waiters, token, entry, next and tonumber(next) - 1)
+  return false
 end
 
 -- Serves the queue of a lock that is, or is about to be, free. `asking`: the token that asks for it
@@ -348,7 +359,7 @@ local function serve(asking)
         conditions().drop(token)
       else
         local hears = listens(entry.inbox)
-        local late = entry.unasked and entry.unasked < now
+        local late = is_late(entry)
         if hears == nil then
           return 'nobody'
         elseif hears and not late then
