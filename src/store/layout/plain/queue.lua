@@ -122,11 +122,16 @@ local function look(entries, token)
   }
 end
 
--- Whether a notified waiter has not asked in time. If its time seems longer than it can be, the
--- clock was set back.
-local function is_late(entry)
+-- Whether this time (ms) is over, or so far ahead that the clock must have been set back since: no
+-- time that is given to this function was more than a second ahead when it was written.
+local function is_over(time)
   local now = clock() / 1000
-  return entry.unasked and (entry.unasked < now or entry.unasked > now + TIME_TO_ASK)
+  return time < now or time > now + 2000
+end
+
+-- Whether a notified waiter has not asked in time.
+local function is_late(entry)
+  return entry.unasked and is_over(entry.unasked)
 end
 
 -- Writes an entry, at its old place or at the end, or at the place of arrival `since`. The keys
@@ -287,8 +292,7 @@ local function conditions()
   local function review(asking)
     local due, rest = (redis.call('HGET', owed, '') or ''):match('^(%d+)(|.*)$')
     local now = due and clock() / 1000
-    -- A review that is further ahead was planned before the clock was set back.
-    if not due or (now < tonumber(due) and tonumber(due) <= now + 1000) then
+    if not due or not is_over(tonumber(due)) then
       return
     end
     local size = redis.call('HLEN', owed)
