@@ -38,10 +38,10 @@ const MOST: u64 = 1_000_000_000_000_000;
 ///
 /// Refused calls cost nothing: they take no permits, and make nobody wait longer. Processes that
 /// share a limit should use the same count and window. If they do not, a fixed window is as long as
-/// the shortest window that is asked for. In the smooth form each permit counts as the time in which
-/// it comes back at the process that took it. So no process gets more than its own count and window
-/// allow, and each may have to wait for what the others took: a process with a fast limit gets
-/// nothing until the permits that were taken under a slow limit have nearly all come back.
+/// the shortest window that is asked for. In the smooth form each permit counts as the time in
+/// which it comes back at the process that took it. So no process gets more than its own count and
+/// window allow, and each may have to wait for what the others took: a process with a fast limit
+/// gets nothing until the permits that were taken under a slow limit have nearly all come back.
 ///
 /// A lock must not have the name of a fixed window: they would use the same key, and the lock would
 /// take the counter for a holder.
