@@ -24,7 +24,8 @@ use open::Open;
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, closes the
 /// client, as [`close`](Client::close) does, within one command timeout. A client does not survive
 /// a fork: in the child, every call that would talk to the server or wait for another thread fails
-/// with `Unsupported`, and the child must make its own client. Calls that need neither (`is_held`;
+/// with `Unsupported`, and the child must make its own client, which may block for ever if another
+/// thread of the parent was just opening or closing one. Calls that need neither (`is_held`;
 /// a `lock` or `unlock` that only counts holds) do in the child what they would do in its parent.
 ///
 /// | URL | |

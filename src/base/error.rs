@@ -34,8 +34,8 @@ pub enum ErrorKind {
     /// an unanswered attempt left is withdrawn in the background. After a wait in a condition:
     /// held.
     Interrupted,
-    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, and all were
-    /// refused. Not held.
+    /// All attempts of [`Retry::attempts`](crate::Retry::attempts) were used up, and the last one
+    /// was refused. Not held: what an unanswered attempt left is withdrawn in the background.
     Exhausted,
     /// The lock could not be acquired: the server did not answer, is down, loading or overloaded,
     /// or no pooled connection came free in time. Not held: what an unanswered attempt left is

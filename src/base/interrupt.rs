@@ -12,7 +12,7 @@ use super::locked;
 /// Plain threads cannot be interrupted from outside, so an interruptible wait takes an `Interrupt`.
 /// Any thread that has a clone of it can end the wait. It stays set until
 /// [`reset`](Interrupt::reset), so a wait that begins later ends at once. Clones are the same
-/// interrupt.
+/// interrupt. It does not survive a fork: a child has to make its own.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {

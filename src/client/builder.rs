@@ -89,9 +89,12 @@ impl ClientBuilder {
     /// delays no extend. The pool keeps its own settings. With r2d2's default `test_on_check_out`
     /// each check-out costs one more round trip. Over a connection without a read timeout, r2d2
     /// waits for that reply without limit: a call may then last as long as the server is silent.
-    /// Turn the test off, or give the connections a timeout; connections that the client has used
-    /// have one. The client gives the connections its command timeout. It replaces a connection
-    /// that timed out or failed with a closed one, which the pool then discards.
+    /// Over connections that have one, as those have that the client has used, it waits for each
+    /// idle connection in turn: while the server is silent, a call may take one command timeout for
+    /// each of them. Turn the test off, and every call keeps its own limit. The client gives the
+    /// connections its command timeout. It replaces a connection that timed out or failed with a
+    /// closed one, which the pool then discards. The pool's database must be that of the URL:
+    /// renewal looks there.
     #[must_use]
     pub fn pool(mut self, pool: r2d2::Pool<redis::Client>) -> Self {
         self.settings.pool = Some(pool);

@@ -47,6 +47,8 @@ pub(crate) struct Lease {
     /// Whether an attempt of this acquisition is still unanswered, so that a copy of it may run
     /// after the release (R5).
     unsettled: bool,
+    /// How many milliseconds an extend may have made it last, at most.
+    longest: AtomicU64,
     /// Whether the token is the caller's own value.
     reuses_value: bool,
     /// The fence of the present holder; a hand-off moves to the next one. 0 if the lock has no
@@ -126,6 +128,7 @@ impl Lease {
             reason: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             unsettled: terms.unsettled,
+            longest: AtomicU64::new(0),
             reuses_value: terms.in_use.is_some(),
             // The first holder gets the first fence of the block.
             next_fence: AtomicU64::new(terms.fences.map_or(0, |fences| {
@@ -211,6 +214,13 @@ impl Lease {
             return self.is_valid();
         }
         self.move_to(valid_until(asked_at, length), |old, new| new > old)
+    }
+
+    /// Called before an extend by hand is sent: the lease may last for so long then, whatever the
+    /// answer.
+    pub(crate) fn may_last(&self, length: Duration) {
+        let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        self.longest.fetch_max(millis, Ordering::SeqCst);
     }
 
     /// Called before a shortening is sent: the server may carry it out and its answer may get lost,
@@ -379,7 +389,7 @@ impl Lease {
             name: Arc::clone(self.keeper.name()),
             key: self.key.clone(),
             token: self.token.clone(),
-            lease: self.length,
+            lease: self.length.max(Duration::from_millis(self.longest.load(Ordering::SeqCst))),
             condition: None,
             in_flight: self.unsettled,
             reused: self.reuses_value,

@@ -37,6 +37,7 @@ impl Context {
         // before the new end.
         let deadline = self.command_deadline();
         let deadline = if shorter { deadline.min(asked_at + length * 2 / 3) } else { deadline };
+        held.may_last(length);
         let answer = held.store.move_end(&moved, end, deadline);
         match &answer {
             Ok(_) if shorter => held.end_shortening(),

@@ -45,7 +45,7 @@ impl Wait<'_> {
         }
         Err(Error::new(
             ErrorKind::Exhausted,
-            "every attempt was refused: the lock is held by another",
+            "the attempts are used up: the last one found the lock held by another",
         ))
     }
 

@@ -352,3 +352,16 @@ fn foreign_data_beside_a_lock_does_not_keep_it_from_being_withdrawn() {
         delete(&server, &format!("{{job}}:{companion}"));
     }
 }
+
+/// 1. the script sets the lock; 2. somebody else's data stands where it has its waiters.
+#[test]
+fn foreign_data_beside_a_lock_does_not_keep_what_a_script_did_before_it_found_it() {
+    let server = Server::start();
+    let client = client(&server);
+    // The counter is ahead of the clock, which is the long script's business.
+    put(&server, "{job}:fence", "9000000000000000", SOON * 6);
+    put_beside(&server, "{job}:waiters");
+    let lock = client.lock_with("job", LockOptions::new().fenced()).unwrap();
+    assert_eq!(error(lock.try_lock(Duration::ZERO)).kind(), ErrorKind::WrongType);
+    eventually(SOON, || get(&server, "job").is_none());
+}

@@ -283,3 +283,37 @@ fn what_a_script_did_before_it_was_refused_is_withdrawn() {
     // This user cannot withdraw it, either.
     assert!(client.close(Duration::from_millis(200)).unwrap_err().is_unknown());
 }
+
+#[test]
+fn a_user_without_a_permission_makes_the_server_look_down_to_nobody() {
+    let server = Server::start();
+    let poor = Client::open(&user_without(&server, "+echo")).unwrap();
+    for round in 0..20 {
+        assert!(poor.lock(NAME).try_lock(Duration::ZERO).unwrap_err().is_denied());
+        let other = Client::open(&server.url()).unwrap();
+        assert!(other.lock(&format!("other:{round}")).try_lock(Duration::ZERO).unwrap());
+    }
+}
+
+/// The lease has become far longer than the one that was granted.
+#[test]
+fn a_release_that_is_refused_is_repeated_until_the_extended_lease_ends() {
+    let server = Server::start();
+    let set = |rule: &str| {
+        let mut acl = redis::cmd("ACL");
+        acl.arg("SETUSER").arg("u").arg(rule.split(' ').collect::<Vec<_>>());
+        acl.exec(&mut server.connection()).unwrap();
+    };
+    set("on >password ~* &* +@all");
+    let client = Client::open(&server.url_with("u", "password")).unwrap();
+    let options = LockOptions::new().lease(Duration::from_millis(500)).renewal(Renewal::Never);
+    let lock = client.lock_with(NAME, options).unwrap();
+    lock.lock().unwrap();
+    lock.extend(SOON * 6).unwrap();
+    set("-evalsha -eval");
+    assert!(lock.unlock().unwrap_err().is_unknown());
+    thread::sleep(Duration::from_millis(1500));
+    set("+evalsha +eval");
+    let held = || redis::cmd("EXISTS").arg(NAME).query::<bool>(&mut server.connection()).unwrap();
+    eventually(SOON, || !held());
+}

@@ -9,6 +9,9 @@ use crate::base::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 
+/// As long as the first lease of a hand-off lasts at most.
+const FIRST_LEASE: Duration = Duration::from_secs(3);
+
 /// Something to withdraw.
 pub(crate) struct Withdrawal {
     pub(crate) store: Arc<dyn LeaseStore>,
@@ -36,7 +39,7 @@ impl Withdrawal {
             store,
             key,
             token,
-            lease: Duration::ZERO,
+            lease: FIRST_LEASE,
             condition: None,
             in_flight: false,
             reused: false,

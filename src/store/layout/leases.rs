@@ -11,7 +11,7 @@ use redis::Value;
 use super::answers;
 use super::table::{Name, QueueScripts, Table, Wakes};
 use crate::base::bell::Bell;
-use crate::base::error::Error;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
@@ -107,17 +107,14 @@ impl ServerLeases {
         ]);
         parts.extend(self.has_fences().then(|| Part::Number(u64::from(ask.fences))));
         let Some((address, place)) = place else {
-            return answers::answer(self.node.script(
-                &self.table.acquire,
-                keys,
-                &parts,
-                ask.deadline,
-            )?);
+            let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline);
+            return answers::answer(reply.map_err(half_way)?);
         };
         parts.extend(place_parts(ask, address, place));
         let before = Instant::now();
         let _ = self.inbox.start(&self.node);
-        let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline)?;
+        let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline);
+        let reply = reply.map_err(half_way)?;
         self.is_heard(before, &reply.value);
         answers::answer(reply)
     }
@@ -187,6 +184,12 @@ fn place_parts<'a>(ask: &Ask<'a>, address: &'a str, place: &dyn Place) -> [Part<
         Part::millis(place.alive_for().min(LONGEST_PLACE)),
         Part::millis(place.first_lease()),
     ]
+}
+
+/// A script that acquires looks at the type of the lock's own key first. So other data of somebody
+/// else is found after the lock may have been set.
+fn half_way(error: StoreError) -> StoreError {
+    if error.kind == ErrorKind::WrongType { error.maybe_run() } else { error }
 }
 
 impl LeaseStore for ServerLeases {

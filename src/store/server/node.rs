@@ -309,7 +309,7 @@ impl Node {
                 if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
                     self.distrust(generation, demotion::says(&error));
                 }
-                if fresh && !error.is_timeout() {
+                if fresh && reply::says_nothing(&error) {
                     // Connecting works, but using the connection does not: without a pause, retries
                     // would go on as fast as the network.
                     self.gate.shut();

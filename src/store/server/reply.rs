@@ -47,7 +47,17 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
     error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
 
-/// An error reply. The server refused the command before it carried anything out.
+/// Whether a connection has failed without a word from the server. A refusal is one: whoever has no
+/// permission must not make the server look down to others. So is a signal to this thread.
+pub(crate) fn says_nothing(error: &RedisError) -> bool {
+    let refused = error.code().is_some() && !demotion::says(error);
+    let interrupted =
+        io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::Interrupted);
+    !refused && !interrupted && !error.is_timeout()
+}
+
+/// An error reply. The server refused the command before it carried anything out, or the script in
+/// the middle.
 pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let (kind, message, permanent) = match code {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server rejected the credentials", true),
@@ -67,10 +77,9 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
         }
         // Redis 6.2 wraps the error of a command inside a script, and then this one has no code.
         _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
-        // Redis also has no code for a command that the script's user may not run. What the script
-        // did before that stays done.
+        // Redis also has no code for a command that the script's user may not run.
         _ if details.contains("The user executing the script") => {
-            return refused("NOPERM", details).maybe_run();
+            return refused("NOPERM", details);
         }
         _ if details.contains("OOM command not allowed") && code != "OOM" => {
             return refused("OOM", details);
@@ -83,7 +92,11 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
         _ => (ErrorKind::Server, "the server refused the command", true),
     };
     let error = StoreError::not_sent(kind, message).because(Words::said(code, details));
-    if permanent { error.permanent() } else { error }
+    let error = if permanent { error.permanent() } else { error };
+    // What a script did before one of its commands was refused stays done. A server that is out of
+    // memory, or a replica, refuses the first command that writes.
+    let half_way = kind == ErrorKind::Denied && details.contains("user_script");
+    if half_way { error.maybe_run() } else { error }
 }
 
 const REPLICA: &str = "the server is a replica and cannot keep a lock";
