@@ -15,6 +15,7 @@ use crate::base::options::LockOptions;
 use crate::lease::store::LeaseStore;
 use crate::limiter::RateLimiter;
 use crate::lock::redis_lock::RedisLock;
+use crate::store::server::sentinel::place::Service;
 use crate::store::server::settings::Settings;
 pub use builder::ClientBuilder;
 use open::Open;
@@ -144,6 +145,34 @@ impl Client {
         let mut builder = Self::builder("");
         builder.settings.nodes =
             Some(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        builder
+    }
+
+    /// A client of the primary that sentinels name for this service, with every setting at its
+    /// default. Does not connect.
+    ///
+    /// The URLs are those of sentinels, `redis://[user:password@]host[:port]`; with `rediss://`,
+    /// the primary is reached over TLS, too. One sentinel is enough to find the others, but name
+    /// all of them: one that is down cannot name any.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no sentinel, for URLs that cannot be understood, and if only some of them
+    /// use TLS; `Unsupported` for URLs that this build cannot use.
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        service: &str,
+    ) -> Result<Self> {
+        Self::sentinel_builder(sentinels, service).build()
+    }
+
+    /// As [`sentinel`](Client::sentinel), with settings of its own.
+    #[must_use]
+    pub fn sentinel_builder(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        service: &str,
+    ) -> ClientBuilder {
+        let mut builder = Self::builder("");
+        builder.settings.service = Some(Service::new(service, sentinels));
         builder
     }
 

@@ -12,6 +12,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use redis::ConnectionInfo;
+
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::Layout;
@@ -26,6 +28,7 @@ use quorum::{NoLimits, Quorum};
 use server::callers::Work;
 use server::inbox::Inbox;
 use server::node::Node;
+use server::sentinel::place::{self, Service};
 use server::settings::{Settings, parse};
 
 /// Where one client's leases live.
@@ -70,8 +73,8 @@ impl Backend {
                 place: Place::Memory,
             });
         }
-        let info = parse(&settings.url)?;
-        let node = Arc::new(Node::new(info, settings, clock)?);
+        let (info, service) = at(&settings)?;
+        let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
         let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
         Ok(Self { leases, limits, place: Place::Server { node, inbox } })
@@ -111,7 +114,7 @@ impl Backend {
             Place::Server { node, inbox } => {
                 let in_time = inbox.close(node, deadline);
                 node.close();
-                in_time
+                node.stop_watching(deadline) && in_time
             }
             Place::Memory => true,
             Place::Quorum(quorum) => quorum.close(deadline),
@@ -124,6 +127,27 @@ impl Backend {
             *leases = wrap(Arc::clone(leases));
         }
     }
+}
+
+/// Where one server is: its address, or the service that sentinels watch.
+fn at(settings: &Settings) -> Result<(ConnectionInfo, Option<Service>)> {
+    let (mut info, service) = match (&settings.service, place::in_url(&settings.url).transpose()?) {
+        (Some(service), _) => (parse(&service.primary())?, Some(service.clone())),
+        (None, Some((service, primary))) => (parse(&primary)?, Some(service)),
+        (None, None) => (parse(&settings.url)?, None),
+    };
+    let has_own = settings.credentials.is_some() || settings.database.is_some();
+    if service.is_none() && (has_own || settings.sentinel_credentials.is_some()) {
+        return Err(Error::invalid("credentials and the database stand in the URL of a server"));
+    }
+    if let Some(credentials) = &settings.credentials {
+        info = place::with(info, credentials);
+    }
+    if let Some(database) = settings.database {
+        let login = info.redis_settings().clone().set_db(i64::from(database));
+        info = info.set_redis_settings(login);
+    }
+    Ok((info, service))
 }
 
 impl fmt::Debug for Backend {

@@ -101,6 +101,34 @@ impl ClientBuilder {
         self
     }
 
+    /// The user and the password for the primary, with [`Client::sentinel_builder`] and
+    /// `redis+sentinel://` URLs. An empty user is Redis's default user.
+    #[must_use]
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.settings.credentials = Some((user.into(), password.into()));
+        self
+    }
+
+    /// The database at the primary, with [`Client::sentinel_builder`] and `redis+sentinel://` URLs.
+    /// Default 0.
+    #[must_use]
+    pub fn database(mut self, number: u32) -> Self {
+        self.settings.database = Some(number);
+        self
+    }
+
+    /// The user and the password for the sentinels themselves. Default: those in the first
+    /// sentinel's URL.
+    #[must_use]
+    pub fn sentinel_credentials(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Self {
+        self.settings.sentinel_credentials = Some((user.into(), password.into()));
+        self
+    }
+
     /// The certificate authorities to trust for `rediss://`, in PEM, instead of the system's.
     #[cfg(feature = "tls")]
     #[must_use]

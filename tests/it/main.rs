@@ -45,6 +45,7 @@ mod round_trips;
 mod rules;
 mod secrets;
 mod sent_once;
+mod sentinel;
 mod shortening;
 #[allow(dead_code)]
 mod support;

@@ -83,7 +83,7 @@ fn member(
         greeting: Some(servers.greeting(number)),
         ..settings.clone()
     };
-    let node = Arc::new(Node::new(info, settings, clock.clone())?);
+    let node = Arc::new(Node::new(info, None, settings, clock.clone())?);
     let leases = layout::on_node(&node);
     Ok((Some(address), Member { leases, server: Some(node) }))
 }

@@ -6,13 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use redis::io::tcp::{TcpSettings, socket2};
-use redis::{Connection, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
+use redis::{Connection, RedisConnectionInfo, Value};
 
 use super::demotion;
+use super::dial::{Asking, Dialer};
 use super::reply;
+use super::sentinel::Sentinels;
 use crate::base::clock::Clock;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{ErrorKind, Result};
 use crate::lease::store::StoreError;
 
 /// How many attempts may be stuck at the same time, on top of the connections that a client needs;
@@ -24,10 +25,17 @@ const MOST_STUCK: usize = 32;
 pub(crate) type Greeting =
     Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
+/// Where the server is.
+#[derive(Clone)]
+enum Whereabouts {
+    Fixed(redis::Client),
+    /// Wherever its sentinels say.
+    Watched(Arc<Sentinels>),
+}
+
 /// Opens connections to one server.
 pub(crate) struct Connector {
-    /// Without user, password and database: see [`log_in`].
-    client: redis::Client,
+    whereabouts: Whereabouts,
     login: Arc<RedisConnectionInfo>,
     pub(crate) greeting: Option<Greeting>,
     most_under_way: usize,
@@ -37,51 +45,21 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
+    /// To the address of `dialer`, or to where `sentinels` say.
     pub(crate) fn new(
-        info: ConnectionInfo,
+        dialer: &Dialer,
+        sentinels: Option<Arc<Sentinels>>,
         clock: Clock,
         timeout: Duration,
-        idle: Duration,
         connections: u32,
-        #[cfg(feature = "tls")] root_certificates: Option<Vec<u8>>,
     ) -> Result<Self> {
-        let settings = TcpSettings::default()
-            // A lock is one small packet each way: waiting for more to send would double its cost.
-            .set_nodelay(true)
-            // Closing resets the connection: our kernel drops what it has not delivered, so that no
-            // attempt arrives after we gave it up (R5).
-            .set_linger_time(Duration::ZERO)
-            .set_user_timeout(idle)
-            .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
-        let login = Arc::new(info.redis_settings().clone());
-        // Sending the library's name would cost two more replies at each connect, and each reply
-        // has a timeout of its own.
-        let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info.set_tcp_settings(settings).set_redis_settings(redis);
-        let refused = |_| Error::invalid("the URL or one of its certificates cannot be used");
-        #[cfg(feature = "tls")]
-        let client = {
-            if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-                // The first choice counts for the whole process, and the program may have made it.
-                let _ = rustls::crypto::ring::default_provider().install_default();
-            }
-            match root_certificates {
-                Some(pem) => redis::Client::build_with_tls(
-                    info,
-                    redis::TlsCertificates { client_tls: None, root_cert: Some(pem) },
-                ),
-                None => redis::Client::open(info),
-            }
-            .map_err(refused)?
-        };
-        #[cfg(not(feature = "tls"))]
-        let client = redis::Client::open(info).map_err(refused)?;
-        let most_under_way = MOST_STUCK + connections as usize;
+        // Made also where it is not used: a certificate that cannot be used is reported at once.
+        let client = dialer.client()?;
         Ok(Self {
-            client,
-            login,
+            whereabouts: sentinels.map_or(Whereabouts::Fixed(client), Whereabouts::Watched),
+            login: dialer.login(),
             greeting: None,
-            most_under_way,
+            most_under_way: MOST_STUCK + connections as usize,
             clock,
             timeout,
             under_way: Arc::default(),
@@ -103,16 +81,13 @@ impl Connector {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
-        let (client, login) = (self.client.clone(), Arc::clone(&self.login));
+        let (whereabouts, login) = (self.whereabouts.clone(), Arc::clone(&self.login));
         let greeting = self.greeting.clone();
         let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
-            let opened = client
-                .get_connection_with_timeout(within)
-                .map_err(|error| reply::connecting(&error));
-            let opened = opened.and_then(|connection| log_in(connection, &login, until));
+            let opened = whereabouts.log_in(&login, until);
             let _ = done.send(opened.and_then(|mut opened| {
                 if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened)
                     && let Some(error) = greeting(connection, until)?
@@ -132,6 +107,24 @@ impl Connector {
     }
 }
 
+impl Whereabouts {
+    fn log_in(&self, login: &RedisConnectionInfo, until: Instant) -> Result<Opened, StoreError> {
+        match self {
+            Self::Fixed(client) => log_in(Asking::open(client, until)?, login),
+            Self::Watched(sentinels) => {
+                let found = sentinels.find(until)?;
+                let client = sentinels.client_of(&found)?;
+                let opened = Asking::open(&client, until).and_then(|ask| log_in(ask, login));
+                if !matches!(opened, Ok(Opened::Ready { .. } | Opened::Refused(_))) {
+                    // Perhaps the primary is another server by now: the next attempt asks.
+                    sentinels.doubt(&found);
+                }
+                opened
+            }
+        }
+    }
+}
+
 /// The result of opening a connection.
 pub(crate) enum Opened {
     /// The connection can be used. `tells_role`: whether the server answers ROLE to this user.
@@ -143,23 +136,8 @@ pub(crate) enum Opened {
 }
 
 /// Sends AUTH and SELECT, and asks for the role and a sign of life.
-///
-/// redis-rs could send AUTH and SELECT, but it reports every error as a wrong password: also the
-/// error of a server that has too many clients and turns us away.
-fn log_in(
-    connection: Connection,
-    login: &RedisConnectionInfo,
-    until: Instant,
-) -> Result<Opened, StoreError> {
-    let mut ask = Asking { connection, until };
-    if let Some(password) = login.password() {
-        let mut auth = redis::cmd("AUTH");
-        if let Some(user) = login.username() {
-            auth.arg(user);
-        }
-        ask.send(&auth.arg(password).get_packed_command())?;
-        reply::logged_in(ask.reply()?)?;
-    }
+fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Opened, StoreError> {
+    ask.authenticate(login)?;
     if login.db() != 0 {
         ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
         reply::value(ask.reply()?)?;
@@ -186,35 +164,6 @@ fn sign_of_life(reply: Value) -> Result<Option<Value>, StoreError> {
     match reply::value(reply) {
         Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
         answer => Ok(answer.ok()),
-    }
-}
-
-/// A connection that is being opened.
-struct Asking {
-    connection: Connection,
-    until: Instant,
-}
-
-impl Asking {
-    fn send(&mut self, commands: &[u8]) -> Result<(), StoreError> {
-        self.bound()
-            .and_then(|()| self.connection.send_packed_command(commands))
-            .map_err(|error| reply::connecting(&error))
-    }
-
-    fn reply(&mut self) -> Result<Value, StoreError> {
-        self.bound()
-            .and_then(|()| self.connection.recv_response())
-            .map_err(|error| reply::connecting(&error))
-    }
-
-    fn bound(&self) -> RedisResult<()> {
-        // Zero would mean no limit.
-        let left = Some(
-            self.until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)),
-        );
-        self.connection.set_read_timeout(left)?;
-        self.connection.set_write_timeout(left)
     }
 }
 

@@ -10,12 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::{RedisError, ServerError, Value};
 
 /// How often a server has said that it is a replica.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Demotions(Arc<AtomicU64>);
 
 impl Demotions {
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
     }
 
     /// For a connection that the node does not keep. Called before the connection is opened.

@@ -1,6 +1,7 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
 mod limit;
+mod primary;
 mod role;
 mod theirs;
 
@@ -20,6 +21,7 @@ use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
 use super::script;
 use super::script::{Part, Script};
+use super::sentinel::place::Service;
 use super::settings::Settings;
 use super::shape::Shape;
 use super::theirs::Theirs;
@@ -28,6 +30,7 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::{StoreError, Within};
 use limit::TimeLimit;
+use primary::{Place, Watched};
 
 /// One Redis server. A forked child must not use it, because it shares its parent's sockets: every
 /// call of the client checks that first (R11).
@@ -39,9 +42,11 @@ pub(crate) struct Node {
     time_to_connect: Duration,
     /// How many failures there have been: connections from before the last failure are not trusted
     /// any more (R6).
-    generation: AtomicU64,
+    generation: Arc<AtomicU64>,
     /// For connections that the generation does not cover (R22).
     demotions: Demotions,
+    /// The sentinels that say where it is, and the thread that listens to them.
+    watched: Option<Watched>,
     /// Whether the server answered ROLE at the last log-in.
     tells_role: AtomicBool,
     /// When the last successful talk over a pooled connection began, in nanoseconds since the node
@@ -60,28 +65,38 @@ pub(crate) type Talk<'a, T> =
     &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Node {
-    pub(crate) fn new(info: ConnectionInfo, settings: Settings, clock: Clock) -> Result<Self> {
+    /// `service`: if sentinels say where the server is; then `info` has no address of its own.
+    pub(crate) fn new(
+        info: ConnectionInfo,
+        service: Option<&Service>,
+        settings: Settings,
+        clock: Clock,
+    ) -> Result<Self> {
+        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let place = Place::new(info, service, &settings)?;
         let pool = match settings.pool {
             Some(pool) => Pool::Theirs(Theirs::new(pool)),
             None if settings.member_of.is_some() => Pool::One(Mutex::default()),
             None => Pool::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         };
         let target = Target {
-            address: info.addr().to_string(),
-            tls: matches!(info.addr(), ConnectionAddr::TcpTls { .. }),
+            address: place.name,
+            tls,
             within: settings.connect_timeout.min(settings.command_timeout),
             process: std::process::id(),
         };
         let time_to_connect = target.within;
         let gate = Gate::at(target, gate::pause(settings.member_of));
+        let (generation, demotions) = (Arc::<AtomicU64>::default(), Demotions::default());
+        let watched = place
+            .sentinels
+            .map(|sentinels| Watched::new(sentinels, (&generation, &demotions, &gate)));
         let mut connector = Connector::new(
-            info,
+            &place.dialer,
+            watched.as_ref().map(Watched::sentinels),
             clock.clone(),
             settings.connect_timeout,
-            settings.command_timeout,
             settings.pool_size,
-            #[cfg(feature = "tls")]
-            settings.root_certificates,
         )?;
         connector.greeting = settings.greeting;
         Ok(Self {
@@ -89,8 +104,9 @@ impl Node {
             connector,
             gate,
             time_to_connect,
-            generation: AtomicU64::new(0),
-            demotions: Demotions::default(),
+            generation,
+            demotions,
+            watched,
             tells_role: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             made_at: clock.now(),
@@ -282,7 +298,7 @@ impl Node {
             }
         };
         let asked_at = self.clock.now();
-        let deadline = limit.reply_by(asked_at);
+        let (deadline, demotions) = (limit.reply_by(asked_at), self.demotions.count());
         let mut exchange = Exchange {
             fresh,
             connection: &mut connection,
@@ -293,6 +309,9 @@ impl Node {
         let result =
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut slot.buffer, asked_at));
         match result {
+            // What a server said while it was no primary any more may be known to nobody else: it
+            // is no answer (R22).
+            Ok(_) if self.demotions.count() != demotions => Err(reply::moved()),
             Ok(value) => {
                 slot.connection = Some(connection);
                 if let TimeLimit::By(_) = limit {
@@ -332,6 +351,7 @@ impl Node {
             Ok(Opened::Ready { connection, tells_role }) => {
                 pass.opened();
                 self.tells_role.store(tells_role, Ordering::SeqCst);
+                self.watch();
                 Ok(connection)
             }
             // The server is up: other connections to its address do not have to wait.

@@ -106,6 +106,17 @@ pub(crate) fn replica() -> StoreError {
     StoreError::not_sent(ErrorKind::Unavailable, REPLICA)
 }
 
+/// The primary is another server since before the answer came.
+pub(crate) fn moved() -> StoreError {
+    let mut moved = StoreError::not_sent(
+        ErrorKind::Unavailable,
+        "the primary moved to another server before the reply",
+    )
+    .maybe_run();
+    moved.dropped = true;
+    moved
+}
+
 /// A connection could not be opened. Nothing of ours was sent.
 pub(crate) fn connecting(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::connect::Greeting;
+use super::sentinel::place::{Credentials, Service};
 use crate::base::error::{Error, Result};
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
@@ -25,6 +26,13 @@ pub(crate) struct Settings {
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
+    /// A service that sentinels watch; `None`: what `url` says.
+    pub(crate) service: Option<Service>,
+    /// Who we are at its primary, and which database we want there.
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) database: Option<u32>,
+    /// Who we are at its sentinels.
+    pub(crate) sentinel_credentials: Option<Credentials>,
     #[cfg(feature = "tls")]
     pub(crate) root_certificates: Option<Vec<u8>>,
     #[cfg(feature = "testing")]
@@ -46,6 +54,10 @@ impl Settings {
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
             pool: None,
+            service: None,
+            credentials: None,
+            database: None,
+            sentinel_credentials: None,
             #[cfg(feature = "tls")]
             root_certificates: None,
             #[cfg(feature = "testing")]

@@ -9,6 +9,7 @@ pub mod fake;
 pub mod process;
 pub mod proxy;
 pub mod resp;
+pub mod sentinels;
 pub mod server;
 pub mod settings;
 pub mod tls;

@@ -1,0 +1,324 @@
+//! Where the primary of a service is: asked of its sentinels, as the [Redis documentation for
+//! Sentinel clients](https://redis.io/docs/latest/develop/reference/sentinel-clients/) describes,
+//! with two differences. All sentinels are asked at once, so that one which hangs delays nobody,
+//! and the highest epoch among their answers decides (R23).
+
+mod answer;
+pub(crate) mod place;
+pub(crate) mod watcher;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, unbounded};
+use redis::Connection;
+
+pub(crate) use self::answer::{Address, Primary};
+use self::answer::{Answer, choose};
+use super::dial::{Asking, Dialer};
+use crate::base::error::{ErrorKind, Result};
+use crate::base::locked;
+use crate::lease::store::StoreError;
+
+/// How long the sentinels have to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Once a majority has answered, the others get as long again, and at least this.
+const GRACE: Duration = Duration::from_millis(10);
+/// As many sentinels are remembered besides those of the program: more are never of use.
+const MOST: usize = 32;
+
+/// The sentinels of one service, and what they have said.
+pub(crate) struct Sentinels {
+    service: String,
+    /// How the sentinels are reached.
+    dialer: Dialer,
+    /// How their primary is reached.
+    primary: Dialer,
+    /// How long opening a connection may take.
+    within: Duration,
+    state: Mutex<State>,
+    /// Held by the thread that asks: the others wait for its answer.
+    asking: Mutex<()>,
+    /// Called when the primary is another server than before.
+    moved: OnceLock<Moved>,
+}
+
+/// What to do when the primary has moved.
+pub(crate) type Moved = Box<dyn Fn() + Send + Sync>;
+
+struct State {
+    sentinels: Vec<Arc<Sentinel>>,
+    known: Option<Primary>,
+    /// Whether the sentinels have to be asked before the primary is used.
+    in_doubt: bool,
+}
+
+struct Sentinel {
+    address: Address,
+    /// Its own name, once it is known: it may be reached by several addresses.
+    id: Mutex<Option<String>>,
+    connection: Mutex<Option<Connection>>,
+    /// Whether a thread is asking it.
+    busy: AtomicBool,
+}
+
+impl Sentinel {
+    fn at(address: Address, id: Option<String>) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            id: Mutex::new(id),
+            connection: Mutex::default(),
+            busy: AtomicBool::new(false),
+        })
+    }
+}
+
+/// What came of asking one sentinel. `Ok(None)`: it does not know the service.
+type Said = Result<Option<Answer>, StoreError>;
+
+impl Sentinels {
+    pub(crate) fn new(
+        service: &str,
+        addresses: Vec<Address>,
+        dialer: Dialer,
+        primary: Dialer,
+        within: Duration,
+    ) -> Arc<Self> {
+        let sentinels = addresses.into_iter().map(|address| Sentinel::at(address, None)).collect();
+        Arc::new(Self {
+            service: service.to_owned(),
+            dialer,
+            primary,
+            within: within.min(PATIENCE),
+            state: Mutex::new(State { sentinels, known: None, in_doubt: true }),
+            asking: Mutex::default(),
+            moved: OnceLock::new(),
+        })
+    }
+
+    /// Has `moved` be called whenever the primary moves. Once.
+    pub(crate) fn when_moved(&self, moved: Moved) {
+        let _ = self.moved.set(moved);
+    }
+
+    fn tell(&self) {
+        if let Some(moved) = self.moved.get() {
+            moved();
+        }
+    }
+
+    /// The primary, as it is known; asked of the sentinels if it is not, or in doubt.
+    pub(crate) fn find(self: &Arc<Self>, until: Instant) -> Result<Primary, StoreError> {
+        if let Some(primary) = self.undoubted() {
+            return Ok(primary);
+        }
+        let _asking = locked(&self.asking);
+        // Another thread may have asked meanwhile.
+        match self.undoubted() {
+            Some(primary) => Ok(primary),
+            None => self.ask(until),
+        }
+    }
+
+    fn undoubted(&self) -> Option<Primary> {
+        let state = locked(&self.state);
+        state.known.clone().filter(|_| !state.in_doubt)
+    }
+
+    /// How the primary is reached there.
+    pub(crate) fn client_of(&self, primary: &Primary) -> Result<redis::Client, StoreError> {
+        let Address { host, port } = &primary.address;
+        self.primary.to(host, *port).client().map_err(|_| {
+            StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "the sentinels named an address that cannot be used",
+            )
+        })
+    }
+
+    /// This primary could not be reached, or is a replica. Does nothing if another one is known
+    /// meanwhile.
+    pub(crate) fn doubt(&self, primary: &Primary) {
+        let mut state = locked(&self.state);
+        if state.known.as_ref() == Some(primary) {
+            state.in_doubt = true;
+        }
+    }
+
+    /// Asks all sentinels at once. Returns the primary that counts after that.
+    fn ask(self: &Arc<Self>, until: Instant) -> Result<Primary, StoreError> {
+        let asked_at = Instant::now();
+        let until = until.min(asked_at + self.within);
+        let sentinels = locked(&self.state).sentinels.clone();
+        let answers = self.collect(&sentinels, asked_at, until);
+        let mut refusals = Vec::new();
+        let mut said = Vec::new();
+        for (sentinel, answer) in answers {
+            match answer {
+                Ok(Some(answer)) => said.push((sentinel, answer)),
+                Ok(None) => refusals.push(unknown_service()),
+                Err(error) => {
+                    log::debug!("a sentinel did not say where the primary is: {}", error.message);
+                    refusals.push(error);
+                }
+            }
+        }
+        let primary = self.learn(&said);
+        primary.ok_or_else(|| worst(refusals, sentinels.len()))
+    }
+
+    /// Asks one sentinel alone, which has just told of a failover: the others may not know of it
+    /// yet.
+    fn ask_alone(&self, sentinel: &Arc<Sentinel>) {
+        let said = self.ask_one(sentinel, Instant::now() + self.within);
+        if let Ok(Some(answer)) = said {
+            self.learn(&[(Arc::clone(sentinel), answer)]);
+        }
+    }
+
+    /// What the sentinels say, until all have answered, or a majority and a little more time has
+    /// passed, or the deadline.
+    fn collect(
+        self: &Arc<Self>,
+        sentinels: &[Arc<Sentinel>],
+        asked_at: Instant,
+        until: Instant,
+    ) -> Vec<(Arc<Sentinel>, Said)> {
+        let told = self.ask_each(sentinels, until);
+        let (mut answers, mut until) = (Vec::new(), until);
+        while answers.len() < sentinels.len()
+            && let Ok(answer) = told.recv_deadline(until)
+        {
+            answers.push(answer);
+            let good = answers.iter().filter(|(_, said)| matches!(said, Ok(Some(_)))).count();
+            if good * 2 > sentinels.len() {
+                until = until.min(Instant::now() + asked_at.elapsed().max(GRACE));
+            }
+        }
+        answers
+    }
+
+    /// Each sentinel is asked on a short-lived thread, as connections are opened on one.
+    fn ask_each(
+        self: &Arc<Self>,
+        sentinels: &[Arc<Sentinel>],
+        until: Instant,
+    ) -> Receiver<(Arc<Sentinel>, Said)> {
+        let (tell, told) = unbounded();
+        for sentinel in sentinels {
+            // A sentinel that has not answered the last question is not asked again: threads that
+            // wait for it would pile up.
+            if sentinel.busy.swap(true, Ordering::SeqCst) {
+                continue;
+            }
+            let (its, tell, all) = (Arc::clone(sentinel), tell.clone(), Arc::clone(self));
+            let thread = thread::Builder::new().name("distlock-asks".into());
+            let started = thread.spawn(move || {
+                let said = all.ask_one(&its, until);
+                its.busy.store(false, Ordering::SeqCst);
+                let _ = tell.send((its, said));
+            });
+            if started.is_err() {
+                sentinel.busy.store(false, Ordering::SeqCst);
+            }
+        }
+        told
+    }
+
+    /// Over the connection that is open, and over a new one if that fails.
+    fn ask_one(&self, sentinel: &Sentinel, until: Instant) -> Said {
+        let open = locked(&sentinel.connection).take();
+        if let Some(connection) = open
+            && let Ok(said) = self.talk(sentinel, Asking { connection, until })
+        {
+            return said;
+        }
+        let client = self.client_for(&sentinel.address)?;
+        let mut ask = Asking::open(&client, until)?;
+        ask.authenticate(&self.dialer.login())?;
+        self.talk(sentinel, ask)?
+    }
+
+    fn client_for(&self, address: &Address) -> Result<redis::Client, StoreError> {
+        self.dialer.to(&address.host, address.port).client().map_err(|_| {
+            StoreError::not_sent(ErrorKind::Unavailable, "a sentinel's address cannot be used")
+        })
+    }
+
+    /// `Err`: the connection is of no use any more.
+    fn talk(&self, sentinel: &Sentinel, mut ask: Asking) -> Result<Said, StoreError> {
+        ask.send(&answer::questions(&self.service))?;
+        let replies = (0..answer::REPLIES).map(|_| ask.reply()).collect::<Result<_, _>>()?;
+        *locked(&sentinel.connection) = Some(ask.connection);
+        Ok(answer::read(replies))
+    }
+
+    /// Remembers what was said. The primary that counts now, if there is any.
+    fn learn(&self, said: &[(Arc<Sentinel>, Answer)]) -> Option<Primary> {
+        let mut state = locked(&self.state);
+        for (sentinel, answer) in said {
+            state.name(sentinel, answer.id.as_deref());
+            for (id, address) in &answer.others {
+                state.add(id, address);
+            }
+        }
+        let answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
+        let chosen = choose(&answers, state.sentinels.len(), state.known.as_ref())?;
+        let before = state.known.replace(chosen.clone());
+        state.in_doubt = false;
+        drop(state);
+        if before.is_some_and(|before| before.address != chosen.address) {
+            log::info!("the primary of {:?} has moved", self.service);
+            self.tell();
+        }
+        Some(chosen)
+    }
+}
+
+impl State {
+    /// A sentinel has said its name. Another address of the same one is forgotten: it would count
+    /// twice.
+    fn name(&mut self, sentinel: &Arc<Sentinel>, id: Option<&str>) {
+        let Some(id) = id else { return };
+        *locked(&sentinel.id) = Some(id.to_owned());
+        self.sentinels.retain(|other| {
+            Arc::ptr_eq(other, sentinel) || locked(&other.id).as_deref() != Some(id)
+        });
+    }
+
+    /// A sentinel has named another one.
+    fn add(&mut self, id: &str, address: &Address) {
+        let known = self.sentinels.iter().any(|sentinel| {
+            sentinel.address == *address || locked(&sentinel.id).as_deref() == Some(id)
+        });
+        if !known && self.sentinels.len() < MOST {
+            self.sentinels.push(Sentinel::at(address.clone(), Some(id.to_owned())));
+        }
+    }
+}
+
+fn unknown_service() -> StoreError {
+    StoreError::not_sent(ErrorKind::InvalidInput, "the sentinels do not know this service")
+        .permanent()
+}
+
+/// What to tell a caller whom no sentinel has told the primary. An answer counts more than none,
+/// and is final only if a majority gave it.
+fn worst(mut refusals: Vec<StoreError>, sentinels: usize) -> StoreError {
+    let answered = refusals.iter().filter(|error| error.permanent).count();
+    let at = refusals.iter().position(|error| error.permanent);
+    match at.map(|at| refusals.swap_remove(at)) {
+        Some(error) if answered * 2 > sentinels => error,
+        Some(mut error) => {
+            error.permanent = false;
+            error.kind = ErrorKind::Unavailable;
+            error
+        }
+        None => StoreError::not_sent(
+            ErrorKind::Unavailable,
+            "no sentinel has said where the primary is",
+        ),
+    }
+}

@@ -1,0 +1,121 @@
+//! Hears of failovers: one thread, subscribed at one sentinel, which also asks all of them now and
+//! then.
+//!
+//! Sentinel tells an old primary that it is a replica only seconds after the failover. Until then,
+//! connections to it would go on writing there. News of a failover ends the use of all of them
+//! (R22).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use redis::{PubSub, RedisResult};
+
+use super::{Sentinel, Sentinels};
+use crate::base::locked;
+use crate::lease::store::StoreError;
+use crate::store::server::dial::Asking;
+
+/// Between two rounds of questions: a failover that the subscription missed is found so soon.
+const LOOK_AROUND: Duration = Duration::from_secs(2);
+/// How long the thread sleeps in a read, and so how late it notices that it has to end.
+const READ: Duration = Duration::from_millis(200);
+
+/// What the thread knows: the sentinels, and the channel that tells it to end.
+pub(crate) struct Watcher<'a> {
+    pub(crate) sentinels: Arc<Sentinels>,
+    pub(crate) stop: &'a Receiver<()>,
+}
+
+impl Watcher<'_> {
+    pub(crate) fn run(&self) {
+        let mut at = 0;
+        while !self.is_over() {
+            let sentinels = locked(&self.sentinels.state).sentinels.clone();
+            let sentinel = &sentinels[at % sentinels.len()];
+            at += 1;
+            match self.open(sentinel) {
+                Ok(mut ask) => {
+                    let mut subscription = ask.connection.as_pubsub();
+                    if let Err(error) = self.listen(sentinel, &mut subscription) {
+                        log::debug!("a sentinel was lost: {}", error.category());
+                    }
+                    // Leaving it is polite, and not worth waiting for.
+                    let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
+                }
+                Err(error) => log::debug!("no subscription at a sentinel: {}", error.message),
+            }
+            let _ = self.stop.recv_timeout(READ);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    fn open(&self, sentinel: &Sentinel) -> Result<Asking, StoreError> {
+        let client = self.sentinels.client_for(&sentinel.address)?;
+        let mut ask = Asking::open(&client, Instant::now() + self.sentinels.within)?;
+        ask.authenticate(&self.sentinels.dialer.login())?;
+        Ok(ask)
+    }
+
+    fn listen(&self, sentinel: &Arc<Sentinel>, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+        subscription.set_read_timeout(Some(self.sentinels.within))?;
+        subscription.subscribe("+switch-master")?;
+        // What was said before the subscription stood has to be asked for.
+        let mut looked = None::<Instant>;
+        while !self.is_over() {
+            if looked.is_none_or(|looked| looked.elapsed() >= LOOK_AROUND) {
+                self.look_around();
+                // A sentinel that hangs looks like one that has nothing to say.
+                subscription.set_read_timeout(Some(self.sentinels.within))?;
+                subscription.ping::<redis::Value>()?;
+                subscription.set_read_timeout(Some(READ))?;
+                looked = Some(Instant::now());
+            }
+            match subscription.get_message() {
+                Ok(message) if is_about(&self.sentinels.service, message.get_payload_bytes()) => {
+                    self.hear_of_a_failover(sentinel);
+                }
+                Ok(_) => {}
+                Err(error) if error.is_timeout() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// At once, whoever uses a connection has to ask where the primary is: the one that it had may
+    /// go on taking writes for seconds.
+    fn hear_of_a_failover(&self, sentinel: &Arc<Sentinel>) {
+        locked(&self.sentinels.state).in_doubt = true;
+        self.sentinels.tell();
+        self.sentinels.ask_alone(sentinel);
+    }
+
+    /// Asks all sentinels. Without an answer everything stays as it is: whoever needs a connection
+    /// will see.
+    fn look_around(&self) {
+        let _asking = locked(&self.sentinels.asking);
+        let _ = self.sentinels.ask(Instant::now() + self.sentinels.within);
+    }
+}
+
+/// Whether a message on `+switch-master` is about this service: its name comes first.
+fn is_about(service: &str, message: &[u8]) -> bool {
+    message.strip_prefix(service.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_of_another_service_are_none() {
+        assert!(is_about("a", b"a 10.0.0.1 6379 10.0.0.2 6379"));
+        assert!(!is_about("a", b"ab 10.0.0.1 6379 10.0.0.2 6379"));
+        assert!(!is_about("ab", b"a 10.0.0.1 6379 10.0.0.2 6379"));
+        assert!(!is_about("a", b"a"));
+    }
+}

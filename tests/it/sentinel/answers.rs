@@ -1,0 +1,147 @@
+//! Which answer counts, and what a sentinel that says nothing, or something old, can do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use distlock::{Client, Lock};
+
+use crate::helpers::{SOON, error, get, ms};
+use crate::support::fake::{FakeServer, Reply, is};
+use crate::support::sentinels::SERVICE;
+use crate::support::{Server, eventually, within};
+
+/// What a fake sentinel says, and may change its mind about.
+#[derive(Default)]
+struct Says {
+    port: AtomicU64,
+    epoch: AtomicU64,
+}
+
+impl Says {
+    fn new(server: &Server, epoch: u64) -> Arc<Says> {
+        let says = Arc::<Says>::default();
+        says.name(server, epoch);
+        says
+    }
+
+    fn name(&self, server: &Server, epoch: u64) {
+        self.port.store(server.port().into(), Ordering::SeqCst);
+        self.epoch.store(epoch, Ordering::SeqCst);
+    }
+}
+
+/// A sentinel that names no others.
+fn sentinel(says: &Arc<Says>) -> FakeServer {
+    let says = Arc::clone(says);
+    let text = |text: &str| Reply::bulk(text.as_bytes());
+    FakeServer::start(move |_, command| {
+        let port = says.port.load(Ordering::SeqCst).to_string();
+        let epoch = says.epoch.load(Ordering::SeqCst).to_string();
+        let asked = command.get(1).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        match asked.as_slice() {
+            _ if is(command, "SUBSCRIBE") => {
+                Reply::array(&[text("subscribe"), Reply::bulk(&command[1]), Reply::int(1)])
+            }
+            _ if is(command, "PING") => Reply::array(&[text("pong"), text("")]),
+            b"MASTER" => Reply::array(
+                &["name", SERVICE, "flags", "master", "config-epoch", &epoch].map(text),
+            ),
+            b"GET-MASTER-ADDR-BY-NAME" => Reply::array(&["127.0.0.1", &port].map(text)),
+            b"SENTINELS" => Reply::array(&[]),
+            b"MYID" => text(&format!("{:p}", Arc::as_ptr(&says))),
+            _ => Reply::ok(),
+        }
+    })
+}
+
+fn client(sentinels: &[&FakeServer]) -> Client {
+    let urls = sentinels.iter().map(|sentinel| sentinel.url());
+    Client::sentinel_builder(urls, SERVICE).command_timeout(ms(1000)).build().unwrap()
+}
+
+/// Whether the lock that the client takes now is on this server.
+fn locks_at(client: &Client, server: &Server) -> bool {
+    client.lock("x").lock().unwrap();
+    let there = get(server, "x").is_some();
+    // Lost, if the primary moves just now.
+    let _ = client.lock("x").unlock();
+    there
+}
+
+#[test]
+fn the_highest_epoch_decides() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [Says::new(&old, 4), Says::new(&new, 5), Says::new(&old, 4)];
+    let sentinels = all.each_ref().map(sentinel);
+    assert!(locks_at(&client(&sentinels.each_ref()), &new));
+}
+
+#[test]
+fn one_sentinel_with_an_old_epoch_leads_nobody_back() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [0; 3].map(|_| Says::new(&new, 5));
+    let sentinels = all.each_ref().map(sentinel);
+    let client = client(&sentinels.each_ref());
+    assert!(locks_at(&client, &new));
+    // Two of three are away, the third was cut off since before the failover.
+    all[2].name(&old, 4);
+    let [first, second, _third] = sentinels;
+    drop((first, second));
+    // The client has to ask anew.
+    new.restart();
+    assert!(locks_at(&client, &new));
+    assert_eq!(old.command_count("set"), 0);
+}
+
+#[test]
+fn a_majority_with_a_lower_epoch_has_begun_again() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [0; 3].map(|_| Says::new(&old, 5));
+    let sentinels = all.each_ref().map(sentinel);
+    let client = client(&sentinels.each_ref());
+    assert!(locks_at(&client, &old));
+    // SENTINEL REMOVE and MONITOR: the epoch is 0 again.
+    all.iter().for_each(|says| says.name(&new, 0));
+    eventually(SOON, || locks_at(&client, &new));
+}
+
+#[test]
+fn news_move_an_idle_client() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [0; 3].map(|_| Says::new(&old, 5));
+    let sentinels = all.each_ref().map(sentinel);
+    let client = client(&sentinels.each_ref());
+    assert!(locks_at(&client, &old));
+    all.iter().for_each(|says| says.name(&new, 6));
+    // Found by the next look around, without any message.
+    eventually(SOON, || locks_at(&client, &new));
+}
+
+#[test]
+fn sentinels_that_hang_or_are_gone_delay_little() {
+    let server = Server::start();
+    let says = Says::new(&server, 1);
+    let good = [0; 3].map(|_| sentinel(&says));
+    let hung = FakeServer::start(|_, _| Reply::Silence);
+    let gone = FakeServer::start(|_, _| Reply::ok());
+    let urls = [hung.url(), gone.url()].into_iter().chain(good.iter().map(FakeServer::url));
+    let urls: Vec<String> = urls.collect();
+    drop(gone);
+    let client = Client::sentinel(urls, SERVICE).unwrap();
+    within(..ms(400), || client.lock("x").lock()).unwrap();
+    client.lock("x").unlock().unwrap();
+}
+
+#[test]
+fn a_replica_that_a_sentinel_names_is_not_used() {
+    let primary = Server::start();
+    let replica =
+        Server::builder().arg("replicaof", &format!("127.0.0.1 {}", primary.port())).start();
+    let says = Says::new(&replica, 1);
+    let sentinels = [0; 3].map(|_| sentinel(&says));
+    let client = client(&sentinels.each_ref());
+    assert!(error(client.lock("x").try_lock(ms(300))).is_unavailable());
+    says.name(&primary, 2);
+    within(..SOON, || client.lock("x").lock()).unwrap();
+    client.lock("x").unlock().unwrap();
+}
