@@ -15,8 +15,7 @@ use crate::base::options::LockOptions;
 use crate::lease::store::LeaseStore;
 use crate::limiter::RateLimiter;
 use crate::lock::redis_lock::RedisLock;
-use crate::store::server::sentinel::place::Service;
-use crate::store::server::settings::Settings;
+use crate::store::server::settings::{Service, Settings};
 pub use builder::ClientBuilder;
 use open::Open;
 

@@ -28,8 +28,8 @@ use quorum::{NoLimits, Quorum};
 use server::callers::Work;
 use server::inbox::Inbox;
 use server::node::Node;
-use server::sentinel::place::{self, Service};
-use server::settings::{Settings, parse};
+use server::sentinel::place;
+use server::settings::{Service, Settings, parse};
 
 /// Where one client's leases live.
 pub(crate) struct Backend {

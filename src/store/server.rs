@@ -9,6 +9,7 @@ pub(crate) mod dial;
 pub(crate) mod exchange;
 pub(crate) mod gate;
 pub(crate) mod inbox;
+pub(crate) mod log_in;
 pub(crate) mod node;
 pub(crate) mod once;
 pub(crate) mod pool;

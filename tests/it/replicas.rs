@@ -275,8 +275,10 @@ fn the_callers_own_commands_run_again_at_the_new_master() {
 #[test]
 fn a_replica_is_recognised_at_log_in_and_sent_nothing_else() {
     let (server, proxy) = through_proxy();
-    become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
     let client = Client::open(&proxy.url()).unwrap();
+    client.ping().unwrap();
+    become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+    proxy.cut_all();
     let refused = error(client.lock("x").try_lock(Duration::ZERO));
     assert!(refused.is_unavailable() && refused.to_string().contains("replica"), "{refused}");
     assert_eq!(refusals(&server), 0);

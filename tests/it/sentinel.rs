@@ -121,3 +121,13 @@ fn a_service_that_no_sentinel_knows_is_an_error_at_once() {
     let failed = within(..SOON, || error(client.lock("x").lock()));
     assert!(failed.is_invalid_input(), "{failed}");
 }
+
+#[test]
+fn a_sentinel_is_no_server_for_locks() {
+    let all = Sentinels::start();
+    for database in ["", "3"] {
+        let client = Client::open(&format!("{}{database}", all.urls()[0])).unwrap();
+        let refused = within(..SOON, || error(client.lock("x").lock()));
+        assert!(refused.is_unsupported() && refused.to_string().contains("sentinel"), "{refused}");
+    }
+}

@@ -189,16 +189,39 @@ fn errors_that_can_heal_are_waited_for() {
 }
 
 #[test]
-fn replica_is_unavailable_until_it_is_a_master() {
+fn replica_is_a_wrong_address_until_it_has_been_a_master() {
     let master = Server::start();
     let replica =
         Server::builder().arg("replicaof", &format!("127.0.0.1 {}", master.port())).start();
     let client = Client::open(&replica.url()).unwrap();
     let lock = client.lock("x");
+    let refused = within(..SOON, || error(lock.lock()));
+    assert!(refused.is_unsupported() && refused.to_string().contains("replica"), "{refused}");
+    // One that has been a master may be one again.
+    let to_be = |words: &[&str]| {
+        redis::cmd("REPLICAOF").arg(words).exec(&mut replica.connection()).unwrap();
+    };
+    to_be(&["NO", "ONE"]);
+    lock.lock().and_then(|()| lock.unlock()).unwrap();
+    to_be(&["127.0.0.1", &master.port().to_string()]);
     assert!(error(lock.try_lock(ms(100))).is_unavailable());
     let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut replica.connection()).unwrap();
     waiting.result().unwrap();
+}
+
+#[test]
+fn node_of_a_cluster_is_unsupported_at_once_whatever_the_name() {
+    let node = Server::builder().arg("cluster-enabled", "yes").start();
+    redis::cmd("CLUSTER")
+        .arg(&["ADDSLOTSRANGE", "0", "8191"])
+        .exec(&mut node.connection())
+        .unwrap();
+    let client = Client::open(&node.url()).unwrap();
+    for name in ["a", "b", "c", "d"] {
+        let refused = within(..SOON, || error(client.lock(name).lock()));
+        assert!(refused.is_unsupported() && refused.to_string().contains("Cluster"), "{refused}");
+    }
 }
 
 #[test]

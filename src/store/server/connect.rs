@@ -6,11 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use redis::{Connection, RedisConnectionInfo, Value};
+use redis::{Connection, RedisConnectionInfo};
 
-use super::demotion;
 use super::dial::{Asking, Dialer};
-use super::reply;
+use super::log_in::{Opened, log_in};
 use super::sentinel::Sentinels;
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
@@ -28,7 +27,7 @@ pub(crate) type Greeting =
 /// Where the server is.
 #[derive(Clone)]
 enum Whereabouts {
-    Fixed(redis::Client),
+    Fixed(Arc<redis::Client>),
     /// Wherever its sentinels say.
     Watched(Arc<Sentinels>),
 }
@@ -56,7 +55,8 @@ impl Connector {
         // Made also where it is not used: a certificate that cannot be used is reported at once.
         let client = dialer.client()?;
         Ok(Self {
-            whereabouts: sentinels.map_or(Whereabouts::Fixed(client), Whereabouts::Watched),
+            whereabouts: sentinels
+                .map_or(Whereabouts::Fixed(Arc::new(client)), Whereabouts::Watched),
             login: dialer.login(),
             greeting: None,
             most_under_way: MOST_STUCK + connections as usize,
@@ -122,48 +122,6 @@ impl Whereabouts {
                 opened
             }
         }
-    }
-}
-
-/// The result of opening a connection.
-pub(crate) enum Opened {
-    /// The connection can be used. `tells_role`: whether the server answers ROLE to this user.
-    Ready { connection: Connection, tells_role: bool },
-    /// The server is a replica, and of no use (R22).
-    Replica,
-    /// The server has answered, but must not be used.
-    Refused(StoreError),
-}
-
-/// Sends AUTH and SELECT, and asks for the role and a sign of life.
-fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Opened, StoreError> {
-    ask.authenticate(login)?;
-    if login.db() != 0 {
-        ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
-        reply::value(ask.reply()?)?;
-    }
-    // The kernel of a server that hangs, or is about to close the connection, accepts connections
-    // all the same; and with TLS the handshake takes place only now. Both commands go in one
-    // packet: a server that is loading its data answers ROLE, but refuses PING, as it will refuse
-    // everything else.
-    ask.send(
-        &[redis::cmd("ROLE").get_packed_command(), redis::cmd("PING").get_packed_command()]
-            .concat(),
-    )?;
-    let role = sign_of_life(ask.reply()?)?;
-    if role.as_ref().is_some_and(demotion::is_replicas_role) {
-        return Ok(Opened::Replica);
-    }
-    sign_of_life(ask.reply()?)?;
-    Ok(Opened::Ready { connection: ask.connection, tells_role: role.is_some() })
-}
-
-/// A server that is loading, or turns us away, is of no use yet. Any other answer is a sign of
-/// life, also a refusal: what a refusal means will show at the next command.
-fn sign_of_life(reply: Value) -> Result<Option<Value>, StoreError> {
-    match reply::value(reply) {
-        Err(error) if error.kind == ErrorKind::Unavailable => Err(error),
-        answer => Ok(answer.ok()),
     }
 }
 

@@ -74,9 +74,18 @@ fn is_said(error: &ServerError) -> bool {
 /// Whether the reply to ROLE is a replica's. `false` also if this user may not ask, or if a proxy
 /// does not know the command.
 pub(crate) fn is_replicas_role(reply: &Value) -> bool {
-    let Value::Array(role) = reply else { return false };
-    let Some(Value::BulkString(name)) = role.first() else { return false };
-    name == b"slave" || name == b"replica"
+    role(reply).is_some_and(|name| name == b"slave" || name == b"replica")
+}
+
+/// Whether ROLE was answered by a sentinel.
+pub(crate) fn is_sentinels_role(reply: &Value) -> bool {
+    role(reply) == Some(b"sentinel")
+}
+
+fn role(reply: &Value) -> Option<&[u8]> {
+    let Value::Array(role) = reply else { return None };
+    let Some(Value::BulkString(name)) = role.first() else { return None };
+    Some(name)
 }
 
 /// The error that stands for a replica's reply to ROLE.

@@ -1,5 +1,6 @@
 //! One server: its pool, its gate while it is down, and calls with one deadline each.
 
+mod connecting;
 mod limit;
 mod primary;
 mod role;
@@ -13,7 +14,7 @@ use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
 
 use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
-use super::connect::{Connector, Opened};
+use super::connect::Connector;
 use super::demotion::{self, Demotions, Watch};
 use super::exchange::{Exchange, Known, Reply};
 use super::gate::{self, Gate, Target};
@@ -21,8 +22,7 @@ use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
 use super::script;
 use super::script::{Part, Script};
-use super::sentinel::place::Service;
-use super::settings::Settings;
+use super::settings::{Service, Settings};
 use super::shape::Shape;
 use super::theirs::Theirs;
 use crate::base::clock::Clock;
@@ -49,6 +49,12 @@ pub(crate) struct Node {
     watched: Option<Watched>,
     /// Whether the server answered ROLE at the last log-in.
     tells_role: AtomicBool,
+    /// Whether a primary has ever been reached. Before that, a replica is a wrong address.
+    had_primary: AtomicBool,
+    /// Whether it is a node of a quorum.
+    is_member: bool,
+    /// Whether it has been said that the server does not tell its role.
+    said_untold: AtomicBool,
     /// When the last successful talk over a pooled connection began, in nanoseconds since the node
     /// was made: a server that is in use is not asked for its role.
     answered: AtomicU64,
@@ -108,6 +114,9 @@ impl Node {
             demotions,
             watched,
             tells_role: AtomicBool::new(false),
+            had_primary: AtomicBool::new(false),
+            is_member: settings.member_of.is_some(),
+            said_untold: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             made_at: clock.now(),
             closed: AtomicBool::new(false),
@@ -336,43 +345,6 @@ impl Node {
                     self.gate.doubt();
                 }
                 Err(self.failed(&error, !fresh))
-            }
-        }
-    }
-
-    /// Opens a connection. A server that refuses our credentials has answered; it is not down.
-    fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
-        let generation = self.generation();
-        let hurried = self.clock.left(deadline) < self.time_to_connect / 2;
-        let pass = self.gate.enter(self.clock.left(deadline), hurried);
-        let pass =
-            pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
-        match self.connector.open(deadline) {
-            Ok(Opened::Ready { connection, tells_role }) => {
-                pass.opened();
-                self.tells_role.store(tells_role, Ordering::SeqCst);
-                self.watch();
-                Ok(connection)
-            }
-            // The server is up: other connections to its address do not have to wait.
-            Ok(Opened::Refused(error)) => {
-                pass.opened();
-                Err(error)
-            }
-            Ok(Opened::Replica) => {
-                pass.failed();
-                self.distrust(generation, true);
-                Err(reply::replica())
-            }
-            Err(error) => {
-                if error.permanent {
-                    pass.opened()
-                } else if hurried && self.clock.left(deadline).is_zero() {
-                    pass.ran_out()
-                } else {
-                    pass.failed()
-                }
-                Err(error)
             }
         }
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::connect::Greeting;
-use super::sentinel::place::{Credentials, Service};
 use crate::base::error::{Error, Result};
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
@@ -37,6 +36,17 @@ pub(crate) struct Settings {
     pub(crate) root_certificates: Option<Vec<u8>>,
     #[cfg(feature = "testing")]
     pub(crate) wrap_nodes: Option<WrapNodes>,
+}
+
+/// A user and a password; an empty user is the default one.
+pub(crate) type Credentials = (String, String);
+
+/// A service that sentinels watch, as a program names it.
+#[derive(Clone, Default)]
+pub(crate) struct Service {
+    pub(crate) name: String,
+    /// `redis://` or `rediss://`, with the sentinels' own credentials.
+    pub(crate) sentinels: Vec<String>,
 }
 
 /// Wraps a node's store in a store of a test.

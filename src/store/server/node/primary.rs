@@ -14,9 +14,9 @@ use crate::store::server::demotion::Demotions;
 use crate::store::server::dial::Dialer;
 use crate::store::server::gate::Gate;
 use crate::store::server::sentinel::Sentinels;
-use crate::store::server::sentinel::place::{self, Service};
+use crate::store::server::sentinel::place;
 use crate::store::server::sentinel::watcher::Watcher;
-use crate::store::server::settings::Settings;
+use crate::store::server::settings::{Service, Settings};
 
 /// How a server is reached.
 pub(super) struct Place {

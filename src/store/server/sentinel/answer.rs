@@ -178,8 +178,9 @@ mod tests {
         Value::Array(words.iter().map(|word| Value::BulkString(word.as_bytes().into())).collect())
     }
 
-    fn error(code: &str, details: &str) -> Value {
-        Value::ServerError(redis::ServerError::from((code.to_owned(), details.to_owned())))
+    fn error(said: &str) -> Value {
+        let reply = redis::parse_redis_value(format!("-{said}\r\n").as_bytes());
+        reply.unwrap()
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         );
         let sentinel = Address { host: "10.0.0.9".into(), port: 26379 };
         assert_eq!(answer.others, [("b".to_owned(), sentinel)]);
-        let unknown = error("ERR", "No such master with that name");
+        let unknown = error("ERR No such master with that name");
         let nothing = || vec![unknown.clone(), Value::Nil, unknown.clone(), Value::Nil];
         assert_eq!(read(nothing()).unwrap(), None);
         assert!(read(vec![master.clone(), Value::Int(3), Value::Nil, Value::Nil]).is_err());

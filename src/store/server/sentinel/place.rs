@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use super::{Address, Sentinels};
 use crate::base::error::{Error, Result};
 use crate::store::server::dial::Dialer;
-use crate::store::server::settings::{Settings, parse};
+use crate::store::server::settings::{Credentials, Service, Settings, parse};
 
 /// Where sentinels listen unless somebody says otherwise.
 const PORT: u16 = 26_379;
@@ -16,17 +16,6 @@ const PORT: u16 = 26_379;
 const PRIMARY: &str = "primary.invalid";
 const SCHEMES: [(&str, &str); 2] =
     [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
-
-/// A user and a password; an empty user is the default one.
-pub(crate) type Credentials = (String, String);
-
-/// A service that sentinels watch, as a program names it.
-#[derive(Clone, Default)]
-pub(crate) struct Service {
-    pub(crate) name: String,
-    /// `redis://` or `rediss://`, with the sentinels' own credentials.
-    pub(crate) sentinels: Vec<String>,
-}
 
 impl Service {
     pub(crate) fn new(name: &str, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Self {

@@ -1,0 +1,75 @@
+//! Opening a connection: who may, and what comes of it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use redis::Connection;
+
+use super::Node;
+use crate::base::error::ErrorKind;
+use crate::lease::store::StoreError;
+use crate::store::server::log_in::{self, Opened};
+use crate::store::server::reply;
+
+impl Node {
+    /// Opens a connection. A server that refuses our credentials has answered; it is not down.
+    pub(super) fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
+        let generation = self.generation();
+        let hurried = self.clock.left(deadline) < self.time_to_connect / 2;
+        let pass = self.gate.enter(self.clock.left(deadline), hurried);
+        let pass =
+            pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
+        match self.connector.open(deadline) {
+            Ok(Opened::Ready { connection, untold }) => {
+                pass.opened();
+                self.had_primary.store(true, Ordering::SeqCst);
+                self.tells_role.store(untold.is_none(), Ordering::SeqCst);
+                if let Some(why) = untold {
+                    self.say_untold(&why);
+                }
+                self.watch();
+                Ok(connection)
+            }
+            // The server is up: other connections to its address do not have to wait.
+            Ok(Opened::Refused(error)) => {
+                pass.opened();
+                Err(error)
+            }
+            Ok(Opened::Replica) if self.is_a_wrong_address() => {
+                pass.opened();
+                Err(log_in::replica())
+            }
+            Ok(Opened::Replica) => {
+                pass.failed();
+                self.distrust(generation, true);
+                Err(reply::replica())
+            }
+            Err(error) => {
+                if error.permanent {
+                    pass.opened()
+                } else if hurried && self.clock.left(deadline).is_zero() {
+                    pass.ran_out()
+                } else {
+                    pass.failed()
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a replica at this address will stay one: a name that has stood for a primary may do
+    /// so again, after a failover. Sentinels know better, and a quorum does without this node.
+    fn is_a_wrong_address(&self) -> bool {
+        self.watched.is_none() && !self.is_member && !self.had_primary.load(Ordering::SeqCst)
+    }
+
+    fn say_untold(&self, why: &StoreError) {
+        if !self.said_untold.swap(true, Ordering::Relaxed) {
+            let source = why.source.as_ref().map_or_else(String::new, |said| format!(": {said}"));
+            log::warn!(
+                "the server does not say whether it is a primary, so a replica is found only when \
+                 it refuses to write{source}"
+            );
+        }
+    }
+}
