@@ -209,9 +209,8 @@ impl Client {
     /// layout does not support.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
         options.check()?;
-        let store = self.open.backend.leases(options.layout)?;
-        store.supports(&options)?;
-        Ok(self.make(name, Arc::new(options), store))
+        let store = self.open.backend.leases(&options)?;
+        Ok(self.make(name, Arc::new(options), &store))
     }
 
     fn make(

@@ -9,14 +9,15 @@ pub(crate) mod quorum;
 pub(crate) mod server;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use redis::ConnectionInfo;
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::options::Layout;
+use crate::base::locked;
+use crate::base::options::{Confirm, Layout, LockOptions};
 use crate::lease::cleaner::Cleaner;
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::token::Tokens;
@@ -34,9 +35,13 @@ use server::settings::{Service, Settings, parse};
 /// Where one client's leases live.
 pub(crate) struct Backend {
     leases: Leases,
+    /// The same, for leases that have to be confirmed. Made when they are first asked for.
+    confirmed: Mutex<Confirmed>,
     limits: Arc<dyn LimitStore>,
     place: Place,
 }
+
+type Confirmed = Vec<(Layout, Confirm, Arc<dyn LeaseStore>)>;
 
 enum Place {
     /// One Redis server.
@@ -58,6 +63,7 @@ impl Backend {
             let quorum = Arc::new(Quorum::open(urls, &settings, &clock)?);
             return Ok(Self {
                 leases: vec![(Layout::Plain, Arc::clone(&quorum) as Arc<dyn LeaseStore>)],
+                confirmed: Mutex::default(),
                 limits: Arc::new(NoLimits),
                 place: Place::Quorum(quorum),
             });
@@ -69,6 +75,7 @@ impl Backend {
             let memory = Memory::open(name, clock);
             return Ok(Self {
                 leases: vec![(Layout::Plain, Arc::clone(&memory) as Arc<dyn LeaseStore>)],
+                confirmed: Mutex::default(),
                 limits: memory,
                 place: Place::Memory,
             });
@@ -77,14 +84,38 @@ impl Backend {
         let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
         let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
-        Ok(Self { leases, limits, place: Place::Server { node, inbox } })
+        Ok(Self {
+            leases,
+            confirmed: Mutex::default(),
+            limits,
+            place: Place::Server { node, inbox },
+        })
     }
 
-    pub(crate) fn leases(&self, layout: Layout) -> Result<&Arc<dyn LeaseStore>> {
-        let leases = self.leases.iter().find(|(has, _)| *has == layout);
-        leases
+    /// The store for locks with these options.
+    pub(crate) fn leases(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
+        let leases = self.leases.iter().find(|(has, _)| *has == options.layout);
+        let leases = leases
             .map(|(_, leases)| leases)
-            .ok_or_else(|| Error::unsupported("this store has only the plain layout"))
+            .ok_or_else(|| Error::unsupported("this store has only the plain layout"))?;
+        leases.supports(options)?;
+        if !options.confirm.is_wanted() {
+            return Ok(Arc::clone(leases));
+        }
+        self.confirmed_leases(options.layout, options.confirm).ok_or_else(|| {
+            Error::unsupported("only one server, with or without sentinels, has replicas to ask")
+        })
+    }
+
+    fn confirmed_leases(&self, layout: Layout, confirm: Confirm) -> Option<Arc<dyn LeaseStore>> {
+        let Place::Server { node, inbox } = &self.place else { return None };
+        let mut all = locked(&self.confirmed);
+        if let Some((.., leases)) = all.iter().find(|its| (its.0, its.1) == (layout, confirm)) {
+            return Some(Arc::clone(leases));
+        }
+        let leases = layout::confirmed(node, inbox, layout, confirm)?;
+        all.push((layout, confirm, Arc::clone(&leases)));
+        Some(leases)
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {

@@ -188,6 +188,22 @@ pub struct LockOptions {
     pub(crate) fenced: bool,
     pub(crate) local_hand_offs: u32,
     pub(crate) queue: Queue,
+    pub(crate) confirm: Confirm,
+}
+
+/// What must have a lease before it counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Confirm {
+    /// So many replicas.
+    pub(crate) replicas: u32,
+    /// The server's own disk.
+    pub(crate) fsynced: bool,
+}
+
+impl Confirm {
+    pub(crate) fn is_wanted(self) -> bool {
+        self != Self::default()
+    }
 }
 
 impl Default for LockOptions {
@@ -201,6 +217,7 @@ impl Default for LockOptions {
             fenced: false,
             local_hand_offs: 16,
             queue: Queue::default(),
+            confirm: Confirm::default(),
         }
     }
 }
@@ -289,6 +306,36 @@ impl LockOptions {
         self
     }
 
+    /// A lock counts as acquired, and its lease as extended, only once at least this many replicas
+    /// have confirmed it. Default 0.
+    ///
+    /// After a failover to one of the replicas that had confirmed, the lock is still held. So with
+    /// as many as there are, no two holders overlap across any single failover, also if the old
+    /// primary comes back: nobody confirms what it grants. The price is availability: while a
+    /// replica is away, nothing is granted. With fewer than all, a replica that had not confirmed
+    /// may be promoted. A replica that restarts without its data has forgotten what it confirmed.
+    ///
+    /// Asked by Redis's `WAIT`, in the packet that acquires. Fewer confirmations are no answer: the
+    /// attempt is withdrawn, and `lock` goes on as in an outage, until it fails with `Unavailable`.
+    /// They are waited for as long as a fifth of the lease. A lock that is handed over costs one
+    /// round trip more. On a quorum and on `memory://` this is `Unsupported`.
+    #[must_use]
+    pub fn replicas(mut self, count: u32) -> Self {
+        self.confirm.replicas = count;
+        self
+    }
+
+    /// As [`replicas`](LockOptions::replicas), for the server's own append-only file: a lock counts
+    /// only once the server has written it to its disk. With `replicas`, both.
+    ///
+    /// Asked by `WAITAOF`, from Redis 7.2 on. A server that does not have it, or writes no such
+    /// file, is `Unsupported`, which the first call says.
+    #[must_use]
+    pub fn fsynced(mut self) -> Self {
+        self.confirm.fsynced = true;
+        self
+    }
+
     /// Refuses settings that cannot work (R18).
     pub(crate) fn check(&self) -> Result<()> {
         check_lease(self.lease)?;
@@ -350,6 +397,8 @@ impl fmt::Debug for LockOptions {
             .field("fenced", &self.fenced)
             .field("local_hand_offs", &self.local_hand_offs)
             .field("queue", &self.queue)
+            .field("replicas", &self.confirm.replicas)
+            .field("fsynced", &self.confirm.fsynced)
             .finish()
     }
 }

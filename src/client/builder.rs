@@ -158,8 +158,7 @@ impl ClientBuilder {
         if let Some(wrap) = self.wrap {
             backend.wrap(&wrap);
         }
-        let store = Arc::clone(backend.leases(self.options.layout)?);
-        store.supports(&self.options)?;
+        let store = backend.leases(&self.options)?;
         Ok(Client {
             open: Arc::new(Open {
                 backend,

@@ -3,7 +3,7 @@
 use super::{Client, ClientBuilder};
 use crate::base::clock::{Clock, FakeClock};
 use crate::base::error::Result;
-use crate::base::options::Layout;
+use crate::base::options::{Layout, LockOptions};
 use crate::lease::store::LeaseStore;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Client {
     /// The store behind the locks of this layout.
     #[doc(hidden)]
     pub fn store(&self, layout: Layout) -> Result<Arc<dyn LeaseStore>> {
-        self.open.backend.leases(layout).cloned()
+        self.open.backend.leases(&LockOptions::new().layout(layout))
     }
 
     /// How many lock names the client remembers, and how many leases it looks after.

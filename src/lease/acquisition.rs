@@ -325,7 +325,11 @@ impl Acquisition {
         // Renewal would not make this lease whole, or would count that as an extend; or the lease
         // would end before renewal has made it whole.
         let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
-        if is_alone || left < first / 3 || left < refusal.took.saturating_mul(4) {
+        if is_alone
+            || self.store.abilities().confirms
+            || left < first / 3
+            || left < refusal.took.saturating_mul(4)
+        {
             return self.make_whole(grant.fences);
         }
         Ok(self.granted(refusal.asked_at, first, grant.fences))

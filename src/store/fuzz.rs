@@ -181,7 +181,7 @@ fn check(value: &Value) {
         _ => &[],
     };
     let asked_at = Instant::now();
-    match answers::answer(Reply { asked_at, value: value.clone() }) {
+    match answers::answer(Reply { asked_at, value: value.clone(), confirmed: None }) {
         Ok(Answer::Granted { asked_at: since, fences }) => {
             assert!(
                 since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1),
@@ -247,7 +247,11 @@ fn nothing_but_a_legal_grant_is_a_grant() {
         if let Ok(value) = redis::parse_redis_value(&bytes) {
             parsed += 1;
             granted += u64::from(matches!(
-                answers::answer(Reply { asked_at: Instant::now(), value: value.clone() }),
+                answers::answer(Reply {
+                    asked_at: Instant::now(),
+                    value: value.clone(),
+                    confirmed: None
+                }),
                 Ok(Answer::Granted { .. })
             ));
             check(&value);

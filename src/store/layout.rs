@@ -14,7 +14,7 @@ use self::leases::ServerLeases;
 use self::table::Table;
 use super::server::inbox::Inbox;
 use super::server::node::Node;
-use crate::base::options::Layout;
+use crate::base::options::{Confirm, Layout};
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
 
@@ -24,6 +24,8 @@ const LAYOUTS: [(Layout, fn() -> Table); 3] = [
     (Layout::Redisson, redisson::table),
     (Layout::Timestamp, timestamp::table),
 ];
+
+const NOTHING: Confirm = Confirm { replicas: 0, fsynced: false };
 
 /// The leases of one place, by layout.
 pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
@@ -42,7 +44,7 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
     let mut leases = Leases::new();
     for (layout, table) in LAYOUTS {
         let store: Arc<dyn LeaseStore> =
-            Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(&inbox), table()));
+            Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(&inbox), table(), NOTHING));
         if layout == Layout::Plain {
             // Its queue alone sends grants.
             let _ = queued.set(Arc::downgrade(&store));
@@ -56,5 +58,17 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table()))
+    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table(), NOTHING))
+}
+
+/// The leases on one server in this layout, which count only once they are confirmed.
+pub(crate) fn confirmed(
+    node: &Arc<Node>,
+    inbox: &Arc<Inbox>,
+    layout: Layout,
+    confirm: Confirm,
+) -> Option<Arc<dyn LeaseStore>> {
+    let (_, table) = LAYOUTS.iter().find(|(its, _)| *its == layout)?;
+    let (node, inbox) = (Arc::clone(node), Arc::clone(inbox));
+    Some(Arc::new(ServerLeases::new(node, inbox, table(), confirm)))
 }

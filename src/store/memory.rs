@@ -159,7 +159,13 @@ impl LeaseStore for Memory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { wakes: true, conditions: true, undoes_attempts: false, numbered_tokens: false }
+        Abilities {
+            wakes: true,
+            conditions: true,
+            undoes_attempts: false,
+            confirms: false,
+            numbered_tokens: false,
+        }
     }
 
     fn wait_in(

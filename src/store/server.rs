@@ -3,6 +3,7 @@
 pub(crate) mod ask;
 pub(crate) mod bulk;
 pub(crate) mod callers;
+pub(crate) mod confirm;
 pub(crate) mod connect;
 pub(crate) mod demotion;
 pub(crate) mod dial;

@@ -4,6 +4,7 @@
 mod circles;
 mod close;
 mod conditions;
+mod confirmations;
 mod contract;
 mod errors;
 mod examples;

@@ -13,13 +13,15 @@ use super::table::{Name, QueueScripts, Table, Wakes};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
-use crate::base::options::LockOptions;
+use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
     Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
     Place, Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
+use crate::store::server::confirm::{self, Wanted};
+use crate::store::server::exchange::Reply;
 use crate::store::server::inbox::Inbox;
 use crate::store::server::node::Node;
 use crate::store::server::reply;
@@ -34,13 +36,39 @@ pub(crate) struct ServerLeases {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
     table: Table,
+    /// What must have a lease before it counts.
+    confirm: Confirm,
     /// Whether it has been said that the server does not say who listens.
     may_not_ask: AtomicBool,
 }
 
 impl ServerLeases {
-    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table) -> Self {
-        Self { node, inbox, table, may_not_ask: AtomicBool::new(false) }
+    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table, confirm: Confirm) -> Self {
+        Self { node, inbox, table, confirm, may_not_ask: AtomicBool::new(false) }
+    }
+
+    /// What is to be confirmed of an acquisition: the lease must not run out meanwhile.
+    fn wanted_of(&self, ask: &Ask<'_>) -> Wanted {
+        self.wanted((ask.lease / 5).min(self.node.clock.left(ask.deadline)))
+    }
+
+    fn wanted(&self, within: Duration) -> Wanted {
+        self.confirm.is_wanted().then_some((self.confirm, within))
+    }
+
+    /// A grant or an extend counts only with all confirmations (R24).
+    fn confirmed(&self, said: Option<Value>) -> Result<(), StoreError> {
+        if self.confirm.is_wanted() { confirm::check(self.confirm, said) } else { Ok(()) }
+    }
+
+    /// As the scripts that acquire answer.
+    fn answer(&self, mut reply: Reply) -> Result<Answer, StoreError> {
+        let said = reply.confirmed.take();
+        let answer = answers::answer(reply)?;
+        if let Answer::Granted { .. } = answer {
+            self.confirmed(said)?;
+        }
+        Ok(answer)
     }
 
     /// The keys of a lock, and how many they are.
@@ -74,7 +102,7 @@ impl ServerLeases {
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
     fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
-        let reply = self.node.command(
+        let reply = self.node.command_confirmed(
             &[
                 Part::Text("SET"),
                 Part::Text(ask.key.as_str()),
@@ -84,10 +112,14 @@ impl ServerLeases {
                 Part::millis(ask.lease),
             ],
             Shape::Set,
+            self.wanted_of(ask),
             ask.deadline,
         )?;
         match reply.value {
-            Value::Okay => Ok(Some(Answer::Granted { asked_at: reply.asked_at, fences: None })),
+            Value::Okay => {
+                self.confirmed(reply.confirmed)?;
+                Ok(Some(Answer::Granted { asked_at: reply.asked_at, fences: None }))
+            }
             Value::Nil => Ok(None),
             _ => Err(reply::nonsense()),
         }
@@ -106,17 +138,19 @@ impl ServerLeases {
             Part::Number(u64::from(ask.may_be_mine)),
         ]);
         parts.extend(self.has_fences().then(|| Part::Number(u64::from(ask.fences))));
-        let Some((address, place)) = place else {
-            let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline);
-            return answers::answer(reply.map_err(half_way)?);
-        };
-        parts.extend(place_parts(ask, address, place));
+        let listens = place.is_some();
+        if let Some((address, place)) = place {
+            parts.extend(place_parts(ask, address, place));
+            let _ = self.inbox.start(&self.node);
+        }
         let before = Instant::now();
-        let _ = self.inbox.start(&self.node);
-        let reply = self.node.script(&self.table.acquire, keys, &parts, ask.deadline);
+        let (script, wanted) = (&self.table.acquire, self.wanted_of(ask));
+        let reply = self.node.script_if(&|| true, script, keys, &parts, wanted, ask.deadline);
         let reply = reply.map_err(half_way)?;
-        self.is_heard(before, &reply.value);
-        answers::answer(reply)
+        if listens {
+            self.is_heard(before, &reply.value);
+        }
+        self.answer(reply)
     }
 
     fn try_acquire_queued(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
@@ -210,12 +244,18 @@ impl LeaseStore for ServerLeases {
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| self.extend_parts(lease, End::NotBefore).1);
-        let answers =
-            self.node.script_in_bulk(&self.table.extend, self.table.lease_keys, calls, within);
+        let (keys, wanted) = (self.table.lease_keys, self.wanted(within.reply));
+        let (answers, said) =
+            self.node.script_in_bulk(&self.table.extend, keys, calls, wanted, within);
         answers
             .into_iter()
             .map(|answer| {
-                answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)
+                let ours =
+                    answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)?;
+                if ours {
+                    self.confirmed(said.clone())?;
+                }
+                Ok(ours)
             })
             .collect()
     }
@@ -228,18 +268,30 @@ impl LeaseStore for ServerLeases {
     ) -> Result<bool, StoreError> {
         let (keys, parts) = self.extend_parts(lease, end);
         let script = &self.table.extend;
+        let mut said = None;
         let answer = match end {
             End::Exactly => self.node.script_once(script, keys, &parts, deadline),
-            End::NotBefore => again_if_stale(|| self.node.script(script, keys, &parts, deadline)),
-        };
-        answers::or_not_ours(answer.and_then(|reply| answers::yes(&reply.value)), false)
+            End::NotBefore => again_if_stale(|| {
+                let wanted = self.wanted(self.node.clock.left(deadline));
+                self.node.script_if(&|| true, script, keys, &parts, wanted, deadline)
+            }),
+        }
+        .map(|reply| {
+            said = reply.confirmed;
+            reply.value
+        });
+        let ours = answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)?;
+        if ours && end == End::NotBefore {
+            self.confirmed(said)?;
+        }
+        Ok(ours)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let (keys, mut parts) = self.release_parts(what.key, what.token);
         parts.extend(what.settles.then_some(Part::Number(1)));
         let script = &self.table.release;
-        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, deadline);
+        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, None, deadline);
         answers::gone(answer.map(|reply| reply.value))
     }
 
@@ -271,6 +323,7 @@ impl LeaseStore for ServerLeases {
             wakes: !matches!(self.table.wakes, Wakes::Nobody),
             conditions: self.queue().is_some(),
             undoes_attempts: false,
+            confirms: self.confirm.is_wanted(),
             numbered_tokens: self.table.numbered_tokens,
         }
     }

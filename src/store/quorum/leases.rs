@@ -324,7 +324,13 @@ impl LeaseStore for Quorum {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { wakes: false, conditions: false, undoes_attempts: true, numbered_tokens: false }
+        Abilities {
+            wakes: false,
+            conditions: false,
+            undoes_attempts: true,
+            confirms: false,
+            numbered_tokens: false,
+        }
     }
 
     /// The holder that a majority names.

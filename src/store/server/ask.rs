@@ -2,6 +2,7 @@
 
 use redis::{RedisResult, Value};
 
+use super::confirm::Wanted;
 use super::exchange::{Exchange, Reply};
 use super::reply;
 use super::script::{Part, Script};
@@ -29,22 +30,24 @@ pub(crate) fn again_if_stale<T>(
     }
 }
 
-/// Runs a script by its hash, or by its body if the server does not know it.
+/// Runs a script by its hash, or by its body if the server does not know it. With what was said of
+/// its confirmations.
 pub(crate) fn run(
     exchange: &mut Exchange<'_>,
     buffer: &mut Vec<u8>,
     script: &Script,
     keys: usize,
     parts: &[Part<'_>],
-) -> RedisResult<Value> {
+    wanted: Wanted,
+) -> RedisResult<(Value, Option<Value>)> {
     buffer.clear();
     script.by_hash(keys, parts, buffer);
-    let value = exchange.ask(buffer, script.shape)?;
+    let replies = exchange.ask_confirmed(buffer, script.shape, wanted)?;
     // A script that the server does not know did not run, so this is not a second try.
-    if reply::unknown_script(&value) {
-        by_body(exchange, buffer, script, keys, parts)
+    if reply::unknown_script(&replies.0) {
+        by_body(exchange, buffer, script, keys, parts, wanted)
     } else {
-        Ok(value)
+        Ok(replies)
     }
 }
 
@@ -55,13 +58,14 @@ pub(crate) fn by_body(
     script: &Script,
     keys: usize,
     parts: &[Part<'_>],
-) -> RedisResult<Value> {
+    wanted: Wanted,
+) -> RedisResult<(Value, Option<Value>)> {
     buffer.clear();
     script.by_body(keys, parts, buffer);
     exchange.bound()?;
-    exchange.ask(buffer, script.shape)
+    exchange.ask_confirmed(buffer, script.shape, wanted)
 }
 
 pub(crate) fn understood(reply: Reply) -> Result<Reply, StoreError> {
-    Ok(Reply { asked_at: reply.asked_at, value: reply::value(reply.value)? })
+    Ok(Reply { value: reply::value(reply.value)?, ..reply })
 }

@@ -3,6 +3,7 @@
 use redis::{RedisResult, Value};
 
 use super::ask::by_body;
+use super::confirm::{self, Wanted};
 use super::exchange::{self, Exchange};
 use super::reply;
 use super::script::{Part, Script};
@@ -19,6 +20,9 @@ pub(crate) struct Bulk<'a> {
     keys: usize,
     calls: Vec<Vec<Part<'a>>>,
     values: Vec<Value>,
+    /// Asked for once, after all calls.
+    wanted: Wanted,
+    confirmed: Option<Value>,
 }
 
 impl<'a> Bulk<'a> {
@@ -27,7 +31,18 @@ impl<'a> Bulk<'a> {
         keys: usize,
         calls: impl Iterator<Item = Vec<Part<'a>>>,
     ) -> Self {
-        Self { script, keys, calls: calls.collect(), values: Vec::new() }
+        Self {
+            script,
+            keys,
+            calls: calls.collect(),
+            values: Vec::new(),
+            wanted: None,
+            confirmed: None,
+        }
+    }
+
+    pub(crate) fn confirmed(self, wanted: Wanted) -> Self {
+        Self { wanted, ..self }
     }
 
     /// Sends the calls and reads their replies. At the first failure the rest is unknown: reading
@@ -37,8 +52,9 @@ impl<'a> Bulk<'a> {
         mut exchange: Exchange<'_>,
         buffer: &mut Vec<u8>,
     ) -> RedisResult<()> {
-        let Self { script, keys, calls, values } = self;
+        let Self { script, keys, calls, values, wanted, confirmed } = self;
         values.clear();
+        *confirmed = None;
         buffer.clear();
         if calls.is_empty() {
             // An empty packet is an error, and that would cost the connection.
@@ -49,6 +65,10 @@ impl<'a> Bulk<'a> {
             exchange::push_tag(buffer)
         };
         let tags: Vec<u64> = calls.chunks(BETWEEN_TAGS).map(pack).collect();
+        let last = wanted.map(|(confirm, within)| {
+            confirm::ask(confirm, within, buffer);
+            (confirm, exchange::push_tag(buffer))
+        });
         exchange.send(buffer)?;
         for (part, tag) in calls.chunks(BETWEEN_TAGS).zip(tags) {
             let mut heard = Vec::with_capacity(part.len());
@@ -57,20 +77,33 @@ impl<'a> Bulk<'a> {
                 heard.push(exchange.receive(script.shape, tag)?);
             }
             exchange.bound()?;
-            exchange.receive_tag(tag, &heard)?;
+            exchange.receive_tag(tag, heard.iter().all(exchange::is_refusal))?;
             values.append(&mut heard);
+        }
+        if let Some((confirm, tag)) = last {
+            exchange.bound()?;
+            let said = exchange.receive(confirm::shape(confirm), tag)?;
+            exchange.bound()?;
+            exchange.receive_tag(tag, exchange::is_refusal(&said))?;
+            *confirmed = Some(said);
         }
         for (value, parts) in
             values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value))
         {
-            *value = by_body(&mut exchange, buffer, script, *keys, parts)?;
+            // Each of these writes is later than the question above.
+            let (late, of_it) = by_body(&mut exchange, buffer, script, *keys, parts, *wanted)?;
+            (*value, *confirmed) = (late, of_it);
         }
         Ok(())
     }
 
     /// The answers, in the order of the calls. What was read before a failure counts. A script that
     /// the server did not know has no answer.
-    pub(crate) fn answers(self, talked: Result<(), StoreError>) -> Vec<Result<Value, StoreError>> {
+    /// With what was said of the confirmations.
+    pub(crate) fn answers(
+        self,
+        talked: Result<(), StoreError>,
+    ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
         let unknown = || {
             StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")
                 .maybe_run()
@@ -86,6 +119,6 @@ impl<'a> Bulk<'a> {
             }
             answers.resize_with(total, || Err(unknown()));
         }
-        answers
+        (answers, self.confirmed)
     }
 }

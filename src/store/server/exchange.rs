@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult, Value};
 
+use super::confirm::{self, Wanted};
 use super::demotion;
 use super::reply;
 use super::script::{Part, pack};
@@ -17,6 +18,8 @@ pub(crate) struct Reply {
     /// Read after check-out and connect, before the first byte was sent (R1).
     pub(crate) asked_at: Instant,
     pub(crate) value: Value,
+    /// What was said of its confirmations, if they were asked for.
+    pub(crate) confirmed: Option<Value>,
 }
 
 /// What is known about an open connection.
@@ -80,15 +83,47 @@ impl Exchange<'_> {
 
     /// Sends the command in `buffer` and returns the reply, which certainly belongs to it.
     pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
+        Ok(self.ask_confirmed(buffer, shape, None)?.0)
+    }
+
+    /// The same. In the same packet goes the question for what is `wanted` of confirmations, and
+    /// with the reply comes what was said of them.
+    pub(crate) fn ask_confirmed(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        shape: Shape,
+        wanted: Wanted,
+    ) -> RedisResult<(Value, Option<Value>)> {
+        if let Some((confirm, within)) = wanted {
+            confirm::ask(confirm, within, buffer);
+        }
         let tag = push_tag(buffer);
         self.connection.send_packed_command(buffer)?;
         let reply = self.receive(shape, tag)?;
-        self.bound()?;
-        match self.receive_tag(tag, std::slice::from_ref(&reply)) {
-            // A server that hangs up on somebody who has not logged in answers no tag.
-            Err(error) if error.is_io_error() && reply::is_unauthenticated(&reply) => Ok(reply),
-            said => said.map(|()| reply),
+        match self.receive_rest(tag, wanted, &reply) {
+            // A server that hangs up on somebody who has not logged in answers nothing more.
+            Err(error) if error.is_io_error() && reply::is_unauthenticated(&reply) => {
+                Ok((reply, None))
+            }
+            confirmed => confirmed.map(|confirmed| (reply, confirmed)),
         }
+    }
+
+    /// What comes behind a reply: what was said of the confirmations, and the tag.
+    fn receive_rest(
+        &mut self,
+        tag: u64,
+        wanted: Wanted,
+        reply: &Value,
+    ) -> RedisResult<Option<Value>> {
+        self.bound()?;
+        let Some((confirm, _)) = wanted else {
+            return self.receive_tag(tag, is_refusal(reply)).map(|()| None);
+        };
+        let confirmed = self.receive(confirm::shape(confirm), tag)?;
+        self.bound()?;
+        self.receive_tag(tag, is_refusal(reply) && is_refusal(&confirmed))?;
+        Ok(Some(confirmed))
     }
 
     /// Sends what is in `buffer`: commands with tags between them.
@@ -116,14 +151,13 @@ impl Exchange<'_> {
     }
 
     /// Reads the answer to a tag. A server that refuses everything refuses the tag, too: then all
-    /// replies read `before` it are refusals, and it does not matter which command each belongs to.
-    /// A server that began to refuse in between looks the same as replies that are out of step.
-    pub(crate) fn receive_tag(&mut self, tag: u64, before: &[Value]) -> RedisResult<()> {
+    /// replies before it are refusals, and it does not matter which command each belongs to. A
+    /// server that began to refuse in between looks the same as replies that are out of step.
+    pub(crate) fn receive_tag(&mut self, tag: u64, all_refused: bool) -> RedisResult<()> {
         let reply = self.connection.recv_response()?;
         if is_tag(&reply, tag) {
             return Ok(());
         }
-        let all_refused = before.iter().all(|reply| matches!(reply, Value::ServerError(_)));
         match reply {
             Value::ServerError(_) if all_refused => Ok(()),
             Value::ServerError(error) if error.code() == "NOPERM" => Err(error.into()),
@@ -138,6 +172,10 @@ pub(crate) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
     let tag = LAST.fetch_add(1, Ordering::Relaxed);
     pack(&[Part::Text("ECHO"), Part::Number(tag)], buffer);
     tag
+}
+
+pub(crate) fn is_refusal(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(_))
 }
 
 fn is_tag(reply: &Value, tag: u64) -> bool {

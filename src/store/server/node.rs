@@ -14,6 +14,7 @@ use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult,
 
 use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
+use super::confirm::Wanted;
 use super::connect::Connector;
 use super::demotion::{self, Demotions, Watch};
 use super::exchange::{Exchange, Known, Reply};
@@ -133,11 +134,23 @@ impl Node {
         shape: Shape,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
+        self.command_confirmed(parts, shape, None, deadline)
+    }
+
+    /// The same, with what is `wanted` of confirmations.
+    pub(crate) fn command_confirmed(
+        &self,
+        parts: &[Part<'_>],
+        shape: Shape,
+        wanted: Wanted,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
             self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
                 buffer.clear();
                 script::pack(parts, buffer);
-                Ok(Reply { asked_at, value: exchange.ask(buffer, shape)? })
+                let (value, confirmed) = exchange.ask_confirmed(buffer, shape, wanted)?;
+                Ok(Reply { asked_at, value, confirmed })
             })
         })
         .and_then(understood)
@@ -151,17 +164,18 @@ impl Node {
         parts: &[Part<'_>],
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
-        self.script_if(&|| true, script, keys, parts, deadline)
+        self.script_if(&|| true, script, keys, parts, None, deadline)
     }
 
     /// The same, if the script may still be sent: that is asked once there is a connection, before
-    /// anything is sent over it.
+    /// anything is sent over it. With what is `wanted` of confirmations.
     pub(crate) fn script_if(
         &self,
         may_be_sent: &dyn Fn() -> bool,
         script: &Script,
         keys: usize,
         parts: &[Part<'_>],
+        wanted: Wanted,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
@@ -169,8 +183,8 @@ impl Node {
                 if !may_be_sent() {
                     return Ok(None);
                 }
-                let value = run(&mut exchange, buffer, script, keys, parts)?;
-                Ok(Some(Reply { asked_at, value }))
+                let (value, confirmed) = run(&mut exchange, buffer, script, keys, parts, wanted)?;
+                Ok(Some(Reply { asked_at, value, confirmed }))
             })
         })?
         .map_or_else(|| Err(StoreError::ended()), understood)
@@ -182,9 +196,10 @@ impl Node {
         script: &'a Script,
         keys: usize,
         calls: impl Iterator<Item = Vec<Part<'a>>>,
+        wanted: Wanted,
         within: Within,
-    ) -> Vec<Result<Value, StoreError>> {
-        let mut bulk = Bulk::new(script, keys, calls);
+    ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
+        let mut bulk = Bulk::new(script, keys, calls).confirmed(wanted);
         let talked =
             self.talk_in(&self.renewing, TimeLimit::Within(within), &mut |exchange, buffer, _| {
                 bulk.talk(exchange, buffer)
@@ -202,7 +217,7 @@ impl Node {
     ) -> Vec<Result<Value, StoreError>> {
         let mut bulk = Bulk::new(script, keys, calls);
         let talked = self.pooled(deadline, &mut |exchange, buffer, _| bulk.talk(exchange, buffer));
-        bulk.answers(talked)
+        bulk.answers(talked).0
     }
 
     fn since_made(&self, now: Instant) -> u64 {

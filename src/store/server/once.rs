@@ -34,8 +34,8 @@ impl Node {
                 checking.set(true);
                 exchange.check(buffer)?;
                 sent.set(true);
-                let value = run(&mut exchange, buffer, script, keys, parts)?;
-                Ok(Reply { asked_at, value })
+                let (value, _) = run(&mut exchange, buffer, script, keys, parts, None)?;
+                Ok(Reply { asked_at, value, confirmed: None })
             });
             answer.map_err(|mut error| {
                 error.may_have_run &= sent.get();

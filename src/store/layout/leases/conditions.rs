@@ -46,10 +46,16 @@ impl ServerLeases {
         ]);
         let before = Instant::now();
         let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
+        let (script, wanted) = (&queue.wait, self.wanted_of(ask));
         let reply =
-            self.node.script_if(&may_be_sent, &queue.wait, keys + 2, &parts, ask.deadline)?;
+            self.node.script_if(&may_be_sent, script, keys + 2, &parts, wanted, ask.deadline)?;
         self.is_heard(before, &reply.value);
-        in_condition(reply)
+        let said = reply.confirmed.clone();
+        let state = in_condition(reply)?;
+        if let InCondition::Granted { .. } = state {
+            self.confirmed(said)?;
+        }
+        Ok(state)
     }
 
     pub(super) fn notify_condition(

@@ -1,0 +1,201 @@
+//! A lock counts only once so many replicas have confirmed it (R24).
+
+use std::time::Duration;
+
+use distlock::{Client, Layout, Lock, LockOptions, Renewal};
+
+use crate::helpers::{SOON, Underway, error, get, ms};
+use crate::support::{Server, eventually, within};
+
+/// A primary and its replicas.
+struct Group {
+    primary: Server,
+    replicas: Vec<Server>,
+}
+
+impl Group {
+    fn start(replicas: usize) -> Group {
+        let builder = || Server::builder().arg("repl-diskless-sync-delay", "0");
+        let primary = builder().start();
+        let of = format!("127.0.0.1 {}", primary.port());
+        let replicas: Vec<_> =
+            (0..replicas).map(|_| builder().arg("replicaof", &of).start()).collect();
+        for replica in &replicas {
+            eventually(SOON * 2, || replica.info("replication").contains("master_link_status:up"));
+        }
+        Group { primary, replicas }
+    }
+
+    fn client(&self) -> Client {
+        Client::builder(&self.primary.url()).command_timeout(ms(1_000)).build().unwrap()
+    }
+
+    /// Whether a replica has the key.
+    fn has(&self, replica: usize, key: &str) -> bool {
+        get(&self.replicas[replica], key).is_some()
+    }
+}
+
+fn options() -> LockOptions {
+    LockOptions::new().replicas(1)
+}
+
+#[test]
+fn a_lock_that_is_granted_is_on_the_replicas_that_were_asked_for() {
+    let group = Group::start(2);
+    let client = group.client();
+    for (n, options) in [
+        options().replicas(2),
+        options().replicas(2).fenced(),
+        options().replicas(2).layout(Layout::Redisson),
+        options().replicas(2).layout(Layout::Timestamp),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("job{n}");
+        let lock = client.lock_with(&name, options).unwrap();
+        lock.lock().unwrap();
+        for replica in &group.replicas {
+            let there: bool =
+                redis::cmd("EXISTS").arg(&name).query(&mut replica.connection()).unwrap();
+            assert!(there, "{name}");
+        }
+        lock.unlock().unwrap();
+    }
+}
+
+#[test]
+fn without_enough_replicas_nothing_is_granted_and_nothing_is_left() {
+    let group = Group::start(1);
+    let client = group.client();
+    let lock = client.lock_with("job", options().replicas(2)).unwrap();
+    let refused = within(..SOON, || error(lock.try_lock(Duration::ZERO)));
+    assert!(refused.is_unavailable() && refused.to_string().contains("1 of 2"), "{refused}");
+    eventually(SOON, || get(&group.primary, "job").is_none());
+    // Others, who ask for less, are granted.
+    client.lock_with("job", options()).unwrap().with(|_| ()).unwrap();
+}
+
+#[test]
+fn a_replica_that_comes_back_ends_the_wait() {
+    let group = Group::start(1);
+    let client = group.client();
+    group.replicas[0].stop_process();
+    let lock = client.lock_with("job", options()).unwrap();
+    let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
+    std::thread::sleep(ms(1_500));
+    assert!(!waiting.is_done());
+    group.replicas[0].cont();
+    waiting.result().unwrap();
+}
+
+#[test]
+fn a_lock_that_was_handed_over_is_on_the_replica_too() {
+    let group = Group::start(1);
+    let (client, other) = (group.client(), group.client());
+    let first = client.lock_with("job", options()).unwrap();
+    first.lock().unwrap();
+    let next = Underway::start(move || {
+        let lock = other.lock_with("job", options().lease(SOON)).unwrap();
+        lock.lock().unwrap();
+        lock
+    });
+    eventually(SOON, || {
+        redis::cmd("EXISTS").arg("{job}:queue").query(&mut group.primary.connection()).unwrap()
+    });
+    // The release is confirmed by nobody: only what the next holder itself has written counts.
+    first.unlock().unwrap();
+    let held = next.result();
+    assert_eq!(get(&group.replicas[0], "job"), get(&group.primary, "job"));
+    drop(held);
+}
+
+#[test]
+fn a_lock_is_not_handed_over_while_the_replica_is_away() {
+    let group = Group::start(1);
+    let (client, other) = (group.client(), group.client());
+    let first = client.lock_with("job", options()).unwrap();
+    first.lock().unwrap();
+    let next = Underway::start(move || {
+        let lock = other.lock_with("job", options()).unwrap();
+        lock.lock().and_then(|()| lock.unlock())
+    });
+    eventually(SOON, || {
+        redis::cmd("EXISTS").arg("{job}:queue").query(&mut group.primary.connection()).unwrap()
+    });
+    group.replicas[0].stop_process();
+    first.unlock().unwrap();
+    std::thread::sleep(ms(1_500));
+    assert!(!next.is_done());
+    group.replicas[0].cont();
+    next.result().unwrap();
+}
+
+#[test]
+fn an_extend_that_no_replica_confirms_does_not_count() {
+    let group = Group::start(1);
+    let lease = ms(1_500);
+    let lock = group.client().lock_with("job", options().lease(lease)).unwrap();
+    lock.lock().unwrap();
+    group.replicas[0].stop_process();
+    // Renewal goes on, the primary says yes to it, and nobody else does.
+    eventually(lease * 3, || !lock.is_valid());
+    group.replicas[0].cont();
+    assert!(lock.unlock().is_err());
+    let lock = group.client().lock_with("by hand", options().renewal(Renewal::Never)).unwrap();
+    lock.lock().unwrap();
+    group.replicas[0].stop_process();
+    assert!(error(lock.extend(Duration::from_secs(60))).is_unknown());
+    group.replicas[0].cont();
+    lock.extend(Duration::from_secs(60)).unwrap();
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn a_lock_that_a_replica_confirmed_survives_the_primary() {
+    let group = Group::start(1);
+    let lock = group.client().lock_with("job", options()).unwrap();
+    lock.lock().unwrap();
+    group.primary.kill();
+    assert!(group.has(0, "job"));
+    redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut group.replicas[0].connection()).unwrap();
+    let other = Client::open(&group.replicas[0].url()).unwrap();
+    assert!(!other.lock("job").try_lock(ms(200)).unwrap());
+}
+
+#[test]
+fn a_server_that_cannot_confirm_its_disk_says_so_at_the_first_call() {
+    // Without an append-only file; and before Redis 7.2 without the command.
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let lock = client.lock_with("job", LockOptions::new().fsynced()).unwrap();
+    let refused = within(..SOON, || error(lock.lock()));
+    assert!(refused.is_unsupported(), "{refused}");
+    eventually(SOON, || get(&server, "job").is_none());
+}
+
+#[test]
+fn a_quorum_and_memory_have_no_replicas_to_ask() {
+    for client in [
+        Client::open("memory://").unwrap(),
+        Client::redlock(["memory://", "memory://", "memory://"]).unwrap(),
+    ] {
+        for options in [options(), LockOptions::new().fsynced()] {
+            assert!(error(client.lock_with("job", options)).is_unsupported());
+        }
+    }
+}
+
+#[test]
+fn the_question_for_confirmations_is_no_round_trip_of_its_own() {
+    let group = Group::start(1);
+    let proxy = crate::support::Proxy::start(group.primary.port());
+    let client = Client::open(&proxy.url()).unwrap();
+    let lock = client.lock_with("job", options()).unwrap();
+    lock.with(|_| ()).unwrap();
+    let before = group.primary.command_count("wait");
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+    assert_eq!(group.primary.command_count("wait"), before + 1);
+}
