@@ -45,7 +45,16 @@ impl Client {
     /// The store behind the locks of this layout.
     #[doc(hidden)]
     pub fn store(&self, layout: Layout) -> Result<Arc<dyn LeaseStore>> {
-        self.open.backend.leases(&LockOptions::new().layout(layout))
+        self.store_with(&LockOptions::new().layout(layout))
+    }
+
+    /// The store behind locks with these options.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none.
+    #[doc(hidden)]
+    pub fn store_with(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
+        self.open.backend.leases(options)
     }
 
     /// How many lock names the client remembers, and how many leases it looks after.

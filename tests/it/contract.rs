@@ -17,6 +17,9 @@ use distlock::testing::{
 use distlock::{Client, ClientBuilder, Layout, LockOptions};
 
 use crate::helpers::{SOON, ms};
+use crate::support::fake::FakeServer;
+use crate::support::fake_sentinel::{Says, sentinel};
+use crate::support::sentinels::SERVICE;
 use crate::support::{Server, eventually};
 
 /// A place that keeps leases, and how clients get there.
@@ -28,6 +31,7 @@ struct Place {
     options: LockOptions,
     /// What must live as long as the place.
     _servers: Vec<Server>,
+    _sentinels: Vec<FakeServer>,
 }
 
 impl Place {
@@ -37,12 +41,26 @@ impl Place {
     }
 
     fn of(builder: impl Fn() -> ClientBuilder, layout: Layout, servers: Vec<Server>) -> Place {
-        let options = LockOptions::new().layout(layout);
+        Place::with(builder, LockOptions::new().layout(layout), servers)
+    }
+
+    fn with(
+        builder: impl Fn() -> ClientBuilder,
+        options: LockOptions,
+        servers: Vec<Server>,
+    ) -> Place {
         let open = || builder().lock_options(options.clone()).build().unwrap();
         let (client, other) = (open(), open());
         // Starts what looks after leases in the background.
         client.lock("contract").with(|_| ()).unwrap();
-        Place { store: client.store(layout).unwrap(), client, other, options, _servers: servers }
+        Place {
+            store: client.store_with(&options).unwrap(),
+            client,
+            other,
+            options,
+            _servers: servers,
+            _sentinels: Vec::new(),
+        }
     }
 
     fn memory() -> Place {
@@ -77,6 +95,30 @@ impl Place {
 
     fn timestamp() -> Place {
         Place::on_a_server(Layout::Timestamp)
+    }
+
+    /// A server that sentinels watch.
+    fn watched() -> Place {
+        let server = Server::start();
+        let says = Says::new(&server, 1);
+        let sentinels: Vec<_> = (0..3).map(|_| sentinel(&says)).collect();
+        let urls: Vec<_> = sentinels.iter().map(FakeServer::url).collect();
+        let open = || Client::sentinel_builder(&urls, SERVICE);
+        let place = Place::of(open, Layout::Plain, vec![server]);
+        Place { _sentinels: sentinels, ..place }
+    }
+
+    /// A server with a replica that has to confirm everything.
+    fn confirmed() -> Place {
+        let server = Server::start();
+        let replica = Server::builder()
+            .arg("replicaof", &format!("127.0.0.1 {}", server.port()))
+            .arg("repl-diskless-sync-delay", "0")
+            .start();
+        eventually(SOON, || replica.info("replication").contains("master_link_status:up"));
+        let url = server.url();
+        let options = LockOptions::new().replicas(1);
+        Place::with(|| Client::builder(&url), options, vec![server, replica])
     }
 
     fn on_a_server(layout: Layout) -> Place {
@@ -236,4 +278,6 @@ over_every_store! {
     timestamp
     quorum
     quorum_in_memory
+    watched
+    confirmed
 }

@@ -1,58 +1,12 @@
 //! Which answer counts, and what a sentinel that says nothing, or something old, can do.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use distlock::{Client, Lock};
 
 use crate::helpers::{SOON, error, get, ms};
-use crate::support::fake::{FakeServer, Reply, is};
+use crate::support::fake::{FakeServer, Reply};
+use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
 use crate::support::{Server, eventually, within};
-
-/// What a fake sentinel says, and may change its mind about.
-#[derive(Default)]
-struct Says {
-    port: AtomicU64,
-    epoch: AtomicU64,
-}
-
-impl Says {
-    fn new(server: &Server, epoch: u64) -> Arc<Says> {
-        let says = Arc::<Says>::default();
-        says.name(server, epoch);
-        says
-    }
-
-    fn name(&self, server: &Server, epoch: u64) {
-        self.port.store(server.port().into(), Ordering::SeqCst);
-        self.epoch.store(epoch, Ordering::SeqCst);
-    }
-}
-
-/// A sentinel that names no others.
-fn sentinel(says: &Arc<Says>) -> FakeServer {
-    let says = Arc::clone(says);
-    let text = |text: &str| Reply::bulk(text.as_bytes());
-    FakeServer::start(move |_, command| {
-        let port = says.port.load(Ordering::SeqCst).to_string();
-        let epoch = says.epoch.load(Ordering::SeqCst).to_string();
-        let asked = command.get(1).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
-        match asked.as_slice() {
-            _ if is(command, "SUBSCRIBE") => {
-                Reply::array(&[text("subscribe"), Reply::bulk(&command[1]), Reply::int(1)])
-            }
-            _ if is(command, "PING") => Reply::array(&[text("pong"), text("")]),
-            b"MASTER" => Reply::array(
-                &["name", SERVICE, "flags", "master", "config-epoch", &epoch].map(text),
-            ),
-            b"GET-MASTER-ADDR-BY-NAME" => Reply::array(&["127.0.0.1", &port].map(text)),
-            b"SENTINELS" => Reply::array(&[]),
-            b"MYID" => text(&format!("{:p}", Arc::as_ptr(&says))),
-            _ => Reply::ok(),
-        }
-    })
-}
 
 fn client(sentinels: &[&FakeServer]) -> Client {
     let urls = sentinels.iter().map(|sentinel| sentinel.url());

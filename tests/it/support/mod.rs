@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 pub mod fake;
+pub mod fake_sentinel;
 pub mod process;
 pub mod proxy;
 pub mod resp;
