@@ -33,6 +33,8 @@ use open::Open;
 /// | `redis://[user:password@]host[:port][/db]` | one server over TCP |
 /// | `rediss://…` | the same over TLS, with the feature `tls` |
 /// | `redis+unix:///path[?db=…]` | one server over a unix socket |
+/// | `redis+sentinel://[user:password@]host[:port],host…/service[/db]` | the primary that these sentinels name; the user is the primary's |
+/// | `rediss+sentinel://…` | the same, both over TLS |
 /// | `memory://` | this client's own store, in this process |
 /// | `memory://name` | a store shared in this process by that name |
 #[derive(Clone)]

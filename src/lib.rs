@@ -148,6 +148,8 @@
 //! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share the lock |
 //! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread |
 //! | [`layout`](LockOptions::layout) | plain | how the lease is written in Redis |
+//! | [`replicas`](LockOptions::replicas) | 0 | how many replicas must have confirmed a lock |
+//! | [`fsynced`](LockOptions::fsynced) | no | whether the server's disk must have confirmed it |
 //! | [`owner`](LockOptions::owner) | a fresh token | the program's own value in place of the token, which costs safety |
 //!
 //! | [`ClientBuilder`] | default | |

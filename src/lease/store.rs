@@ -118,8 +118,8 @@ pub struct Abilities {
     /// answered without a grant, and what it was once asked to withdraw or release. The undo may
     /// arrive late, so the next attempt must not use the same token: its grant would be deleted.
     pub undoes_attempts: bool,
-    /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not: its
-    /// waiter has to extend the lease before it has the lock (R24).
+    /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not
+    /// confirmed: its waiter has to extend the lease before it has the lock (R24).
     pub confirms: bool,
     /// Its tokens have the form `uuid:number`, as those of Redisson have: with one UUID per client
     /// and one number per thread there, and both fresh here (R3).

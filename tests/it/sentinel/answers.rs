@@ -2,15 +2,15 @@
 
 use distlock::{Client, Lock};
 
-use crate::helpers::{SOON, error, get, ms};
+use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::fake::{FakeServer, Reply};
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
-use crate::support::{Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 fn client(sentinels: &[&FakeServer]) -> Client {
     let urls = sentinels.iter().map(|sentinel| sentinel.url());
-    Client::sentinel_builder(urls, SERVICE).command_timeout(ms(1000)).build().unwrap()
+    Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap()
 }
 
 /// Whether the lock that the client takes now is on this server.
@@ -98,4 +98,33 @@ fn a_replica_that_a_sentinel_names_is_not_used() {
     says.name(&primary, 2);
     within(..SOON, || client.lock("x").lock()).unwrap();
     client.lock("x").unlock().unwrap();
+}
+
+#[test]
+fn what_an_old_primary_answers_after_the_news_does_not_count() {
+    let (old, new) = (Server::start(), Server::start());
+    let proxy = Proxy::start(old.port());
+    let says = Says::new(&old, 5);
+    says.at(proxy.port(), 5);
+    let sentinels = [0; 3].map(|_| sentinel(&says));
+    let client = client(&sentinels.each_ref());
+    client.ping().unwrap();
+    // 1. the old primary grants, and its answer is late; 2. the client hears of the new one; 3. the
+    // answer comes.
+    let late = proxy.add(Rule::on("SET", Fault::HoldReply).next(1));
+    let waiting = {
+        let lock = client.lock("x");
+        Underway::start(move || {
+            lock.lock().unwrap();
+            // Asked of the new primary.
+            let there = lock.inspect().unwrap().is_some();
+            lock.unlock().map(|()| there)
+        })
+    };
+    let held = late.wait_held(SOON);
+    says.name(&new, 6);
+    // By the next look around, it has heard.
+    std::thread::sleep(ms(3_000));
+    held.release();
+    assert!(waiting.result().unwrap(), "the grant of the old primary counted");
 }

@@ -22,7 +22,12 @@ impl Says {
     }
 
     pub fn name(&self, server: &Server, epoch: u64) {
-        self.port.store(server.port().into(), Ordering::SeqCst);
+        self.at(server.port(), epoch);
+    }
+
+    /// As `name`, for whatever listens at this port.
+    pub fn at(&self, port: u16, epoch: u64) {
+        self.port.store(port.into(), Ordering::SeqCst);
         self.epoch.store(epoch, Ordering::SeqCst);
     }
 }
