@@ -299,3 +299,8 @@ pub(crate) fn bytes(value: &Value) -> Result<&[u8], StoreError> {
         _ => Err(nonsense()),
     }
 }
+
+/// The reply as text; what is not UTF-8 in it is replaced.
+pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
+    bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
