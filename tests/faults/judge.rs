@@ -225,10 +225,12 @@ fn living(world: &World) -> Vec<u64> {
     (0..world.spawned).filter(alive).collect()
 }
 
-/// How many connections the server has, without our own.
+/// How many connections the server has, without our own, and that to its primary if it has become a
+/// replica.
 fn connections(world: &mut World) -> u64 {
     let looking = u64::from(world.is_looking());
-    world.server.client_count().saturating_sub(looking)
+    let replicates = u64::from(world.server.info("replication").contains("master_link_status:up"));
+    world.server.client_count().saturating_sub(looking + replicates)
 }
 
 /// How many of the locks' own keys are there, on all nodes.

@@ -85,6 +85,8 @@ pub struct Load {
     /// Whether threads also lock with timeouts, and without waiting.
     pub timed: bool,
     pub habit: Habit,
+    /// How many replicas must have confirmed a lock.
+    pub replicas: u32,
     /// Whether the locks have fences, and the threads write to witness B: not on a quorum. Its
     /// nodes' URLs are separated by commas.
     pub fenced: bool,
@@ -161,6 +163,7 @@ impl Load {
             self.timed.to_string(),
             format!("{:?}", self.habit),
             self.fenced.to_string(),
+            self.replicas.to_string(),
         ]
     }
 }
@@ -186,7 +189,7 @@ pub struct Process {
 impl Process {
     /// The client's lock of this key, with the options of its kind.
     pub fn lock(&self, key: u64) -> RedisLock {
-        let options = LockOptions::new().lease(self.load.lease);
+        let options = LockOptions::new().lease(self.load.lease).replicas(self.load.replicas);
         let options = match self.load.kind(key) {
             Kind::Fenced | Kind::Told => options.fenced(),
             Kind::Unqueued => options.fenced().queue(Queue::None),
@@ -227,6 +230,7 @@ pub fn run(arguments: &[String]) {
         timed,
         habit,
         fenced,
+        replicas,
     ] = arguments
     else {
         panic!("a client process is started by the driver");
@@ -252,6 +256,7 @@ pub fn run(arguments: &[String]) {
             .find(|known| format!("{known:?}") == *habit)
             .expect("a habit"),
         fenced: fenced == "true",
+        replicas: replicas.parse().expect("a small number"),
     };
     let (dir, process, seed) = (PathBuf::from(dir), number(process), number(seed));
     let status = |line: String| {
@@ -269,8 +274,12 @@ pub fn run(arguments: &[String]) {
     }));
     status(format!("pid {}\nbefore {} {}", std::process::id(), thread_count(), fd_count()));
     let urls: Vec<&str> = load.url.split(',').collect();
-    let builder =
-        if let [url] = urls[..] { Client::builder(url) } else { Client::redlock_builder(&urls) };
+    // The sentinels of one service are in one URL.
+    let builder = if urls.len() > 1 && !load.url.starts_with("redis+sentinel:") {
+        Client::redlock_builder(&urls)
+    } else {
+        Client::builder(&load.url)
+    };
     let built = builder
         .pool_size(load.pool)
         .command_timeout(load.command)

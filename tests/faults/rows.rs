@@ -5,6 +5,7 @@ mod clients;
 mod closing;
 mod conditions;
 mod data;
+mod failover;
 mod network;
 pub mod packets;
 mod quorum;
@@ -57,6 +58,9 @@ pub struct Row {
     /// Whether a caller's own commands must be answered by their own replies. Not where replies
     /// come twice: `Client::execute` takes them as they come.
     pub in_step: bool,
+    /// Whether two servers may take writes at once, and no replica confirms: then a release at one
+    /// of them says nothing about the other.
+    pub split: bool,
     /// Whether late writes must have been offered: otherwise the row has shown nothing.
     pub offers_stale: bool,
     /// Whether no queue may be left at the end: the queues of killed processes end by themselves, a
@@ -92,6 +96,7 @@ const USUAL: Row = Row {
     may_fail: true,
     recovers: true,
     in_step: true,
+    split: false,
     offers_stale: false,
     leaves_no_queue: true,
     foreign_keys: 0,
@@ -127,6 +132,7 @@ pub fn all() -> Vec<Row> {
         time::rows(),
         conditions::rows(),
         roles::rows(),
+        failover::rows(),
         versions::rows(),
     ]
     .into_iter()

@@ -61,6 +61,7 @@ impl Tune {
                 pause: ms(1),
                 timed: true,
                 habit: Habit::Unlock,
+                replicas: 0,
                 fenced: true,
             },
             direct: false,

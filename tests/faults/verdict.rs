@@ -51,7 +51,7 @@ fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
             format!("model: {} of {} samples have no explanation", found.model.0, found.model.1),
         ),
         (
-            !found.false_releases.is_empty(),
+            !row.split && !found.false_releases.is_empty(),
             format!("unlock said Ok although another had been granted: {falsely}"),
         ),
         (found.unnoticed > bound, format!("loss noticed after {} ms", found.unnoticed / 1_000_000)),
@@ -303,6 +303,12 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
     remarks.extend(
         (found.overlap > 0).then(|| format!("longest overlap {} ms", found.overlap / 1_000_000)),
     );
+    remarks.extend((row.split && !found.false_releases.is_empty()).then(|| {
+        format!(
+            "{} locks released at one server while another had granted them",
+            found.false_releases.len()
+        )
+    }));
     let logged = samples::errors_logged(&facts.logs);
     remarks.extend(
         logged

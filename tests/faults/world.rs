@@ -13,7 +13,9 @@ use tempfile::TempDir;
 use super::admin::Admin;
 use super::clock::{Random, nanos, now};
 use super::load::{Load, key_name};
+use super::support::fake::FakeServer;
 use super::support::process::Guarded;
+use super::support::sentinels::Sentinel;
 use super::support::{Proxy, Server};
 use super::tune::{Size, Tune, ms};
 use super::witness::Resource;
@@ -49,6 +51,9 @@ pub struct World {
     pub apart: Proxy,
     /// The other nodes of a quorum, or the server's replica.
     pub more: Vec<(Server, Proxy)>,
+    /// The sentinels that watch these servers, and those that only say so.
+    pub sentinels: Vec<Sentinel>,
+    pub fakes: Vec<FakeServer>,
     pub resource: Resource,
     pub dir: TempDir,
     pub clients: Vec<Guarded>,
@@ -110,6 +115,8 @@ impl World {
             proxy,
             apart,
             more: Vec::new(),
+            sentinels: Vec::new(),
+            fakes: Vec::new(),
             resource,
             dir,
             clients: Vec::new(),
@@ -189,6 +196,16 @@ impl World {
     /// Makes every client process use these servers, separated by commas.
     pub fn at(&mut self, urls: String) {
         (self.tune.load.url, self.apart_url) = (urls, None);
+    }
+
+    /// Makes the first client process use this URL.
+    pub fn first_at(&mut self, url: String) {
+        self.apart_url = Some(url);
+    }
+
+    /// The server and its replicas.
+    pub fn servers(&self) -> impl Iterator<Item = &Server> {
+        std::iter::once(&self.server).chain(self.more.iter().map(|(server, _)| server))
     }
 
     /// Chooses the processes that the next fault hits: every other time only the first one. If it

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, ClientBuilder, Lock, LockOptions};
 
 use crate::helpers::{SOON, Underway, error, get, ms};
-use crate::support::sentinels::{SERVICE, Sentinels};
+use crate::support::sentinels::{SERVICE, Sentinel, Sentinels};
 use crate::support::{eventually, in_own_process, thread_count, thread_names, within};
 
 /// How long a failover may take, from the loss of the primary to the first grant at the new one.
@@ -109,7 +109,20 @@ fn a_client_has_one_thread_for_the_sentinels_and_ends_it() {
         let named = |name| thread_names().iter().filter(|its| its.starts_with(name)).count();
         eventually(SOON, || named("distlock-connec") + named("distlock-asks") == 0);
         assert_eq!(named("distlock-sentin"), 1);
+        let clients = || -> Vec<usize> {
+            let clients = |sentinel: &Sentinel| {
+                let list: String = sentinel.ask(&["CLIENT", "LIST", "TYPE", "normal"]);
+                let ours =
+                    |line: &&str| !line.contains("name=sentinel-") && !line.contains("cmd=client");
+                list.lines().filter(ours).count()
+            };
+            all.sentinels.iter().map(clients).collect()
+        };
+        assert!(clients().iter().all(|count| *count > 0), "{:?}", clients());
         client.close(SOON).unwrap();
+        // Something may refer to the client for longer.
+        eventually(SOON, || clients().iter().all(|count| *count == 0));
+        drop(client);
         eventually(SOON, || thread_count() == before);
     });
 }

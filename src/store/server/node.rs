@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
+use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
@@ -229,17 +229,6 @@ impl Node {
         self.demotions.watch()
     }
 
-    /// A connection outside the pool, for one user alone. Each of its reads and writes takes no
-    /// longer than `timeout`.
-    pub(crate) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
-        let connection = self.connect(self.clock.now() + self.command_timeout)?;
-        let limited = connection
-            .set_read_timeout(Some(timeout))
-            .and_then(|()| connection.set_write_timeout(Some(timeout)));
-        limited.map_err(|error| reply::connecting(&error))?;
-        Ok(connection)
-    }
-
     /// Publishes a message, but gives up after the command timeout: nobody depends on it.
     pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
         let deadline = deadline.min(self.clock.now() + self.command_timeout);
@@ -267,6 +256,9 @@ impl Node {
             Pool::Theirs(_) => {}
         }
         empty(&self.renewing);
+        if let Some(watched) = &self.watched {
+            watched.sentinels.close();
+        }
     }
 
     pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {

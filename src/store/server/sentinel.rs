@@ -53,6 +53,8 @@ struct State {
     known: Option<Primary>,
     /// Whether the sentinels have to be asked before the primary is used.
     in_doubt: bool,
+    /// Whether the client has been closed: no connection is kept any more.
+    closed: bool,
 }
 
 struct Sentinel {
@@ -92,7 +94,7 @@ impl Sentinels {
             dialer,
             primary,
             within: within.min(PATIENCE),
-            state: Mutex::new(State { sentinels, known: None, in_doubt: true }),
+            state: Mutex::new(State { sentinels, known: None, in_doubt: true, closed: false }),
             asking: Mutex::default(),
             moved: OnceLock::new(),
         })
@@ -251,8 +253,21 @@ impl Sentinels {
     fn talk(&self, sentinel: &Sentinel, mut ask: Asking) -> Result<Said, StoreError> {
         ask.send(&answer::questions(&self.service))?;
         let replies = (0..answer::REPLIES).map(|_| ask.reply()).collect::<Result<_, _>>()?;
-        *locked(&sentinel.connection) = Some(ask.connection);
+        let state = locked(&self.state);
+        if !state.closed {
+            *locked(&sentinel.connection) = Some(ask.connection);
+        }
+        drop(state);
         Ok(answer::read(replies))
+    }
+
+    /// Closes the connections that nobody is using; the others are closed after their use.
+    pub(crate) fn close(&self) {
+        let mut state = locked(&self.state);
+        state.closed = true;
+        for sentinel in &state.sentinels {
+            *locked(&sentinel.connection) = None;
+        }
     }
 
     /// Remembers what was said. The primary that counts now, if there is any.

@@ -85,14 +85,18 @@ pub fn drop_packets(world: &mut World, percent: u32) {
          drop\n }}\n}}\n"
     );
     let nothing = "table inet faults\ndelete table inet faults\n".to_owned();
+    apply(if percent == 0 { &nothing } else { &rules });
+}
+
+/// Makes these rules those of the kernel.
+pub fn apply(rules: &str) {
     let mut nft = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .spawn()
         .expect("nft was there when the row began");
-    let text = if percent == 0 { nothing } else { rules };
-    nft.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("nft reads");
-    assert!(nft.wait().expect("nft ends").success(), "nft refused:\n{text}");
+    nft.stdin.take().expect("a pipe").write_all(rules.as_bytes()).expect("nft reads");
+    assert!(nft.wait().expect("nft ends").success(), "nft refused:\n{rules}");
 }
 
 /// How many packets the present rules have dropped.

@@ -63,16 +63,12 @@ impl Sentinels {
 
     /// The `redis+sentinel://` URL of all of them.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> =
-            self.sentinels.iter().map(|sentinel| format!("127.0.0.1:{}", sentinel.port)).collect();
-        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+        url_of(self.sentinels.iter().map(Sentinel::port))
     }
 
     /// Which of the servers most sentinels take for the primary, by its place in `servers`.
     pub fn primary(&self) -> Option<usize> {
-        let named: Vec<u16> = self.sentinels.iter().filter_map(Sentinel::primary).collect();
-        let votes = |port: u16| named.iter().filter(|its| **its == port).count();
-        let port = named.iter().copied().max_by_key(|port| votes(*port))?;
+        let port = primary_port(&self.sentinels)?;
         self.servers.iter().position(|server| server.port() == port)
     }
 
@@ -99,6 +95,19 @@ impl Sentinels {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// The `redis+sentinel://` URL of the sentinels at these ports.
+pub fn url_of(ports: impl Iterator<Item = u16>) -> String {
+    let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+}
+
+/// The port that most of these sentinels take for the primary's.
+pub fn primary_port(sentinels: &[Sentinel]) -> Option<u16> {
+    let named: Vec<u16> = sentinels.iter().filter_map(Sentinel::primary).collect();
+    let votes = |port: u16| named.iter().filter(|its| **its == port).count();
+    named.iter().copied().max_by_key(|port| votes(*port))
 }
 
 impl SentinelsBuilder {
@@ -140,10 +149,14 @@ impl SentinelsBuilder {
         for replica in &servers[1..] {
             eventually(PATIENCE, || replica.info("replication").contains("master_link_status:up"));
         }
+        Sentinels { servers, sentinels: self.watch(primary) }
+    }
+
+    /// Only the sentinels, for a primary at this port that has all its replicas.
+    pub fn watch(self, primary: u16) -> Vec<Sentinel> {
         let sentinels: Vec<Sentinel> =
             (0..self.sentinels).map(|place| Sentinel::start(place, primary, &self)).collect();
-        let all = Sentinels { servers, sentinels };
-        for sentinel in &all.sentinels {
+        for sentinel in &sentinels {
             let (others, replicas) = (self.sentinels - 1, self.replicas);
             eventually(PATIENCE, || {
                 sentinel.knows("num-other-sentinels", others)
@@ -153,11 +166,11 @@ impl SentinelsBuilder {
         if !self.default_timers {
             // A sentinel that sees a replica call itself a master for four such periods makes it a
             // replica again: the one that leads a failover must be sooner.
-            for sentinel in &all.sentinels {
+            for sentinel in &sentinels {
                 sentinel.ask::<()>(&["SENTINEL", "DEBUG", "publish-period", "500"]);
             }
         }
-        all
+        sentinels
     }
 }
 
@@ -246,7 +259,7 @@ impl Sentinel {
         self.try_ask(words).unwrap()
     }
 
-    fn try_ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+    pub fn try_ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let limit = Duration::from_millis(500);
         let client = redis::Client::open(self.url())?;
         let mut connection = client.get_connection_with_timeout(limit)?;

@@ -191,7 +191,13 @@ impl Server {
 
     /// A section of INFO, as text.
     pub fn info(&self, section: &str) -> String {
-        self.try_peek(&["INFO", section]).expect("the server answers INFO")
+        self.try_info(section).expect("the server answers INFO")
+    }
+
+    /// The same of a server that may be closing its connections: sentinels do that to one whose
+    /// role they change.
+    pub fn try_info(&self, section: &str) -> std::io::Result<String> {
+        self.try_peek(&["INFO", section])
     }
 
     /// How often a command has been called since the start, by clients or inside scripts.

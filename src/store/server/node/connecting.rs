@@ -1,7 +1,7 @@
 //! Opening a connection: who may, and what comes of it.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Connection;
 
@@ -55,6 +55,17 @@ impl Node {
                 Err(error)
             }
         }
+    }
+
+    /// A connection outside the pool, for one user alone. Each of its reads and writes takes no
+    /// longer than `timeout`.
+    pub(crate) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
+        let connection = self.connect(self.clock.now() + self.command_timeout)?;
+        let limited = connection
+            .set_read_timeout(Some(timeout))
+            .and_then(|()| connection.set_write_timeout(Some(timeout)));
+        limited.map_err(|error| reply::connecting(&error))?;
+        Ok(connection)
     }
 
     /// Whether a replica at this address will stay one: a name that has stood for a primary may do

@@ -50,7 +50,7 @@ impl Place {
 
 /// The sentinels of a node, and the thread that listens to them.
 pub(super) struct Watched {
-    sentinels: Arc<Sentinels>,
+    pub(super) sentinels: Arc<Sentinels>,
     watcher: Worker<()>,
 }
 
