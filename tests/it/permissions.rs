@@ -14,7 +14,7 @@ const GUIDE: &str = include_str!("../../src/guide/security.md");
 const NAME: &str = "orders:42";
 
 /// The words of the guide's rule for this user, from its name on.
-fn rule(user: &str) -> Vec<&'static str> {
+pub fn rule(user: &str) -> Vec<&'static str> {
     let start = format!("ACL SETUSER {user} ");
     let rules: Vec<&str> =
         GUIDE.split("```text\n").filter(|block| block.starts_with(&start)).collect();
