@@ -132,7 +132,7 @@ fn freeze() -> Result<bool, Failure> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["--role", role, "--record"]).arg(&record).env("REDIS_URL", &sandbox.url);
         let mut child = Process(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
-        sandbox.take_along(Some(child.0.id()))?;
+        sandbox.take_along(&[child.0.id()])?;
         let mut says =
             child.0.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
         writeln!(out, "A {role} process:")?;
@@ -155,7 +155,7 @@ fn freeze() -> Result<bool, Failure> {
             writeln!(out, "  it: {}", line?)?;
         }
         let ended = child.0.wait()?;
-        sandbox.take_along(None)?;
+        sandbox.take_along(&[])?;
         as_expected &= ended.success() && fs::read_to_string(&record)?.ends_with("by us");
         guard.release()?;
     }

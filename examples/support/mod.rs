@@ -80,12 +80,20 @@ const KEEPER: &str = r#"
 dir=$1; shift
 [ $# = 0 ] || "$@" </dev/null >"$dir/redis.log" 2>&1 &
 trap '' HUP INT QUIT TERM
-child=
-while read -r word; do child=$word; done
-kill -s KILL $! $child 2>/dev/null
+children=
+while read -r line; do children=$line; done
+kill -s KILL $! $children 2>/dev/null
 wait
 rm -rf "$dir"
 "#;
+
+fn keeper(dir: &Path) -> Command {
+    let mut keeper = Command::new("/bin/sh");
+    // In a process group of its own, which Ctrl-C does not reach.
+    keeper.args(["-c", KEEPER, "keeper"]).arg(dir).process_group(0);
+    keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    keeper
+}
 
 /// A Redis to use, and a directory of our own. The drop removes everything that was started or made
 /// for it.
@@ -111,9 +119,7 @@ impl Sandbox {
             && Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok();
         let dir = tempfile::Builder::new().prefix("distlock-example-").tempdir()?.keep();
         let socket = dir.join("redis.sock");
-        let mut keeper = Command::new("/bin/sh");
-        // In a process group of its own, which Ctrl-C does not reach.
-        keeper.args(["-c", KEEPER, "keeper"]).arg(&dir).stdin(Stdio::piped()).process_group(0);
+        let mut keeper = keeper(&dir);
         if own {
             // On a unix socket: it needs no free port, and nobody else can connect.
             keeper
@@ -122,7 +128,7 @@ impl Sandbox {
                 .arg("--dir")
                 .arg(&dir);
         }
-        let keeper = keeper.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let keeper = keeper.spawn()?;
         let (url, server) = match given {
             Some(url) => (url, "the server of REDIS_URL"),
             None if own => (format!("redis+unix://{}", socket.display()), "a private redis-server"),
@@ -148,10 +154,17 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Makes sure that this child is killed if we die: a paused child would get no other signal.
-    /// `None` once it has ended.
-    pub fn take_along(&self, child: Option<u32>) -> Result<(), Failure> {
-        let line = child.map_or(String::new(), |pid| pid.to_string());
+    /// Only the directory: the example starts its servers itself.
+    pub fn without_server() -> Result<Self, Failure> {
+        let dir = tempfile::Builder::new().prefix("distlock-example-").tempdir()?.keep();
+        let keeper = keeper(&dir).spawn()?;
+        Ok(Self { url: String::new(), server: "none", is_shared: false, dir, keeper })
+    }
+
+    /// Makes sure that these children, and no others, are killed if we die: a paused child would
+    /// get no other signal.
+    pub fn take_along(&self, children: &[u32]) -> Result<(), Failure> {
+        let line = children.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         Ok(self.keeper.stdin.as_ref().map_or(Ok(()), |mut pipe| writeln!(pipe, "{line}"))?)
     }
 
