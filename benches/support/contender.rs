@@ -95,22 +95,33 @@ impl Raw {
             pause,
         }
     }
+
+    /// Takes a free lock, and waits for one replica in the same packet.
+    pub fn lock_confirmed(&mut self) {
+        let (set, replicas): (Option<String>, u64) = redis::pipe()
+            .add_command(self.take())
+            .add_command(redis::cmd("WAIT").arg(1).arg(1000).to_owned())
+            .query(&mut self.connection)
+            .unwrap();
+        assert!(set.is_some() && replicas > 0, "it was held, or not confirmed");
+    }
+
+    /// The next attempt, with a token of its own.
+    fn take(&mut self) -> redis::Cmd {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // As long as a UUID, so that the same number of bytes travels.
+        self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut set = redis::cmd("SET");
+        set.arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(LEASE_MS);
+        set
+    }
 }
 
 impl Contender for Raw {
     fn lock(&mut self) {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        // As long as a UUID, so that the same number of bytes travels.
-        self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
+        let take = self.take();
         loop {
-            let set: Option<String> = redis::cmd("SET")
-                .arg(&self.key)
-                .arg(&self.token)
-                .arg("NX")
-                .arg("PX")
-                .arg(LEASE_MS)
-                .query(&mut self.connection)
-                .unwrap();
+            let set: Option<String> = take.query(&mut self.connection).unwrap();
             if set.is_some() {
                 return;
             }

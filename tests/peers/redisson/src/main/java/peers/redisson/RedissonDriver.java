@@ -11,6 +11,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 import peers.Driver;
 import peers.Peer;
@@ -44,6 +45,17 @@ public final class RedissonDriver implements Peer {
             config.setPassword(user.substring(colon + 1));
         }
         String path = url.getPath();
+        if ("redis+sentinel".equals(url.getScheme())) {
+            SentinelServersConfig service = config.useSentinelServers();
+            for (String sentinel : url.getAuthority().split(",")) {
+                service.addSentinelAddress("redis://" + sentinel);
+            }
+            service.setMasterName(path.substring(1))
+                    .setMasterConnectionMinimumIdleSize(1)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+            return Redisson.create(config);
+        }
         int port = url.getPort() < 0 ? 6379 : url.getPort();
         SingleServerConfig server = config.useSingleServer();
         server.setAddress(url.getScheme() + "://" + url.getHost() + ":" + port)
