@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock::{Client, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{SOON, Underway, error, get, ms};
-use crate::support::{Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 /// A primary and its replicas.
 struct Group {
@@ -189,15 +189,25 @@ fn a_quorum_and_memory_have_no_replicas_to_ask() {
     }
 }
 
+/// The server has been asked for confirmations before the client has the reply to its command.
 #[test]
 fn the_question_for_confirmations_is_no_round_trip_of_its_own() {
     let group = Group::start(1);
-    let proxy = crate::support::Proxy::start(group.primary.port());
+    let proxy = Proxy::start(group.primary.port());
     let client = Client::open(&proxy.url()).unwrap();
-    let lock = client.lock_with("job", options()).unwrap();
-    lock.with(|_| ()).unwrap();
-    let before = group.primary.command_count("wait");
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
-    assert_eq!(group.primary.command_count("wait"), before + 1);
+    for (command, options) in [("SET", options()), ("EVALSHA", options().fenced())] {
+        let lock = client.lock_with("job", options).unwrap();
+        lock.with(|_| ()).unwrap();
+        let before = group.primary.command_count("wait");
+        let rule = proxy.add(Rule::on(command, Fault::HoldReply).next(1));
+        let locking = {
+            let lock = lock.clone();
+            Underway::start(move || lock.with(|_| ()))
+        };
+        let held = rule.wait_held(SOON);
+        eventually(SOON, || group.primary.command_count("wait") == before + 1);
+        assert!(!locking.is_done());
+        held.release();
+        locking.result().unwrap();
+    }
 }
