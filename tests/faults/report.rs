@@ -4,12 +4,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::judge::{HEAD, REMARKS};
 use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
 use super::tune::Size;
+
+/// How many rows that mostly wait run at once in a quick run.
+const AT_ONCE: usize = 3;
 
 /// Arguments: a seed, and numbers of rows. Without arguments: a new seed and every row. The exit
 /// status: 0 if every row is green.
@@ -25,58 +29,43 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         .filter(|row| wanted.is_empty() || wanted.contains(&u64::from(row.number)))
         .collect();
     let started = Instant::now();
-    let (mut lines, mut took) = (Vec::new(), 0);
-    let pieces = (size == Size::Full).then(|| pieces(seed)).flatten();
+    let needs_namespace = rows.iter().any(|row| row.namespace != Namespace::No);
+    let run = Run {
+        size,
+        seed,
+        chosen: !wanted.is_empty(),
+        missing: needs_namespace.then(rows::packets::missing).flatten(),
+        pieces: (size == Size::Full).then(|| pieces(seed)).flatten(),
+    };
     println!("{HEAD}");
     let mut not_run: Vec<(u32, &str)> = NOT_RUN.to_vec();
-    let missing = rows
-        .iter()
-        .any(|row| row.namespace != Namespace::No)
-        .then(rows::packets::missing)
-        .flatten();
-    for row in &rows {
-        let servers = if row.number == versions::NUMBER { versions::found() } else { Vec::new() };
-        let why = match row.number {
-            versions::NUMBER if servers.is_empty() => Some("tests/faults/servers has fetched none"),
-            // Nine rows in one take a minute, which is too much for CI.
-            versions::NUMBER if size == Size::Quick && wanted.is_empty() => Some("in `full` only"),
-            _ => missing.filter(|_| row.namespace == Namespace::Must),
-        };
-        if let Some(why) = why {
-            println!("row {} not run: {why}", row.number);
-            not_run.push((row.number, why));
-            continue;
-        }
-        let in_namespace = row.namespace != Namespace::No && missing.is_none();
-        let piece = pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
-        // A row that is given by its number runs again.
-        let known = piece
-            .as_ref()
-            .filter(|_| wanted.is_empty())
-            .and_then(|piece| fs::read_to_string(piece).ok())
-            .and_then(|piece| Some((piece.lines().nth(1)?.parse().ok()?, piece)));
-        let run = || {
-            if servers.is_empty() {
-                one(size, seed, row, in_namespace, None)
-            } else {
-                on_each(seed, &servers)
+    let (out, to_run): (Vec<_>, Vec<_>) =
+        rows.iter().map(|row| (row, run.why_not(row))).partition(|(_, why_not)| why_not.is_some());
+    for (row, why) in out.into_iter().filter_map(|(row, why)| Some((row, why?))) {
+        println!("row {} not run: {why}", row.number);
+        not_run.push((row.number, why));
+    }
+    let (mut lines, mut took) = (Vec::new(), 0);
+    let beside = |row: &Row| size == Size::Quick && row.waits;
+    for rows in to_run.chunk_by(|(a, _), (b, _)| beside(a) && beside(b)) {
+        for rows in rows.chunks(AT_ONCE) {
+            let done: Vec<(u64, String)> = thread::scope(|scope| {
+                let running: Vec<_> = rows
+                    .iter()
+                    .map(|(row, _)| {
+                        let run = &run;
+                        scope.spawn(move || run.line(row))
+                    })
+                    .collect();
+                running.into_iter().map(|row| row.join().expect("it gives a line")).collect()
+            });
+            for (seconds, line) in done {
+                println!("{line}");
+                let _ = std::io::stdout().flush();
+                took += seconds;
+                lines.push(line);
             }
-        };
-        let begun = Instant::now();
-        let (seconds, line): (u64, String) = match known {
-            Some((seconds, piece)) => (seconds, piece.lines().take(1).collect()),
-            None => {
-                let line = run();
-                (begun.elapsed().as_secs(), line)
-            }
-        };
-        took += seconds;
-        if let Some(piece) = piece {
-            fs::write(piece, format!("{line}\n{seconds}")).expect("a piece can be written");
         }
-        println!("{line}");
-        let _ = std::io::stdout().flush();
-        lines.push(line);
     }
     let red = lines.iter().filter(|line| line.ends_with("| red |")).count();
     println!("{} green, {red} red in {} s", lines.len() - red, started.elapsed().as_secs());
@@ -86,6 +75,56 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         println!("written: {path}");
     }
     i32::from(red > 0)
+}
+
+/// What all rows of a run have in common.
+struct Run {
+    size: Size,
+    seed: u64,
+    /// Whether the rows were given by their numbers.
+    chosen: bool,
+    /// What is missing for rows in a namespace.
+    missing: Option<&'static str>,
+    pieces: Option<PathBuf>,
+}
+
+impl Run {
+    fn why_not(&self, row: &Row) -> Option<&'static str> {
+        match row.number {
+            versions::NUMBER if versions::found().is_empty() => {
+                Some("tests/faults/servers has fetched none")
+            }
+            // Nine rows in one take a minute, which is too much for CI.
+            versions::NUMBER if self.size == Size::Quick && !self.chosen => Some("in `full` only"),
+            _ => self.missing.filter(|_| row.namespace == Namespace::Must),
+        }
+    }
+
+    /// Runs a row, unless its piece is known: how long that took, and its line.
+    fn line(&self, row: &Row) -> (u64, String) {
+        let piece = self.pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
+        // A row that is given by its number runs again.
+        let known = piece
+            .as_ref()
+            .filter(|_| !self.chosen)
+            .and_then(|piece| fs::read_to_string(piece).ok())
+            .and_then(|piece| Some((piece.lines().nth(1)?.parse().ok()?, piece)));
+        if let Some((seconds, piece)) = known {
+            return (seconds, piece.lines().take(1).collect());
+        }
+        let begun = Instant::now();
+        let line = if row.number == versions::NUMBER {
+            on_each(self.seed, &versions::found())
+        } else {
+            let in_namespace = row.namespace != Namespace::No && self.missing.is_none();
+            one(self.size, self.seed, row, in_namespace, None)
+        };
+        let seconds = begun.elapsed().as_secs();
+        if let Some(piece) = piece {
+            fs::write(piece, format!("{line}\n{seconds}")).expect("a piece can be written");
+        }
+        (seconds, line)
+    }
 }
 
 /// Where the lines of a full run are kept until it is whole, so that an interrupted run can be

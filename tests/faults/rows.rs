@@ -66,6 +66,8 @@ pub struct Row {
     /// Whether no queue may be left at the end: the queues of killed processes end by themselves, a
     /// little later.
     pub leaves_no_queue: bool,
+    /// Whether it mostly waits, for sentinels, and so may run beside others like it.
+    pub waits: bool,
     /// The first keys hold somebody else's data.
     pub foreign_keys: u64,
     pub namespace: Namespace,
@@ -99,6 +101,7 @@ const USUAL: Row = Row {
     split: false,
     offers_stale: false,
     leaves_no_queue: true,
+    waits: false,
     foreign_keys: 0,
     namespace: Namespace::No,
     tune: |_| (),

@@ -30,6 +30,7 @@ pub fn rows() -> Vec<Row> {
     let usual = || Row {
         // A killed server forgets which tokens it had.
         known_within: None,
+        waits: true,
         free_within: Some(a_lease),
         tune: |tune| confirmed(tune, 1),
         prepare: |world| watched(world, 3),
@@ -114,6 +115,8 @@ pub fn rows() -> Vec<Row> {
 /// Locks that this many replicas must have confirmed.
 fn confirmed(tune: &mut Tune, replicas: u32) {
     (tune.load.replicas, tune.load.bait_keys) = (replicas, 0);
+    // A light load, because these rows run beside each other.
+    (tune.load.threads, tune.load.pause) = (4, ms(8));
     tune.server = std::mem::take(&mut tune.server).arg("repl-diskless-sync-delay", "0");
     tune.faulted = tune.faulted.max(ms(6000));
 }
