@@ -154,7 +154,31 @@ impl Client {
     ///
     /// The URLs are those of sentinels, `redis://[user:password@]host[:port]`; with `rediss://`,
     /// the primary is reached over TLS, too. One sentinel is enough to find the others, but name
-    /// all of them: one that is down cannot name any.
+    /// all of them: one that is down cannot name any. The port is 26379 unless the URL has one. The
+    /// protocol is described in the [Redis documentation for Sentinel
+    /// clients](https://redis.io/docs/latest/develop/reference/sentinel-clients/).
+    ///
+    /// ```no_run
+    /// # fn main() -> distlock::Result<()> {
+    /// use distlock::{Client, LockOptions};
+    ///
+    /// let client = Client::sentinel(["redis://s1", "redis://s2", "redis://s3"], "mymaster")?;
+    /// // One replica: with it, no lock is lost when the primary fails over.
+    /// let lock = client.lock_with("orders:42", LockOptions::new().replicas(1))?;
+    /// lock.with(|_| println!("locked"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Everything works as on one server, and costs as many round trips. When the sentinels name
+    /// another primary, all connections to the old one are given up, and waiters, renewals and
+    /// calls go on at the new one. Calls during the failover wait as in an outage, for up to
+    /// [`max_outage`](ClientBuilder::max_outage). Locks that the new primary had not received are
+    /// lost, unless [`LockOptions::replicas`](crate::LockOptions::replicas) was set: [guarantees](crate::guide::guarantees) has a
+    /// table of what survives which failure.
+    ///
+    /// A sentinel that hangs delays nobody. A sentinel that is cut off leads no client back to an
+    /// old primary. A client that can reach no sentinel stays at the primary that it knows.
     ///
     /// # Errors
     /// `InvalidInput` for no sentinel, for URLs that cannot be understood, and if only some of them

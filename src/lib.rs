@@ -243,6 +243,18 @@
 //!
 //! # More than one server
 //!
+//! Sentinel: the primary that sentinels name, followed when it moves. With
+//! [`replicas`](LockOptions::replicas) no lock is lost in a failover.
+//!
+//! ```no_run
+//! # use distlock::{Client, LockOptions};
+//! # fn main() -> distlock::Result<()> {
+//! let client = Client::open("redis+sentinel://s1,s2,s3/mymaster")?;
+//! client.lock_with("orders:42", LockOptions::new().replicas(1))?.with(|_guard| { /* work */ })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Redlock: the same locks, on a majority of independent servers. The locks survive the loss of a
 //! minority of the servers. There are no fences and no queue.
 //!
