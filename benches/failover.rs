@@ -1,5 +1,5 @@
-//! What Sentinel costs while nothing fails, and what confirmations by a replica cost: a primary, one
-//! replica, three sentinels.
+//! What Sentinel costs while nothing fails, and what confirmations by a replica cost: a primary,
+//! one replica, three sentinels.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
 use distlock::{Client, Lock, LockOptions, RedisLock};

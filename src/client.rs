@@ -174,8 +174,8 @@ impl Client {
     /// another primary, all connections to the old one are given up, and waiters, renewals and
     /// calls go on at the new one. Calls during the failover wait as in an outage, for up to
     /// [`max_outage`](ClientBuilder::max_outage). Locks that the new primary had not received are
-    /// lost, unless [`LockOptions::replicas`](crate::LockOptions::replicas) was set: [guarantees](crate::guide::guarantees) has a
-    /// table of what survives which failure.
+    /// lost, unless [`replicas`](crate::LockOptions::replicas) was set:
+    /// [guarantees](crate::guide::guarantees) has a table of what survives which failure.
     ///
     /// A sentinel that hangs delays nobody. A sentinel that is cut off leads no client back to an
     /// old primary. A client that can reach no sentinel stays at the primary that it knows.

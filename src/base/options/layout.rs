@@ -3,9 +3,9 @@
 /// How a lease is written in Redis, and so which other programs see it as a lock of their own.
 ///
 /// Processes that share a lock must use the same layout. A key that another layout has written is
-/// foreign data here: the call fails with [`is_wrong_type`](Error::is_wrong_type). If both layouts
-/// write a string and nothing tells them apart, the lock looks held by another. Layouts other than
-/// `Plain` need one server, not `memory://` or a quorum, and have no conditions.
+/// foreign data here: the call fails with [`is_wrong_type`](crate::Error::is_wrong_type). If both
+/// layouts write a string and nothing tells them apart, the lock looks held by another. Layouts
+/// other than `Plain` need one server, not `memory://` or a quorum, and have no conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Layout {
@@ -22,14 +22,14 @@ pub enum Layout {
     ///
     /// - **Owner.** Both parts are fresh for every acquisition. In Redisson each hold of a thread
     ///   looks like its last hold. Holds are counted in this process, and the count in Redis is
-    ///   always 1. An [`owner`](LockOptions::owner) is written as it is given.
+    ///   always 1. An [`owner`](crate::LockOptions::owner) is written as it is given.
     /// - **Waiting.** There is no queue on the server: the first to ask after a release gets the
     ///   lock, as among Redisson's clients. The message wakes one waiter per lock and client.
     ///   Without a message (the holder's process died, the subscription was lost) that waiter asks
-    ///   again when the present lease has run out, and at least every 1.5 s. With [`Queue::None`]
-    ///   or an `owner` nobody is woken here, and waiters poll.
+    ///   again when the present lease has run out, and at least every 1.5 s. With
+    ///   [`Queue::None`](crate::Queue::None) or an `owner` nobody is woken here, and waiters poll.
     /// - **Local hand-offs.** They publish nothing. If Java must not wait behind a run of our
-    ///   threads, set [`local_hand_offs(0)`](LockOptions::local_hand_offs).
+    ///   threads, set [`local_hand_offs(0)`](crate::LockOptions::local_hand_offs).
     /// - **Fences** come from `RFencedLock`'s own counter `redisson_lock_token:{name}`, and grow
     ///   together with Java's tokens. Our fences are never below the server's clock in
     ///   microseconds, so Java's tokens have 16 digits after our first fence. The counter has no
@@ -76,9 +76,9 @@ pub enum Layout {
     /// lead several old clients into the race above. Old code that cannot handle a nil from its
     /// `GET` fails here as it does after every release.
     ///
-    /// No wake-ups and no queue: waiters poll. [`fenced`](LockOptions::fenced) and
-    /// [`owner`](LockOptions::owner) are refused. A string that is not a number of at least 13
-    /// digits is foreign data. [`inspect`](crate::RedisLock::inspect) shows an old client's
+    /// No wake-ups and no queue: waiters poll. [`fenced`](crate::LockOptions::fenced) and
+    /// [`owner`](crate::LockOptions::owner) are refused. A string that is not a number of at least
+    /// 13 digits is foreign data. [`inspect`](crate::RedisLock::inspect) shows an old client's
     /// deadline as its token. Acquire, extend and release are one round trip each.
     ///
     /// The [guide](crate::guide::security) lists the permissions that a user with an ACL needs.
