@@ -105,6 +105,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 82,
             name: "W1: `replicas(1)` of two: replicas stopped in turn, then both",
+            faults: (6, 20),
             prepare: |world| replicas(world, 2),
             run: frozen_replicas,
             ..usual()
