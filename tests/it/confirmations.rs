@@ -20,9 +20,10 @@ impl Group {
         let of = format!("127.0.0.1 {}", primary.port());
         let replicas: Vec<_> =
             (0..replicas).map(|_| builder().arg("replicaof", &of).start()).collect();
-        for replica in &replicas {
-            eventually(SOON * 2, || replica.info("replication").contains("master_link_status:up"));
-        }
+        // The primary counts no replica's answer before.
+        eventually(SOON * 2, || {
+            primary.info("replication").matches("state=online").count() == replicas.len()
+        });
         Group { primary, replicas }
     }
 

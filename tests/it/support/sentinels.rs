@@ -146,9 +146,10 @@ impl SentinelsBuilder {
             let master = format!("127.0.0.1 {primary}");
             servers.push(builder().arg("replicaof", &master).start());
         }
-        for replica in &servers[1..] {
-            eventually(PATIENCE, || replica.info("replication").contains("master_link_status:up"));
-        }
+        // The primary counts no replica's answer to `WAIT` before.
+        eventually(PATIENCE, || {
+            servers[0].info("replication").matches("state=online").count() == self.replicas
+        });
         Sentinels { servers, sentinels: self.watch(primary) }
     }
 
