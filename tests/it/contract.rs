@@ -115,7 +115,7 @@ impl Place {
             .arg("replicaof", &format!("127.0.0.1 {}", server.port()))
             .arg("repl-diskless-sync-delay", "0")
             .start();
-        eventually(SOON, || server.info("replication").contains("state=online"));
+        server.wait_for_replicas(1);
         let url = server.url();
         let options = LockOptions::new().replicas(1);
         Place::with(|| Client::builder(&url), options, vec![server, replica])

@@ -146,10 +146,7 @@ impl SentinelsBuilder {
             let master = format!("127.0.0.1 {primary}");
             servers.push(builder().arg("replicaof", &master).start());
         }
-        // The primary counts no replica's answer to `WAIT` before.
-        eventually(PATIENCE, || {
-            servers[0].info("replication").matches("state=online").count() == self.replicas
-        });
+        servers[0].wait_for_replicas(self.replicas);
         Sentinels { servers, sentinels: self.watch(primary) }
     }
 

@@ -189,6 +189,26 @@ impl Server {
         connection
     }
 
+    /// Returns once this many replicas confirm what is written. One that has just got its data says
+    /// that it is connected up to a second before.
+    pub fn wait_for_replicas(&self, count: usize) {
+        let start = Instant::now();
+        let mut connection = self.connection();
+        loop {
+            // The question is about what this connection has written.
+            let asked = redis::pipe()
+                .add_command(redis::cmd("SET").arg("of-no-use").arg(1).to_owned())
+                .add_command(redis::cmd("DEL").arg("of-no-use").to_owned())
+                .add_command(redis::cmd("WAIT").arg(count).arg(100).to_owned())
+                .query(&mut connection);
+            let (_, _, confirmed): (String, u32, usize) = asked.expect("answers");
+            if confirmed >= count {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{confirmed} of {count} replicas");
+        }
+    }
+
     /// A section of INFO, as text.
     pub fn info(&self, section: &str) -> String {
         self.try_info(section).expect("the server answers INFO")
