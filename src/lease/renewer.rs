@@ -277,12 +277,17 @@ impl RenewerThread {
         let took = now.saturating_duration_since(asked_at);
         let silent = took >= within.reply
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
+        // The server has answered, but its replicas have not, in the time that the pace gave them.
+        let unconfirmed = !silent
+            && first.lease.store.abilities().confirms
+            && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.timeouts.command_timeout;
         // A silent call is a time-out only if the pace limited its time, not a lease so short that
         // it could not wait for longer.
         let no_connection = took >= within.connect_by.saturating_duration_since(asked_at)
             && answers.iter().all(Result::is_err);
-        if (silent && hurried) || no_connection {
+        let too_soon = (silent || unconfirmed) && hurried;
+        if too_soon || no_connection {
             locked(&self.book).pace.timed_out(most);
         } else if answers.iter().all(Result::is_ok) {
             locked(&self.book).pace.answered(took, most);
@@ -312,7 +317,7 @@ impl RenewerThread {
                     // or had all the time it could have, is followed by a pause (R14).
                     let pause =
                         (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
-                    let again = now + if silent && hurried { Duration::ZERO } else { pause };
+                    let again = now + if too_soon { Duration::ZERO } else { pause };
                     let again = lease.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
                 }

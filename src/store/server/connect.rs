@@ -115,7 +115,7 @@ impl Whereabouts {
                 let found = sentinels.find(until)?;
                 let client = sentinels.client_of(&found)?;
                 let opened = Asking::open(&client, until).and_then(|ask| log_in(ask, login));
-                if !matches!(opened, Ok(Opened::Ready { .. } | Opened::Refused(_))) {
+                if !matches!(opened, Ok(Opened::Ready { .. })) {
                     // Perhaps the primary is another server by now: the next attempt asks.
                     sentinels.doubt(&found);
                 }

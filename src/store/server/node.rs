@@ -299,6 +299,9 @@ impl Node {
         limit: TimeLimit,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
+        // First: a demotion that becomes known while a connection is opened is one of the server
+        // that it leads to.
+        let demotions = self.demotions.count();
         let generation = self.generation();
         if slot.generation != generation {
             slot.connection = None;
@@ -310,11 +313,11 @@ impl Node {
             None => {
                 slot.state = Known::default();
                 slot.generation = generation;
-                (self.connect(limit.connect_by())?, true)
+                (self.connect_unless_moved(limit.connect_by(), demotions)?, true)
             }
         };
         let asked_at = self.clock.now();
-        let (deadline, demotions) = (limit.reply_by(asked_at), self.demotions.count());
+        let deadline = limit.reply_by(asked_at);
         let mut exchange = Exchange {
             fresh,
             connection: &mut connection,

@@ -117,6 +117,14 @@ pub(crate) fn moved() -> StoreError {
     moved
 }
 
+/// The primary has become another server while a connection to it was opened. Another attempt leads
+/// to the new one.
+pub(crate) fn moved_meanwhile() -> StoreError {
+    let mut moved = StoreError::not_sent(ErrorKind::Unavailable, "the primary has just moved");
+    moved.stale = true;
+    moved
+}
+
 /// A connection could not be opened. Nothing of ours was sent.
 pub(crate) fn connecting(error: &RedisError) -> StoreError {
     if let Some(code) = error.code() {

@@ -5,6 +5,7 @@
 
 mod answer;
 pub(crate) mod place;
+mod state;
 pub(crate) mod watcher;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use redis::Connection;
 
 pub(crate) use self::answer::{Address, Primary};
 use self::answer::{Answer, choose};
+use self::state::State;
 use super::dial::{Asking, Dialer};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
@@ -26,9 +28,6 @@ use crate::lease::store::StoreError;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Once a majority has answered, the others get as long again, and at least this.
 const GRACE: Duration = Duration::from_millis(10);
-/// As many sentinels are remembered besides those of the program: more are never of use.
-const MOST: usize = 32;
-
 /// The sentinels of one service, and what they have said.
 pub(crate) struct Sentinels {
     service: String,
@@ -48,17 +47,10 @@ pub(crate) struct Sentinels {
 /// What to do when the primary has moved.
 pub(crate) type Moved = Box<dyn Fn() + Send + Sync>;
 
-struct State {
-    sentinels: Vec<Arc<Sentinel>>,
-    known: Option<Primary>,
-    /// Whether the sentinels have to be asked before the primary is used.
-    in_doubt: bool,
-    /// Whether the client has been closed: no connection is kept any more.
-    closed: bool,
-}
-
 struct Sentinel {
     address: Address,
+    /// Whether the program named it. Others are forgotten when nobody names them any more.
+    own: bool,
     /// Its own name, once it is known: it may be reached by several addresses.
     id: Mutex<Option<String>>,
     connection: Mutex<Option<Connection>>,
@@ -67,9 +59,11 @@ struct Sentinel {
 }
 
 impl Sentinel {
+    /// `id`: as another sentinel told; `None`: the program named it.
     fn at(address: Address, id: Option<String>) -> Arc<Self> {
         Arc::new(Self {
             address,
+            own: id.is_none(),
             id: Mutex::new(id),
             connection: Mutex::default(),
             busy: AtomicBool::new(false),
@@ -94,7 +88,14 @@ impl Sentinels {
             dialer,
             primary,
             within: within.min(PATIENCE),
-            state: Mutex::new(State { sentinels, known: None, in_doubt: true, closed: false }),
+            state: Mutex::new(State {
+                sentinels,
+                known: None,
+                in_doubt: true,
+                moved: false,
+                lower: None,
+                closed: false,
+            }),
             asking: Mutex::default(),
             moved: OnceLock::new(),
         })
@@ -120,8 +121,15 @@ impl Sentinels {
         // Another thread may have asked meanwhile.
         match self.undoubted() {
             Some(primary) => Ok(primary),
-            None => self.ask(until),
+            None => self.ask(until).or_else(|error| self.last_known().ok_or(error)),
         }
+    }
+
+    /// Without any sentinel, the primary that is known is the best guess, unless one has told that
+    /// it has moved.
+    fn last_known(&self) -> Option<Primary> {
+        let state = locked(&self.state);
+        state.known.clone().filter(|_| !state.moved)
     }
 
     fn undoubted(&self) -> Option<Primary> {
@@ -168,6 +176,9 @@ impl Sentinels {
             }
         }
         let primary = self.learn(&said);
+        if !said.is_empty() {
+            locked(&self.state).forget_others(&said);
+        }
         primary.ok_or_else(|| worst(refusals, sentinels.len()))
     }
 
@@ -280,37 +291,16 @@ impl Sentinels {
             }
         }
         let answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
-        let chosen = choose(&answers, state.sentinels.len(), state.known.as_ref())?;
+        let chosen = choose(&answers, state.voters(&answers), state.known.as_ref())?;
+        let chosen = state.unless_lower(chosen);
         let before = state.known.replace(chosen.clone());
-        state.in_doubt = false;
+        (state.in_doubt, state.moved) = (false, false);
         drop(state);
         if before.is_some_and(|before| before.address != chosen.address) {
             log::info!("the primary of {:?} has moved", self.service);
             self.tell();
         }
         Some(chosen)
-    }
-}
-
-impl State {
-    /// A sentinel has said its name. Another address of the same one is forgotten: it would count
-    /// twice.
-    fn name(&mut self, sentinel: &Arc<Sentinel>, id: Option<&str>) {
-        let Some(id) = id else { return };
-        *locked(&sentinel.id) = Some(id.to_owned());
-        self.sentinels.retain(|other| {
-            Arc::ptr_eq(other, sentinel) || locked(&other.id).as_deref() != Some(id)
-        });
-    }
-
-    /// A sentinel has named another one.
-    fn add(&mut self, id: &str, address: &Address) {
-        let known = self.sentinels.iter().any(|sentinel| {
-            sentinel.address == *address || locked(&sentinel.id).as_deref() == Some(id)
-        });
-        if !known && self.sentinels.len() < MOST {
-            self.sentinels.push(Sentinel::at(address.clone(), Some(id.to_owned())));
-        }
     }
 }
 

@@ -68,6 +68,21 @@ impl Node {
         Ok(connection)
     }
 
+    /// Opens a connection for a first command. `demotions`: how many were known before. If there is
+    /// one more now, the connection may lead to the old primary, and nothing is sent there (R23).
+    pub(super) fn connect_unless_moved(
+        &self,
+        deadline: Instant,
+        demotions: u64,
+    ) -> Result<Connection, StoreError> {
+        let connection = self.connect(deadline)?;
+        if self.demotions.count() == demotions {
+            Ok(connection)
+        } else {
+            Err(reply::moved_meanwhile())
+        }
+    }
+
     /// Whether a replica at this address will stay one: a name that has stood for a primary may do
     /// so again, after a failover. Sentinels know better, and a quorum does without this node.
     fn is_a_wrong_address(&self) -> bool {

@@ -32,7 +32,7 @@ impl Watcher<'_> {
         let mut at = 0;
         while !self.is_over() {
             let sentinels = locked(&self.sentinels.state).sentinels.clone();
-            let sentinel = &sentinels[at % sentinels.len()];
+            let Some(sentinel) = sentinels.get(at % sentinels.len().max(1)) else { return };
             at += 1;
             match self.open(sentinel) {
                 Ok(mut ask) => {
@@ -89,7 +89,9 @@ impl Watcher<'_> {
     /// At once, whoever uses a connection has to ask where the primary is: the one that it had may
     /// go on taking writes for seconds.
     fn hear_of_a_failover(&self, sentinel: &Arc<Sentinel>) {
-        locked(&self.sentinels.state).in_doubt = true;
+        let mut state = locked(&self.sentinels.state);
+        (state.in_doubt, state.moved) = (true, true);
+        drop(state);
         self.sentinels.tell();
         self.sentinels.ask_alone(sentinel);
     }
