@@ -1,11 +1,16 @@
 //! A lock counts only once so many replicas have confirmed it (R24).
 
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use distlock::{Client, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{SOON, Underway, error, get, ms};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
 
 /// A primary and its replicas.
 struct Group {
@@ -173,6 +178,66 @@ fn a_server_that_cannot_confirm_its_disk_says_so_at_the_first_call() {
     let refused = within(..SOON, || error(lock.lock()));
     assert!(refused.is_unsupported(), "{refused}");
     eventually(SOON, || get(&server, "job").is_none());
+}
+
+/// Leads to this port. What comes back takes `slow`, as from a replica that is far away.
+fn far_away(port: u16, slow: Arc<AtomicBool>) -> u16 {
+    const SLOW: Duration = ms(100);
+    let listener = listen_anywhere();
+    let here = listener.local_addr().unwrap().port();
+    let pipe = |mut from: TcpStream, mut to: TcpStream, slow: Option<Arc<AtomicBool>>| {
+        let (send, sent) = mpsc::channel::<(Instant, Vec<u8>)>();
+        thread::spawn(move || {
+            for (at, bytes) in sent {
+                thread::sleep(at.saturating_duration_since(Instant::now()));
+                if to.write_all(&bytes).is_err() {
+                    return;
+                }
+            }
+        });
+        thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                let is_slow = slow.as_ref().is_some_and(|slow| slow.load(Ordering::SeqCst));
+                let delay = if is_slow { SLOW } else { Duration::ZERO };
+                if send.send((Instant::now() + delay, bytes[..count].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            pipe(near.try_clone().unwrap(), far.try_clone().unwrap(), None);
+            pipe(far, near, Some(Arc::clone(&slow)));
+        }
+    });
+    here
+}
+
+/// Renewal gives an answer a tenth of a second at first, and the replicas less.
+#[test]
+fn a_replica_that_becomes_slow_costs_no_lease() {
+    let primary = Server::builder().arg("repl-diskless-sync-delay", "0").start();
+    let slow = Arc::new(AtomicBool::new(false));
+    let of = format!("127.0.0.1 {}", far_away(primary.port(), Arc::clone(&slow)));
+    let _replica = Server::builder().arg("replicaof", &of).start();
+    primary.wait_for_replicas(1);
+    let client = Client::open(&primary.url()).unwrap();
+    // A quick grant says nothing about replicas.
+    client.lock("plain").with(|_| ()).unwrap();
+    let lock = client.lock_with("job", options().lease(ms(2_000))).unwrap();
+    lock.lock().unwrap();
+    slow.store(true, Ordering::SeqCst);
+    // Writes of others: the replica's answer to each of them would count for ours, too, if it came
+    // in time.
+    let since = Instant::now();
+    while since.elapsed() < ms(5_000) {
+        assert!(lock.is_valid(), "lost after {:?}", since.elapsed());
+        thread::sleep(ms(10));
+    }
+    lock.unlock().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! fake ones.
 
 mod answers;
+mod changes;
 mod logins;
 
 use std::time::{Duration, Instant};

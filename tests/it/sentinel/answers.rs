@@ -8,13 +8,13 @@ use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
-fn client(sentinels: &[&FakeServer]) -> Client {
+pub fn client(sentinels: &[&FakeServer]) -> Client {
     let urls = sentinels.iter().map(|sentinel| sentinel.url());
     Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap()
 }
 
 /// Whether the lock that the client takes now is on this server.
-fn locks_at(client: &Client, server: &Server) -> bool {
+pub fn locks_at(client: &Client, server: &Server) -> bool {
     client.lock("x").lock().unwrap();
     let there = get(server, "x").is_some();
     // Lost, if the primary moves just now.

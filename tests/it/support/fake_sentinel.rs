@@ -1,7 +1,7 @@
 //! A sentinel that says what the test wants.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Server;
 use super::fake::{FakeServer, Reply, is};
@@ -12,6 +12,8 @@ use super::sentinels::SERVICE;
 pub struct Says {
     port: AtomicU64,
     epoch: AtomicU64,
+    /// The other sentinels that it names.
+    others: Mutex<Vec<u16>>,
 }
 
 impl Says {
@@ -25,6 +27,11 @@ impl Says {
         self.at(server.port(), epoch);
     }
 
+    /// Which other sentinels it names, by their ports.
+    pub fn knows(&self, others: &[u16]) {
+        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = others.to_vec();
+    }
+
     /// As `name`, for whatever listens at this port.
     pub fn at(&self, port: u16, epoch: u64) {
         self.port.store(port.into(), Ordering::SeqCst);
@@ -32,7 +39,7 @@ impl Says {
     }
 }
 
-/// A sentinel that names no others.
+/// A sentinel. Two of them that say the same are one sentinel at two addresses.
 pub fn sentinel(says: &Arc<Says>) -> FakeServer {
     let says = Arc::clone(says);
     let text = |text: &str| Reply::bulk(text.as_bytes());
@@ -49,7 +56,14 @@ pub fn sentinel(says: &Arc<Says>) -> FakeServer {
                 &["name", SERVICE, "flags", "master", "config-epoch", &epoch].map(text),
             ),
             b"GET-MASTER-ADDR-BY-NAME" => Reply::array(&["127.0.0.1", &port].map(text)),
-            b"SENTINELS" => Reply::array(&[]),
+            b"SENTINELS" => {
+                let other = |port: &u16| {
+                    let (port, id) = (port.to_string(), format!("at {port}"));
+                    Reply::array(&["runid", &id, "ip", "127.0.0.1", "port", &port].map(text))
+                };
+                let others = says.others.lock().unwrap_or_else(PoisonError::into_inner);
+                Reply::array(&others.iter().map(other).collect::<Vec<_>>())
+            }
             b"MYID" => text(&format!("{:p}", Arc::as_ptr(&says))),
             _ => Reply::ok(),
         }
