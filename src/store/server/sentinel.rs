@@ -290,7 +290,9 @@ impl Sentinels {
                 state.add(id, address);
             }
         }
-        let answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
+        // One answer of each sentinel: it may have been asked at two addresses.
+        let counts = said.iter().filter(|(sentinel, _)| state.has(sentinel));
+        let answers: Vec<Answer> = counts.map(|(_, answer)| answer.clone()).collect();
         let chosen = choose(&answers, state.voters(&answers), state.known.as_ref())?;
         let chosen = state.unless_lower(chosen);
         let before = state.known.replace(chosen.clone());

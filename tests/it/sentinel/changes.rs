@@ -108,6 +108,8 @@ fn a_client_that_reaches_no_sentinel_stays_at_the_primary_that_it_knows() {
     let client = client(&sentinels.each_ref());
     assert!(locks_at(&client, &server));
     drop(sentinels);
+    server.kill();
+    assert!(error(client.lock("x").try_lock(ms(200))).is_unavailable());
     server.restart();
     assert!(locks_at(&client, &server));
 }

@@ -118,20 +118,22 @@ fn field<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
 ///
 /// The highest epoch decides, because each failover has a higher one, and a sentinel that was cut
 /// off has not heard of it. Without that rule, one such sentinel could lead clients back to an old
-/// primary that still takes writes. A lower epoch than the known one counts only if a majority of
-/// the sentinels says so: their operator has made them forget the service, and begin again.
+/// primary that still takes writes. Otherwise a majority of the sentinels has to name the other
+/// address: their operator has made them forget the service, and begin again. All epochs are 0
+/// where each failover is made in that way.
 pub(super) fn choose(
     answers: &[Answer],
     sentinels: usize,
     known: Option<&Primary>,
 ) -> Option<Primary> {
-    let votes =
-        |answer: &Answer| answers.iter().filter(|other| other.primary == answer.primary).count();
+    let votes = |answer: &Answer| {
+        answers.iter().filter(|other| other.primary.address == answer.primary.address).count()
+    };
     let best = answers
         .iter()
         .max_by_key(|answer| (answer.primary.epoch, answer.settled, votes(answer)))?;
     match known {
-        Some(known) if best.primary.epoch < known.epoch && answers.len() * 2 <= sentinels => {
+        Some(known) if best.primary.epoch <= known.epoch && votes(best) * 2 <= sentinels => {
             Some(known.clone())
         }
         _ => Some(best.primary.clone()),

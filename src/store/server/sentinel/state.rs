@@ -11,7 +11,8 @@ use crate::base::locked;
 /// As many sentinels are remembered: more are never of use.
 const MOST: usize = 32;
 /// A majority of sentinels may not have heard of a failover yet: each tells the others every two
-/// seconds. So for this long a majority has to name a lower epoch before that counts.
+/// seconds. So for this long a majority has to name another primary before it counts, if its epoch
+/// is not higher.
 const BEGUN_AGAIN: Duration = Duration::from_secs(3);
 
 pub(super) struct State {
@@ -21,7 +22,7 @@ pub(super) struct State {
     pub(super) in_doubt: bool,
     /// Whether a sentinel has told of a failover, and none has said yet where the primary is.
     pub(super) moved: bool,
-    /// What a majority has said that has a lower epoch, and since when.
+    /// What a majority has said that has no higher epoch, and since when.
     pub(super) lower: Option<(Primary, Instant)>,
     /// Whether the client has been closed: no connection is kept any more.
     pub(super) closed: bool,
@@ -37,6 +38,10 @@ impl State {
         let same = self.sentinels.iter().filter(|other| is_it(other));
         let Some(kept) = same.max_by_key(|other| other.own).cloned() else { return };
         self.sentinels.retain(|other| Arc::ptr_eq(other, &kept) || !is_it(other));
+    }
+
+    pub(super) fn has(&self, sentinel: &Arc<Sentinel>) -> bool {
+        self.sentinels.iter().any(|its| Arc::ptr_eq(its, sentinel))
     }
 
     /// How many sentinels there are: those that have answered or are named in an answer, and at
@@ -57,10 +62,11 @@ impl State {
         });
     }
 
-    /// This primary, unless its epoch is lower than that of the known one: then only once that has
-    /// been said for a while.
+    /// This primary, unless it is another one than is known and its epoch is not higher: then only
+    /// once that has been said for a while.
     pub(super) fn unless_lower(&mut self, chosen: Primary) -> Primary {
-        let Some(known) = self.known.clone().filter(|known| chosen.epoch < known.epoch) else {
+        let not_higher = |known: &Primary| chosen != *known && chosen.epoch <= known.epoch;
+        let Some(known) = self.known.clone().filter(not_higher) else {
             self.lower = None;
             return chosen;
         };
