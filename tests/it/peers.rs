@@ -5,6 +5,7 @@
 //! a minute, if `DISTLOCK_PEERS_LONG=1`.
 
 mod driver;
+mod failover;
 mod fleet;
 mod long;
 mod redisson;

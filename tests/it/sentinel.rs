@@ -6,6 +6,7 @@
 mod answers;
 mod changes;
 mod logins;
+mod thawed;
 
 use std::time::{Duration, Instant};
 
