@@ -13,6 +13,7 @@ pub(crate) mod loss;
 pub(crate) mod lost;
 pub(crate) mod move_end;
 pub(crate) mod release;
+pub(crate) mod renewal;
 pub(crate) mod renewer;
 pub(crate) mod store;
 pub(crate) mod timeouts;

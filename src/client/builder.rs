@@ -31,7 +31,8 @@ pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl ClientBuilder {
     /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one extra
-    /// connection of its own.
+    /// connection of its own. Locks that need confirmations have as many again, see
+    /// [`replicas`](crate::LockOptions::replicas).
     ///
     /// Connections are opened when they are needed, and closed after 20 to 50 s without use.
     #[must_use]

@@ -7,9 +7,10 @@ use std::time::Instant;
 use super::count::Count;
 use super::ended::Ended;
 use super::granted::Lease;
+use super::store::LeaseStore;
 use super::timeouts::Timeouts;
 use super::token::Tokens;
-use super::{cleaner, loss, renewer};
+use super::{cleaner, loss, renewal};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
@@ -20,7 +21,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) timeouts: Timeouts,
     pub(crate) tokens: Tokens,
-    pub(crate) renewal: renewer::Renewer,
+    pub(crate) renewal: renewal::Renewal,
     pub(crate) cleaner: cleaner::Cleaner,
     pub(crate) notifier: loss::Notifier,
     /// The acquisitions and releases that are under way: closing waits for them to end.
@@ -36,12 +37,7 @@ impl Context {
         let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts);
         let acquiring = Count::default();
         Self {
-            renewal: renewer::Renewer::new(
-                clock.clone(),
-                timeouts,
-                cleaner.clone(),
-                acquiring.clone(),
-            ),
+            renewal: renewal::Renewal::new(&clock, timeouts, &cleaner, &acquiring),
             cleaner,
             notifier: loss::Notifier::new(),
             tokens: Tokens::default(),
@@ -53,10 +49,10 @@ impl Context {
         }
     }
 
-    /// Starts the threads that a lease needs, unless they run already. Called before the lease is
-    /// requested.
-    pub(crate) fn start(&self) -> Result<()> {
-        self.cleaner.start().and_then(|()| self.renewal.start()).map_err(|error| {
+    /// Starts the threads that a lease of this store needs, unless they run already. Called before
+    /// the lease is requested.
+    pub(crate) fn start(&self, store: &dyn LeaseStore) -> Result<()> {
+        self.cleaner.start().and_then(|()| self.renewal.start(store)).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases")
                 .because(error)
         })
@@ -93,7 +89,7 @@ impl Context {
     pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
         // Closing waits until the cleaner has what the lease left behind.
         let _counted = self.acquiring.add();
-        self.renewal.remove(lease);
+        self.renewal.of(lease).remove(lease);
         lease.finish(&self.cleaner, how)
     }
 

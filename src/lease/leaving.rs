@@ -66,7 +66,12 @@ impl<'a> Leaving<'a> {
         if ours.is_none() {
             // Counted first: closing always finds the lease either in renewal or here.
             let counted = (!self.is_counted).then(|| self.context.acquiring.add());
-            *ours = self.context.renewal.remove(self.lease).map(|due| Ours { due, counted });
+            *ours = self
+                .context
+                .renewal
+                .of(self.lease)
+                .remove(self.lease)
+                .map(|due| Ours { due, counted });
         }
         ours.is_some()
     }
@@ -74,7 +79,7 @@ impl<'a> Leaving<'a> {
     /// The release was certainly not carried out: the lease is held, and renewed, as before.
     pub(crate) fn put_back(&self) {
         let Some(Ours { due, counted }) = self.ours.take() else { return };
-        if !self.context.renewal.put_back(self.lease, due) {
+        if !self.context.renewal.of(self.lease).put_back(self.lease, due) {
             self.context.finish(self.lease, Ended::Lost(LostReason::Closed));
         }
         drop(counted);

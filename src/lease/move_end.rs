@@ -58,7 +58,7 @@ impl Context {
             Err(error) if !error.may_have_run => Moved::No(error),
             Err(error) => Moved::Unknown(error),
         };
-        self.renewal.reschedule(held);
+        self.renewal.of(held).reschedule(held);
         result
     }
 }

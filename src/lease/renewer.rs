@@ -42,8 +42,8 @@ fn bulk(lease: &Lease) -> usize {
     if lease.length < LONG { BULK } else { LONG_BULK }
 }
 
-/// Looks after the leases that are held: one thread per client, started with the first lease,
-/// stopped over a channel.
+/// Looks after leases that are held: one thread, started with the first lease, stopped over a
+/// channel.
 pub(crate) struct Renewer {
     worker: Worker<Wake>,
     thread: RenewerThread,
@@ -66,13 +66,14 @@ struct RenewerThread {
 
 impl Renewer {
     pub(crate) fn new(
+        thread: &'static str,
         clock: Clock,
         timeouts: Timeouts,
         cleaner: Cleaner,
         under_way: Count,
     ) -> Self {
         Self {
-            worker: Worker::new("distlock-renewal"),
+            worker: Worker::new(thread),
             thread: RenewerThread {
                 book: Arc::default(),
                 origin: clock.now(),
@@ -84,8 +85,7 @@ impl Renewer {
         }
     }
 
-    /// Starts the thread. Called before a lease is requested, so that a granted lease is always
-    /// looked after (R8).
+    /// Starts the thread.
     pub(crate) fn start(&self) -> io::Result<()> {
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))

@@ -54,7 +54,7 @@ impl RedisLock {
         let context = self.context();
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         limits.check(context)?;
-        context.start()?;
+        context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);
         let turn = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
         let Some((turn, handover)) = turn else { return Ok(false) };
@@ -80,7 +80,7 @@ impl RedisLock {
         match result {
             Ok(Some(lease)) => {
                 // Renewal looks after the lease before `lock` returns (R8).
-                if !context.renewal.add(&lease) {
+                if !context.renewal.of(&lease).add(&lease) {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
                 }

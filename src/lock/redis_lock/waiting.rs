@@ -96,7 +96,7 @@ impl RedisLock {
         };
         let (outcome, lease) =
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
-        if !context.renewal.add(&lease) {
+        if !context.renewal.of(&lease).add(&lease) {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
         }

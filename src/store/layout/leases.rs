@@ -20,7 +20,7 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
-use crate::store::server::confirm::{self, Wanted};
+use crate::store::server::confirm::{self, Confirmations, Wanted};
 use crate::store::server::exchange::Reply;
 use crate::store::server::inbox::Inbox;
 use crate::store::server::node::Node;
@@ -49,11 +49,11 @@ impl ServerLeases {
 
     /// What is to be confirmed of an acquisition: the lease must not run out meanwhile.
     fn wanted_of(&self, ask: &Ask<'_>) -> Wanted {
-        self.wanted((ask.lease / 5).min(self.node.clock.left(ask.deadline)))
+        self.wanted(ask.lease / 5)
     }
 
-    fn wanted(&self, within: Duration) -> Wanted {
-        self.confirm.is_wanted().then_some((self.confirm, within))
+    fn wanted(&self, most: Duration) -> Wanted {
+        self.confirm.is_wanted().then_some(Confirmations { what: self.confirm, most })
     }
 
     /// A grant or an extend counts only with all confirmations (R24).
@@ -244,7 +244,7 @@ impl LeaseStore for ServerLeases {
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| self.extend_parts(lease, End::NotBefore).1);
-        let (keys, wanted) = (self.table.lease_keys, self.wanted(within.reply));
+        let (keys, wanted) = (self.table.lease_keys, self.wanted(Duration::MAX));
         let (answers, said) =
             self.node.script_in_bulk(&self.table.extend, keys, calls, wanted, within);
         answers
@@ -272,7 +272,7 @@ impl LeaseStore for ServerLeases {
         let answer = match end {
             End::Exactly => self.node.script_once(script, keys, &parts, deadline),
             End::NotBefore => again_if_stale(|| {
-                let wanted = self.wanted(self.node.clock.left(deadline));
+                let wanted = self.wanted(Duration::MAX);
                 self.node.script_if(&|| true, script, keys, &parts, wanted, deadline)
             }),
         }

@@ -3,7 +3,7 @@
 use redis::{RedisResult, Value};
 
 use super::ask::by_body;
-use super::confirm::{self, Wanted};
+use super::confirm::Wanted;
 use super::exchange::{self, Exchange};
 use super::reply;
 use super::script::{Part, Script};
@@ -65,9 +65,9 @@ impl<'a> Bulk<'a> {
             exchange::push_tag(buffer)
         };
         let tags: Vec<u64> = calls.chunks(BETWEEN_TAGS).map(pack).collect();
-        let last = wanted.map(|(confirm, within)| {
-            confirm::ask(confirm, within, buffer);
-            (confirm, exchange::push_tag(buffer))
+        let last = wanted.map(|wanted| {
+            exchange.ask_for(Some(wanted), buffer);
+            (wanted, exchange::push_tag(buffer))
         });
         exchange.send(buffer)?;
         for (part, tag) in calls.chunks(BETWEEN_TAGS).zip(tags) {
@@ -80,12 +80,8 @@ impl<'a> Bulk<'a> {
             exchange.receive_tag(tag, heard.iter().all(exchange::is_refusal))?;
             values.append(&mut heard);
         }
-        if let Some((confirm, tag)) = last {
-            exchange.bound()?;
-            let said = exchange.receive(confirm::shape(confirm), tag)?;
-            exchange.bound()?;
-            exchange.receive_tag(tag, exchange::is_refusal(&said))?;
-            *confirmed = Some(said);
+        if let Some((wanted, tag)) = last {
+            *confirmed = Some(exchange.receive_confirmations(wanted, tag, true)?);
         }
         for (value, parts) in
             values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value))

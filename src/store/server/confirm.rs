@@ -19,8 +19,29 @@ use crate::lease::store::StoreError;
 /// The server looks only ten times a second whether the time of a `WAIT` is over.
 const COARSE: Duration = Duration::from_millis(250);
 
-/// What has to be confirmed, and within which time; `None`: nothing.
-pub(crate) type Wanted = Option<(Confirm, Duration)>;
+/// What has to be confirmed; `None`: nothing.
+pub(crate) type Wanted = Option<Confirmations>;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Confirmations {
+    pub(crate) what: Confirm,
+    /// The longest wait for them. They never get more than what is left of the exchange.
+    pub(crate) most: Duration,
+}
+
+/// Commands that wait for confirmations have connections of their own: while a replica is away,
+/// each of them keeps its connection for as long as its lease allows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Plain,
+    Confirmed,
+}
+
+impl Lane {
+    pub(crate) fn of(wanted: Wanted) -> Self {
+        if wanted.is_some() { Self::Confirmed } else { Self::Plain }
+    }
+}
 
 /// Appends the question for the confirmations, to be answered `within` this time.
 pub(crate) fn ask(confirm: Confirm, within: Duration, buffer: &mut Vec<u8>) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Connection, RedisResult, Value};
 
-use super::confirm::{self, Wanted};
+use super::confirm::{self, Confirmations, Wanted};
 use super::demotion;
 use super::reply;
 use super::script::{Part, pack};
@@ -28,6 +28,9 @@ pub(crate) struct Known {
     /// The present value of its socket's timeouts. Kept because setting each of them costs a system
     /// call.
     timeout: Option<Duration>,
+    /// Whether the server has carried out all that it was sent, and only its replicas or its disk
+    /// have not answered.
+    pub(crate) awaits_confirmations: bool,
 }
 
 /// How much too late a read may end before its socket's timeouts are set again, which costs two
@@ -94,9 +97,7 @@ impl Exchange<'_> {
         shape: Shape,
         wanted: Wanted,
     ) -> RedisResult<(Value, Option<Value>)> {
-        if let Some((confirm, within)) = wanted {
-            confirm::ask(confirm, within, buffer);
-        }
+        self.ask_for(wanted, buffer);
         let tag = push_tag(buffer);
         self.connection.send_packed_command(buffer)?;
         let reply = self.receive(shape, tag)?;
@@ -109,6 +110,29 @@ impl Exchange<'_> {
         }
     }
 
+    /// Appends the question for what is `wanted` of confirmations: they have as long as the reply.
+    pub(crate) fn ask_for(&self, wanted: Wanted, buffer: &mut Vec<u8>) {
+        if let Some(Confirmations { what, most }) = wanted {
+            confirm::ask(what, most.min(self.clock.left(self.deadline)), buffer);
+        }
+    }
+
+    /// Reads what was said of the confirmations, and the tag behind it.
+    pub(crate) fn receive_confirmations(
+        &mut self,
+        wanted: Confirmations,
+        tag: u64,
+        all_refused: bool,
+    ) -> RedisResult<Value> {
+        self.bound()?;
+        self.state.awaits_confirmations = true;
+        let said = self.receive(confirm::shape(wanted.what), tag)?;
+        self.state.awaits_confirmations = false;
+        self.bound()?;
+        self.receive_tag(tag, all_refused && is_refusal(&said))?;
+        Ok(said)
+    }
+
     /// What comes behind a reply: what was said of the confirmations, and the tag.
     fn receive_rest(
         &mut self,
@@ -116,14 +140,11 @@ impl Exchange<'_> {
         wanted: Wanted,
         reply: &Value,
     ) -> RedisResult<Option<Value>> {
+        if let Some(wanted) = wanted {
+            return self.receive_confirmations(wanted, tag, is_refusal(reply)).map(Some);
+        }
         self.bound()?;
-        let Some((confirm, _)) = wanted else {
-            return self.receive_tag(tag, is_refusal(reply)).map(|()| None);
-        };
-        let confirmed = self.receive(confirm::shape(confirm), tag)?;
-        self.bound()?;
-        self.receive_tag(tag, is_refusal(reply) && is_refusal(&confirmed))?;
-        Ok(Some(confirmed))
+        self.receive_tag(tag, is_refusal(reply)).map(|()| None)
     }
 
     /// Sends what is in `buffer`: commands with tags between them.

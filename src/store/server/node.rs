@@ -4,6 +4,7 @@ mod connecting;
 mod limit;
 mod primary;
 mod role;
+mod talk;
 mod theirs;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +15,10 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
-use super::confirm::Wanted;
+use super::confirm::{Lane, Wanted};
 use super::connect::Connector;
-use super::demotion::{self, Demotions, Watch};
-use super::exchange::{Exchange, Known, Reply};
+use super::demotion::{Demotions, Watch};
+use super::exchange::{Exchange, Reply};
 use super::gate::{self, Gate, Target};
 use super::pool::{OwnPool, Pool, Slot};
 use super::reply;
@@ -27,8 +28,7 @@ use super::settings::{Service, Settings};
 use super::shape::Shape;
 use super::theirs::Theirs;
 use crate::base::clock::Clock;
-use crate::base::error::{ErrorKind, Result};
-use crate::base::locked;
+use crate::base::error::Result;
 use crate::lease::store::{StoreError, Within};
 use limit::TimeLimit;
 use primary::{Place, Watched};
@@ -61,8 +61,9 @@ pub(crate) struct Node {
     answered: AtomicU64,
     made_at: Instant,
     closed: AtomicBool,
-    /// Renewal's own connection, so that renewal waits for nobody (R9).
+    /// Renewal's own connections, so that renewal waits for nobody (R9).
     renewing: Mutex<Slot>,
+    renewing_confirmed: Mutex<Slot>,
     pub(crate) clock: Clock,
     pub(crate) command_timeout: Duration,
 }
@@ -122,6 +123,7 @@ impl Node {
             made_at: clock.now(),
             closed: AtomicBool::new(false),
             renewing: Mutex::default(),
+            renewing_confirmed: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
         })
@@ -146,7 +148,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
+            self.pooled_in(Lane::of(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
                 buffer.clear();
                 script::pack(parts, buffer);
                 let (value, confirmed) = exchange.ask_confirmed(buffer, shape, wanted)?;
@@ -179,7 +181,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled(deadline, &mut |mut exchange, buffer, asked_at| {
+            self.pooled_in(Lane::of(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
                 if !may_be_sent() {
                     return Ok(None);
                 }
@@ -200,10 +202,13 @@ impl Node {
         within: Within,
     ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
         let mut bulk = Bulk::new(script, keys, calls).confirmed(wanted);
-        let talked =
-            self.talk_in(&self.renewing, TimeLimit::Within(within), &mut |exchange, buffer, _| {
-                bulk.talk(exchange, buffer)
-            });
+        let slot = match Lane::of(wanted) {
+            Lane::Plain => &self.renewing,
+            Lane::Confirmed => &self.renewing_confirmed,
+        };
+        let talked = self.talk_in(slot, TimeLimit::Within(within), &mut |exchange, buffer, _| {
+            bulk.talk(exchange, buffer)
+        });
         bulk.answers(talked)
     }
 
@@ -256,106 +261,9 @@ impl Node {
             Pool::Theirs(_) => {}
         }
         empty(&self.renewing);
+        empty(&self.renewing_confirmed);
         if let Some(watched) = &self.watched {
             watched.sentinels.close();
-        }
-    }
-
-    pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        let wait = || self.clock.left(deadline);
-        let exhausted = || {
-            StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
-        };
-        match &self.pool {
-            Pool::Own(pool) => {
-                let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
-                self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
-            }
-            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
-            Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
-        }
-    }
-
-    /// Talks over a connection that others may be waiting for.
-    fn talk_in<T>(
-        &self,
-        slot: &Mutex<Slot>,
-        limit: TimeLimit,
-        talk: Talk<'_, T>,
-    ) -> Result<T, StoreError> {
-        let result = self.talk(&mut locked(slot), limit, talk);
-        // Checked after the slot is free: either `close` finds the slot free, or it has set
-        // `closed` before.
-        if self.closed.load(Ordering::SeqCst) {
-            empty(slot);
-        }
-        result
-    }
-
-    /// Talks over the connection of a slot, opened first if need be.
-    fn talk<T>(
-        &self,
-        slot: &mut Slot,
-        limit: TimeLimit,
-        talk: Talk<'_, T>,
-    ) -> Result<T, StoreError> {
-        // First: a demotion that becomes known while a connection is opened is one of the server
-        // that it leads to.
-        let demotions = self.demotions.count();
-        let generation = self.generation();
-        if slot.generation != generation {
-            slot.connection = None;
-        }
-        // Taken out, and put back only if all went well: a connection in the middle of an exchange
-        // stays out, even if a caller's code panics.
-        let (mut connection, fresh) = match slot.connection.take() {
-            Some(connection) => (connection, false),
-            None => {
-                slot.state = Known::default();
-                slot.generation = generation;
-                (self.connect_unless_moved(limit.connect_by(), demotions)?, true)
-            }
-        };
-        let asked_at = self.clock.now();
-        let deadline = limit.reply_by(asked_at);
-        let mut exchange = Exchange {
-            fresh,
-            connection: &mut connection,
-            state: &mut slot.state,
-            clock: &self.clock,
-            deadline,
-        };
-        let result =
-            exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut slot.buffer, asked_at));
-        match result {
-            // What a server said while it was no primary any more may be known to nobody else: it
-            // is no answer (R22).
-            Ok(_) if self.demotions.count() != demotions => Err(reply::moved()),
-            Ok(value) => {
-                slot.connection = Some(connection);
-                if let TimeLimit::By(_) = limit {
-                    self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
-                }
-                Ok(value)
-            }
-            Err(error) => {
-                // Closed at once; and connections that were opened before this failure are not
-                // trusted either.
-                drop(connection);
-                // Except if an extend timed out: it had only a little time, which says nothing
-                // about other connections.
-                if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
-                    self.distrust(generation, demotion::says(&error));
-                }
-                if fresh && reply::says_nothing(&error) {
-                    // Connecting works, but using the connection does not: without a pause, retries
-                    // would go on as fast as the network.
-                    self.gate.shut();
-                } else {
-                    self.gate.doubt();
-                }
-                Err(self.failed(&error, !fresh))
-            }
         }
     }
 

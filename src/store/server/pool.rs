@@ -13,6 +13,7 @@ use r2d2::PooledConnection;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
+use super::confirm::Lane;
 use super::theirs::Theirs;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
@@ -68,8 +69,24 @@ pub(crate) struct OwnPool {
 
 enum Stage {
     New,
-    Open(r2d2::Pool<Slots>),
+    Open(Lanes),
     Closed,
+}
+
+/// Two pools with one thread.
+#[derive(Clone)]
+struct Lanes {
+    plain: r2d2::Pool<Slots>,
+    confirmed: r2d2::Pool<Slots>,
+}
+
+impl Lanes {
+    fn of(&self, lane: Lane) -> &r2d2::Pool<Slots> {
+        match lane {
+            Lane::Plain => &self.plain,
+            Lane::Confirmed => &self.confirmed,
+        }
+    }
 }
 
 /// A slot that was checked out.
@@ -95,13 +112,13 @@ impl OwnPool {
 
     /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
     /// started.
-    pub(crate) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
+    pub(crate) fn check_out(&self, lane: Lane, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             Stage::New => None,
-            Stage::Open(pool) => match pool.try_get() {
+            Stage::Open(lanes) => match lanes.of(lane).try_get() {
                 // An idle slot is taken without a look at the clock.
                 Some(slot) => return Some(CheckedOut::Pooled(slot)),
-                None => Some(pool.clone()),
+                None => Some(lanes.of(lane).clone()),
             },
             Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
         };
@@ -111,11 +128,12 @@ impl OwnPool {
                 let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
                 match &*state {
                     Stage::New => {
-                        let pool = self.start()?;
-                        *state = Stage::Open(pool.clone());
+                        let lanes = self.start()?;
+                        let pool = lanes.of(lane).clone();
+                        *state = Stage::Open(lanes);
                         pool
                     }
-                    Stage::Open(pool) => pool.clone(),
+                    Stage::Open(lanes) => lanes.of(lane).clone(),
                     Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
                 }
             }
@@ -123,15 +141,15 @@ impl OwnPool {
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
     }
 
-    /// A slot, if one is free at this moment.
+    /// A plain slot, if one is free at this moment.
     pub(crate) fn idle(&self) -> Option<CheckedOut> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Open(pool) => pool.try_get().map(CheckedOut::Pooled),
+            Stage::Open(lanes) => lanes.plain.try_get().map(CheckedOut::Pooled),
             Stage::New | Stage::Closed => None,
         }
     }
 
-    fn start(&self) -> Option<r2d2::Pool<Slots>> {
+    fn start(&self) -> Option<Lanes> {
         // This panics if the system has no thread left.
         let thread = || {
             let builder =
@@ -139,8 +157,12 @@ impl OwnPool {
             // Otherwise the thread would outlive the pool until its next look for idle slots.
             builder.on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled).build()
         };
-        let thread = std::panic::catch_unwind(thread).ok()?;
-        let pool = r2d2::Pool::builder()
+        let thread = Arc::new(std::panic::catch_unwind(thread).ok()?);
+        Some(Lanes { plain: self.pool(&thread), confirmed: self.pool(&thread) })
+    }
+
+    fn pool(&self, thread: &Arc<ScheduledThreadPool>) -> r2d2::Pool<Slots> {
+        r2d2::Pool::builder()
             .max_size(self.size)
             // Slots are made when they are needed: a slot that was made later would lie on top of
             // one that already has a connection, and be taken first.
@@ -149,10 +171,9 @@ impl OwnPool {
             .idle_timeout(Some(IDLE))
             .max_lifetime(None)
             .connection_timeout(self.timeout)
-            .thread_pool(Arc::new(thread))
+            .thread_pool(Arc::clone(thread))
             // `build` would only add a wait for the first slots, and here there are none.
-            .build_unchecked(Slots);
-        Some(pool)
+            .build_unchecked(Slots)
     }
 
     /// Closes the idle connections and ends the thread. A connection that is checked out is closed

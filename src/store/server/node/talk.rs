@@ -1,0 +1,129 @@
+//! Talking over one connection: of a pool, or one that is kept for a purpose.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::limit::TimeLimit;
+use super::{Node, Talk, empty};
+use crate::base::error::ErrorKind;
+use crate::base::locked;
+use crate::lease::store::StoreError;
+use crate::store::server::confirm::Lane;
+use crate::store::server::exchange::{Exchange, Known};
+use crate::store::server::pool::{Pool, Slot};
+use crate::store::server::{demotion, reply};
+
+impl Node {
+    /// Talks over a pooled connection for commands that need no confirmations.
+    pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
+        self.pooled_in(Lane::Plain, deadline, talk)
+    }
+
+    pub(crate) fn pooled_in<T>(
+        &self,
+        lane: Lane,
+        deadline: Instant,
+        talk: Talk<'_, T>,
+    ) -> Result<T, StoreError> {
+        let wait = || self.clock.left(deadline);
+        let exhausted = || {
+            StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
+        };
+        match &self.pool {
+            Pool::Own(pool) => {
+                let mut checked_out = pool.check_out(lane, wait).ok_or_else(exhausted)?;
+                self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
+            }
+            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
+            Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
+        }
+    }
+
+    /// Talks over a connection that others may be waiting for.
+    pub(super) fn talk_in<T>(
+        &self,
+        slot: &Mutex<Slot>,
+        limit: TimeLimit,
+        talk: Talk<'_, T>,
+    ) -> Result<T, StoreError> {
+        let result = self.talk(&mut locked(slot), limit, talk);
+        // Checked after the slot is free: either `close` finds the slot free, or it has set
+        // `closed` before.
+        if self.closed.load(Ordering::SeqCst) {
+            empty(slot);
+        }
+        result
+    }
+
+    /// Talks over the connection of a slot, opened first if need be.
+    pub(super) fn talk<T>(
+        &self,
+        slot: &mut Slot,
+        limit: TimeLimit,
+        talk: Talk<'_, T>,
+    ) -> Result<T, StoreError> {
+        // First: a demotion that becomes known while a connection is opened is one of the server
+        // that it leads to.
+        let demotions = self.demotions.count();
+        let generation = self.generation();
+        if slot.generation != generation {
+            slot.connection = None;
+        }
+        // Taken out, and put back only if all went well: a connection in the middle of an exchange
+        // stays out, even if a caller's code panics.
+        let (mut connection, fresh) = match slot.connection.take() {
+            Some(connection) => (connection, false),
+            None => {
+                slot.state = Known::default();
+                slot.generation = generation;
+                (self.connect_unless_moved(limit.connect_by(), demotions)?, true)
+            }
+        };
+        let asked_at = self.clock.now();
+        let deadline = limit.reply_by(asked_at);
+        let mut exchange = Exchange {
+            fresh,
+            connection: &mut connection,
+            state: &mut slot.state,
+            clock: &self.clock,
+            deadline,
+        };
+        let result =
+            exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut slot.buffer, asked_at));
+        match result {
+            // What a server said while it was no primary any more may be known to nobody else: it
+            // is no answer (R22).
+            Ok(_) if self.demotions.count() != demotions => Err(reply::moved()),
+            Ok(value) => {
+                slot.connection = Some(connection);
+                if let TimeLimit::By(_) = limit {
+                    self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
+                }
+                Ok(value)
+            }
+            Err(error) => {
+                // Closed at once; and connections that were opened before this failure are not
+                // trusted either.
+                drop(connection);
+                if error.is_timeout() && slot.state.awaits_confirmations {
+                    // The server has answered. Its replicas say nothing about other connections.
+                    return Err(self.failed(&error, !fresh));
+                }
+                // Except if an extend timed out: it had only a little time, which says nothing
+                // about other connections.
+                if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
+                    self.distrust(generation, demotion::says(&error));
+                }
+                if fresh && reply::says_nothing(&error) {
+                    // Connecting works, but using the connection does not: without a pause, retries
+                    // would go on as fast as the network.
+                    self.gate.shut();
+                } else {
+                    self.gate.doubt();
+                }
+                Err(self.failed(&error, !fresh))
+            }
+        }
+    }
+}
