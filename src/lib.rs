@@ -157,7 +157,7 @@
 //! | [`command_timeout`](ClientBuilder::command_timeout) | 2 s | how long one command may take in total |
 //! | [`connect_timeout`](ClientBuilder::connect_timeout) | 2 s | how long opening a connection may take in total |
 //! | [`max_outage`](ClientBuilder::max_outage) | 30 s | how long `lock()` waits for a server that does not answer |
-//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups |
+//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups; as many again for locks that need confirmations |
 //! | [`pool`](ClientBuilder::pool) | its own | a pool that the program already has |
 //! | [`key_prefix`](ClientBuilder::key_prefix) | none | the text before each name in Redis |
 //!
@@ -281,13 +281,16 @@
 //!
 //! | thread | what it does |
 //! |---|---|
-//! | `distlock-renewal` | extends the leases of all locks of the client |
+//! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations |
+//! | `distlock-confirm` | extends the leases of those that do |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node, talks to it |
+//! | `distlock-sentinel` | Sentinel only: listens to one sentinel, and asks all of them every 2 s |
+//! | `distlock-asks` | Sentinel only: asks one sentinel, and ends |
 //!
 //! # What it logs
 //!

@@ -239,9 +239,9 @@ impl LockOptions {
     /// round trip more. On a quorum and on `memory://` this is `Unsupported`.
     ///
     /// Locks that need confirmations have connections and a renewal thread of their own, so that
-    /// other locks of the client are not delayed while a replica is away. Locks that ask for different numbers
-    /// share them. A pool of the program's own is shared by all: attempts that wait for a replica
-    /// keep its connections for that time.
+    /// other locks of the client are not delayed while a replica is away. Locks that ask for
+    /// different numbers share them. A pool of the program's own is shared by all: attempts that
+    /// wait for a replica keep its connections for that time.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> Self {
         self.confirm.replicas = count;

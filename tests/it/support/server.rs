@@ -65,7 +65,7 @@ impl Server {
         };
         for _ in 0..20 {
             // The ports are free now. If somebody else is faster, another pair is tried.
-            let (plain, tls) = (listen_anywhere(), listen_anywhere());
+            let (plain, tls) = (server.settings.free_port(), listen_anywhere());
             server.port = plain.local_addr().unwrap().port();
             server.tls_port = tls.local_addr().unwrap().port();
             drop((plain, tls));

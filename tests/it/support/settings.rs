@@ -1,8 +1,9 @@
 //! How a test server is started: its builder, and the resulting command line.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use super::Server;
+use super::{Server, listen_anywhere};
 
 /// Settings of a [`Server`] that will be started.
 #[derive(Default)]
@@ -44,6 +45,20 @@ impl ServerBuilder {
     pub fn append_only(mut self) -> ServerBuilder {
         self.append_only = true;
         self
+    }
+
+    /// A port that is free. A node of a cluster also listens 10,000 ports above it, where the
+    /// system's own ports begin: those that are in use may be many in a row.
+    pub(super) fn free_port(&self) -> TcpListener {
+        const BUS: u16 = 10_000;
+        let is_node = self.args.iter().any(|(key, _)| key == "cluster-enabled");
+        loop {
+            let listener = listen_anywhere();
+            let port = listener.local_addr().expect("it is bound").port();
+            if !is_node || TcpListener::bind((Ipv4Addr::LOCALHOST, port + BUS)).is_ok() {
+                return listener;
+            }
+        }
     }
 
     /// Starts the server and returns once it answers.
