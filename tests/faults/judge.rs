@@ -18,6 +18,9 @@ use super::verdict;
 use super::witness::Offer;
 use super::world::World;
 
+/// What a row prints once its clients have stopped.
+pub const LOAD_OVER: &str = "LOAD OVER";
+
 /// The head of the table.
 pub const HEAD: &str = "| # | class | fault | holds | holds under the fault | idle (%) | faults | \
      unknown | overlaps | lost updates | \
@@ -107,6 +110,7 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     world.problems.extend(round.problems);
     let delay = noise.worst();
     let counts = stop(world);
+    println!("{LOAD_OVER}");
     let seen = sampler.end();
     let stopped = now();
     thread::sleep(ms(300));

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::judge::{HEAD, REMARKS};
+use super::judge::{HEAD, LOAD_OVER, REMARKS};
 use super::rows::packets::{IN_NAMESPACE, Namespace};
 use super::rows::{self, NOT_RUN, Row, versions};
 use super::tune::Size;
@@ -45,28 +46,14 @@ pub fn run(size: Size, arguments: &[&str]) -> i32 {
         println!("row {} not run: {why}", row.number);
         not_run.push((row.number, why));
     }
+    let rows: Vec<&Row> = to_run.into_iter().map(|(row, _)| row).collect();
     let (mut lines, mut took) = (Vec::new(), 0);
-    let beside = |row: &Row| size == Size::Quick && row.waits;
-    for rows in to_run.chunk_by(|(a, _), (b, _)| beside(a) && beside(b)) {
-        for rows in rows.chunks(AT_ONCE) {
-            let done: Vec<(u64, String)> = thread::scope(|scope| {
-                let running: Vec<_> = rows
-                    .iter()
-                    .map(|(row, _)| {
-                        let run = &run;
-                        scope.spawn(move || run.line(row))
-                    })
-                    .collect();
-                running.into_iter().map(|row| row.join().expect("it gives a line")).collect()
-            });
-            for (seconds, line) in done {
-                println!("{line}");
-                let _ = std::io::stdout().flush();
-                took += seconds;
-                lines.push(line);
-            }
-        }
-    }
+    run.lines(&rows, &mut |seconds, line| {
+        println!("{line}");
+        let _ = std::io::stdout().flush();
+        took += seconds;
+        lines.push(line);
+    });
     let red = lines.iter().filter(|line| line.ends_with("| red |")).count();
     println!("{} green, {red} red in {} s", lines.len() - red, started.elapsed().as_secs());
     if let Ok(path) = std::env::var("FAULTS_REPORT") {
@@ -100,8 +87,40 @@ impl Run {
         }
     }
 
-    /// Runs a row, unless its piece is known: how long that took, and its line.
-    fn line(&self, row: &Row) -> (u64, String) {
+    /// Runs rows one after another, and those that mostly wait a few at once in a quick run. `done`
+    /// gets each of them, in their order: how long it took, and its line.
+    fn lines(&self, rows: &[&Row], done: &mut dyn FnMut(u64, String)) {
+        let beside = |row: &Row| self.size == Size::Quick && row.waits;
+        let groups = rows.chunk_by(|a, b| beside(a) && beside(b));
+        thread::scope(|scope| {
+            let mut running = Vec::new();
+            for group in groups.flat_map(|group| group.chunks(AT_ONCE)) {
+                let (over, is_over) = mpsc::channel::<()>();
+                for row in group {
+                    let over = over.clone();
+                    running.push(scope.spawn(move || self.line(row, over)));
+                }
+                drop(over);
+                // Nothing is sent: the load of these rows is over when nobody could.
+                let _ = is_over.recv();
+                // Only these rows may still be under way when the next ones begin.
+                let ended = running.len() - group.len();
+                for row in running.drain(..ended) {
+                    let (seconds, line) = row.join().expect("it gives a line");
+                    done(seconds, line);
+                }
+            }
+            for row in running {
+                let (seconds, line) = row.join().expect("it gives a line");
+                done(seconds, line);
+            }
+        });
+    }
+
+    /// Runs a row, unless its piece is known: how long that took, and its line. In a quick run
+    /// `over` is dropped once its load is over. Then it only waits for leases to end, and judges,
+    /// and the next row may begin.
+    fn line(&self, row: &Row, over: Sender<()>) -> (u64, String) {
         let piece = self.pieces.as_ref().map(|dir| dir.join(row.number.to_string()));
         // A row that is given by its number runs again.
         let known = piece
@@ -117,7 +136,7 @@ impl Run {
             on_each(self.seed, &versions::found())
         } else {
             let in_namespace = row.namespace != Namespace::No && self.missing.is_none();
-            one(self.size, self.seed, row, in_namespace, None)
+            one(self.size, self.seed, row, in_namespace, None, Some(over))
         };
         let seconds = begun.elapsed().as_secs();
         if let Some(piece) = piece {
@@ -146,7 +165,8 @@ fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
     let each = |(name, program): &(String, PathBuf)| -> Vec<_> {
         rows.iter()
             .map(|row| {
-                (name.clone(), row.number, one(Size::Quick, seed, row, false, Some(program)))
+                let line = one(Size::Quick, seed, row, false, Some(program), None);
+                (name.clone(), row.number, line)
             })
             .collect()
     };
@@ -155,8 +175,15 @@ fn on_each(seed: u64, servers: &[(String, PathBuf)]) -> String {
 
 /// Runs a row, on this server or the usual one, and returns its line; a red line if the row gave
 /// none.
-fn one(size: Size, seed: u64, row: &Row, in_namespace: bool, server: Option<&Path>) -> String {
-    attempt(size, seed, row, in_namespace, server).unwrap_or_else(|why| {
+fn one(
+    size: Size,
+    seed: u64,
+    row: &Row,
+    in_namespace: bool,
+    server: Option<&Path>,
+    over: Option<Sender<()>>,
+) -> String {
+    attempt(size, seed, row, in_namespace, server, over).unwrap_or_else(|why| {
         format!(
             "| {} | {} | {} |{} {why} | red |",
             row.number,
@@ -175,6 +202,7 @@ fn attempt(
     row: &Row,
     in_namespace: bool,
     server: Option<&Path>,
+    mut over: Option<Sender<()>>,
 ) -> Result<String, String> {
     let (number, word) = (row.number, format!("{size:?}").to_lowercase());
     let program = std::env::current_exe().expect("the driver's own program");
@@ -194,6 +222,11 @@ fn attempt(
     let found = BufReader::new(output)
         .lines()
         .map_while(Result::ok)
+        .inspect(|line| {
+            if line == LOAD_OVER && size == Size::Quick {
+                over = None;
+            }
+        })
         .find_map(|line| line.strip_prefix("LINE ").map(str::to_owned));
     let status = child.wait().map_err(|error| error.to_string())?;
     found.ok_or_else(|| format!("the driver failed: {status}"))
