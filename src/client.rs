@@ -163,7 +163,7 @@ impl Client {
     /// use distlock::{Client, LockOptions};
     ///
     /// let client = Client::sentinel(["redis://s1", "redis://s2", "redis://s3"], "mymaster")?;
-    /// // One replica: with it, no lock is lost when the primary fails over.
+    /// // There is one replica. As all replicas have confirmed it, no failover loses the lock.
     /// let lock = client.lock_with("orders:42", LockOptions::new().replicas(1))?;
     /// lock.with(|_| println!("locked"))?;
     /// # Ok(())
@@ -177,8 +177,10 @@ impl Client {
     /// lost, unless [`replicas`](crate::LockOptions::replicas) was set:
     /// [guarantees](crate::guide::guarantees) has a table of what survives which failure.
     ///
-    /// A sentinel that hangs delays nobody. A sentinel that is cut off leads no client back to an
-    /// old primary. A client that can reach no sentinel stays at the primary that it knows.
+    /// A sentinel that hangs delays nobody, and if most of them hang, a new connection takes up to
+    /// half a second longer. A sentinel that is cut off leads no client back to an old primary. A
+    /// client that can reach no sentinel stays at the primary that it knows. All sentinels together
+    /// have half of [`connect_timeout`](ClientBuilder::connect_timeout) to answer.
     ///
     /// # Errors
     /// `InvalidInput` for no sentinel, for URLs that cannot be understood, and if only some of them

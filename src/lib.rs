@@ -243,8 +243,8 @@
 //!
 //! # More than one server
 //!
-//! Sentinel: the primary that sentinels name, followed when it moves. With
-//! [`replicas`](LockOptions::replicas) no lock is lost in a failover.
+//! Sentinel: the primary that sentinels name, followed when it moves. A lock that all
+//! [`replicas`](LockOptions::replicas) have confirmed is not lost in a failover.
 //!
 //! ```no_run
 //! # use distlock::{Client, LockOptions};

@@ -111,7 +111,7 @@ pub struct LockOptions {
 
 /// What must have a lease before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Confirm {
+pub struct Confirm {
     /// So many replicas.
     pub(crate) replicas: u32,
     /// The server's own disk.
@@ -119,8 +119,10 @@ pub(crate) struct Confirm {
 }
 
 impl Confirm {
+    pub(crate) const NOTHING: Self = Self { replicas: 0, fsynced: false };
+
     pub(crate) fn is_wanted(self) -> bool {
-        self != Self::default()
+        self != Self::NOTHING
     }
 }
 
@@ -235,13 +237,19 @@ impl LockOptions {
     ///
     /// Asked by Redis's `WAIT`, in the packet that acquires. Fewer confirmations are no answer: the
     /// attempt is withdrawn, and `lock` goes on as in an outage, until it fails with `Unavailable`.
-    /// They are waited for as long as a fifth of the lease. A lock that is handed over costs one
-    /// round trip more. On a quorum and on `memory://` this is `Unsupported`.
+    /// An acquisition waits for them for a tenth of the lease at most, and an extend in the
+    /// background for a quarter, each 250 ms less than what is left of the command timeout, or half
+    /// of it if that is more. A lock that is handed over costs one round trip more. On a quorum and
+    /// on `memory://` this is `Unsupported`.
     ///
-    /// Locks that need confirmations have connections and a renewal thread of their own, so that
-    /// other locks of the client are not delayed while a replica is away. Locks that ask for
-    /// different numbers share them. A pool of the program's own is shared by all: attempts that
-    /// wait for a replica keep its connections for that time.
+    /// While a replica is away, an attempt without confirmations may keep the lock's key until it
+    /// is withdrawn. Others are refused meanwhile, as if it were held. So of several clients that
+    /// wait, each counts its `max_outage` from the time at which the one before it gave up.
+    ///
+    /// Locks that need confirmations have connections and a renewal thread of their own, for each
+    /// number of replicas that a client asks for, so that other locks of the client are not delayed
+    /// while a replica is away. A pool of the program's own is shared by all: attempts that wait
+    /// for a replica keep its connections for that time.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> Self {
         self.confirm.replicas = count;

@@ -67,8 +67,8 @@ impl Open {
         // the cleaner.
         let waiting = context.acquiring.wait(&context.clock, deadline);
         let cleaner = context.cleaner.close(deadline);
-        let [renewal, confirmed] = context.renewal.stop();
-        let threads = [renewal, confirmed, context.notifier.stop()];
+        let mut threads = context.renewal.stop();
+        threads.push(context.notifier.stop());
         let cleaned = cleaner.wait(deadline);
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
         let in_time = self.backend.close(deadline) && in_time && cleaned;

@@ -326,7 +326,7 @@ impl Acquisition {
         // would end before renewal has made it whole.
         let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
         if is_alone
-            || self.store.abilities().confirms
+            || self.store.abilities().confirm.is_wanted()
             || left < first / 3
             || left < refusal.took.saturating_mul(4)
         {

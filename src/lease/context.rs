@@ -37,7 +37,12 @@ impl Context {
         let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts);
         let acquiring = Count::default();
         Self {
-            renewal: renewal::Renewal::new(&clock, timeouts, &cleaner, &acquiring),
+            renewal: renewal::Renewal::new(
+                clock.clone(),
+                timeouts,
+                cleaner.clone(),
+                acquiring.clone(),
+            ),
             cleaner,
             notifier: loss::Notifier::new(),
             tokens: Tokens::default(),

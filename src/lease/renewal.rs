@@ -1,7 +1,7 @@
 //! The renewal of all leases of a client.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::cleaner::Cleaner;
 use super::count::Count;
@@ -10,26 +10,36 @@ use super::renewer::Renewer;
 use super::store::LeaseStore;
 use super::timeouts::Timeouts;
 use crate::base::clock::Clock;
+use crate::base::locked;
+use crate::base::options::Confirm;
 use crate::base::worker::Stopped;
 
-/// Leases that have to be confirmed are renewed by a thread of their own: while a replica is away,
-/// their extends wait for it, and the extends of other leases must not (R9).
+/// Leases are renewed by one thread for each kind of confirmations: while a replica is away, the
+/// extends of those who ask for it wait, and the extends of others must not (R9).
 pub(crate) struct Renewal {
-    plain: Renewer,
-    confirmed: Renewer,
+    plain: Arc<Renewer>,
+    confirmed: Mutex<Confirmed>,
+    make: Box<dyn Fn(&'static str) -> Arc<Renewer> + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Confirmed {
+    renewers: Vec<(Confirm, Arc<Renewer>)>,
+    closed: bool,
 }
 
 impl Renewal {
     pub(crate) fn new(
-        clock: &Clock,
+        clock: Clock,
         timeouts: Timeouts,
-        cleaner: &Cleaner,
-        under_way: &Count,
+        cleaner: Cleaner,
+        under_way: Count,
     ) -> Self {
-        let renewer = |thread| {
-            Renewer::new(thread, clock.clone(), timeouts, cleaner.clone(), under_way.clone())
+        let make = move |thread| {
+            let (clock, cleaner) = (clock.clone(), cleaner.clone());
+            Arc::new(Renewer::new(thread, clock, timeouts, cleaner, under_way.clone()))
         };
-        Self { plain: renewer("distlock-renewal"), confirmed: renewer("distlock-confirm") }
+        Self { plain: make("distlock-renewal"), confirmed: Mutex::default(), make: Box::new(make) }
     }
 
     /// Starts the thread for leases of this store. Called before a lease is requested, so that a
@@ -39,26 +49,46 @@ impl Renewal {
     }
 
     /// What looks after this lease.
-    pub(crate) fn of(&self, lease: &Lease) -> &Renewer {
+    pub(crate) fn of(&self, lease: &Lease) -> Arc<Renewer> {
         self.of_store(&*lease.store)
     }
 
-    fn of_store(&self, store: &dyn LeaseStore) -> &Renewer {
-        if store.abilities().confirms { &self.confirmed } else { &self.plain }
+    fn of_store(&self, store: &dyn LeaseStore) -> Arc<Renewer> {
+        let confirm = store.abilities().confirm;
+        if !confirm.is_wanted() {
+            return Arc::clone(&self.plain);
+        }
+        let mut confirmed = locked(&self.confirmed);
+        if let Some((_, renewer)) = confirmed.renewers.iter().find(|(its, _)| *its == confirm) {
+            return Arc::clone(renewer);
+        }
+        let renewer = (self.make)("distlock-confirm");
+        if confirmed.closed {
+            renewer.close();
+        }
+        confirmed.renewers.push((confirm, Arc::clone(&renewer)));
+        renewer
+    }
+
+    fn all(&self) -> Vec<Arc<Renewer>> {
+        let confirmed = locked(&self.confirmed);
+        let confirmed = confirmed.renewers.iter().map(|(_, renewer)| renewer);
+        confirmed.chain([&self.plain]).map(Arc::clone).collect()
     }
 
     /// How many leases are looked after.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
-        self.plain.len() + self.confirmed.len()
+        self.all().iter().map(|renewer| renewer.len()).sum()
     }
 
     /// Removes every lease, and accepts no new one.
     pub(crate) fn close(&self) -> Vec<Arc<Lease>> {
-        [&self.plain, &self.confirmed].into_iter().flat_map(Renewer::close).collect()
+        locked(&self.confirmed).closed = true;
+        self.all().iter().flat_map(|renewer| renewer.close()).collect()
     }
 
-    pub(crate) fn stop(&self) -> [Stopped; 2] {
-        [self.plain.stop(), self.confirmed.stop()]
+    pub(crate) fn stop(&self) -> Vec<Stopped> {
+        self.all().iter().map(|renewer| renewer.stop()).collect()
     }
 }

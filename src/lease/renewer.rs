@@ -190,13 +190,16 @@ struct Due {
     lease: Arc<Lease>,
     extends_left: u32,
     /// How long to wait for the answer: so short that three tries fit into a validity, the first of
-    /// them after a third of it.
+    /// them after a third of it. Two tries, if the answer has to be confirmed.
     reply_limit: Duration,
 }
 
 impl Due {
     fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
-        let reply_limit = (lease.length / 6).min(lease.remaining() / 3);
+        // Each try writes anew, so what a replica was too slow for is lost with its try.
+        let (share, rest) =
+            if lease.store.abilities().confirm.is_wanted() { (4, 2) } else { (6, 3) };
+        let reply_limit = (lease.length / share).min(lease.remaining() / rest);
         Self { lease, extends_left, reply_limit }
     }
 }
@@ -279,7 +282,7 @@ impl RenewerThread {
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         // The server has answered, but its replicas have not, in the time that the pace gave them.
         let unconfirmed = !silent
-            && first.lease.store.abilities().confirms
+            && first.lease.store.abilities().confirm.is_wanted()
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.timeouts.command_timeout;
         // A silent call is a time-out only if the pace limited its time, not a lease so short that

@@ -12,7 +12,7 @@ use super::token::Token;
 use crate::base::bell::{Bell, Fences};
 use crate::base::error::{Cause, Error, ErrorKind};
 use crate::base::key::Key;
-use crate::base::options::LockOptions;
+use crate::base::options::{Confirm, LockOptions};
 pub use request::{Ask, End, Extend, Notify, Place, Release, Withdraw, Within};
 
 /// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte
@@ -120,7 +120,7 @@ pub struct Abilities {
     pub undoes_attempts: bool,
     /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not
     /// confirmed: its waiter has to extend the lease before it has the lock (R24).
-    pub confirms: bool,
+    pub confirm: Confirm,
     /// Its tokens have the form `uuid:number`, as those of Redisson have: with one UUID per client
     /// and one number per thread there, and both fresh here (R3).
     pub numbered_tokens: bool,

@@ -25,8 +25,6 @@ const LAYOUTS: [(Layout, fn() -> Table); 3] = [
     (Layout::Timestamp, timestamp::table),
 ];
 
-const NOTHING: Confirm = Confirm { replicas: 0, fsynced: false };
-
 /// The leases of one place, by layout.
 pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
 
@@ -43,8 +41,12 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
     let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
     let mut leases = Leases::new();
     for (layout, table) in LAYOUTS {
-        let store: Arc<dyn LeaseStore> =
-            Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(&inbox), table(), NOTHING));
+        let store: Arc<dyn LeaseStore> = Arc::new(ServerLeases::new(
+            Arc::clone(node),
+            Arc::clone(&inbox),
+            table(),
+            Confirm::NOTHING,
+        ));
         if layout == Layout::Plain {
             // Its queue alone sends grants.
             let _ = queued.set(Arc::downgrade(&store));
@@ -58,7 +60,7 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table(), NOTHING))
+    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table(), Confirm::NOTHING))
 }
 
 /// The leases on one server in this layout, which count only once they are confirmed.

@@ -13,7 +13,7 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::locked;
-use crate::base::options::LockOptions;
+use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
     Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
     Release, StoreError, Withdraw, Within,
@@ -163,7 +163,7 @@ impl LeaseStore for Memory {
             wakes: true,
             conditions: true,
             undoes_attempts: false,
-            confirms: false,
+            confirm: Confirm::NOTHING,
             numbered_tokens: false,
         }
     }

@@ -242,6 +242,30 @@ fn a_replica_that_becomes_slow_costs_no_lease() {
     lock.unlock().unwrap();
 }
 
+/// Renewal waits for replicas for longer than an acquisition does.
+#[test]
+fn what_is_granted_over_a_slow_replica_is_kept() {
+    let primary = Server::builder().arg("repl-diskless-sync-delay", "0").start();
+    let slow = Arc::new(AtomicBool::new(false));
+    let of = format!("127.0.0.1 {}", far_away(primary.port(), Arc::clone(&slow)));
+    let _replica = Server::builder().arg("replicaof", &of).start();
+    primary.wait_for_replicas(1);
+    slow.store(true, Ordering::SeqCst);
+    let client = Client::open(&primary.url()).unwrap();
+    let granted = [3_000, 6_000].map(|lease| {
+        let lock = client.lock_with(&format!("{lease}"), options().lease(ms(lease))).unwrap();
+        lock.try_lock(ms(2_000)).is_ok_and(|granted| granted).then_some(lock)
+    });
+    assert!(granted[1].is_some(), "a lease of 6 s leaves 350 ms for a replica that takes 300");
+    let since = Instant::now();
+    while since.elapsed() < ms(8_000) {
+        for lock in granted.iter().flatten() {
+            assert!(lock.is_valid(), "{} was lost after {:?}", lock.name(), since.elapsed());
+        }
+        thread::sleep(ms(10));
+    }
+}
+
 #[test]
 fn a_quorum_and_memory_have_no_replicas_to_ask() {
     for client in [

@@ -5,6 +5,7 @@
 
 mod answers;
 mod changes;
+mod distant;
 mod logins;
 mod thawed;
 

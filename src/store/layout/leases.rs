@@ -47,9 +47,10 @@ impl ServerLeases {
         Self { node, inbox, table, confirm, may_not_ask: AtomicBool::new(false) }
     }
 
-    /// What is to be confirmed of an acquisition: the lease must not run out meanwhile.
+    /// What is to be confirmed of an acquisition. Renewal waits more than twice as long: so a lease
+    /// that was granted over slow replicas can be kept.
     fn wanted_of(&self, ask: &Ask<'_>) -> Wanted {
-        self.wanted(ask.lease / 5)
+        self.wanted(ask.lease / 10)
     }
 
     fn wanted(&self, most: Duration) -> Wanted {
@@ -323,7 +324,7 @@ impl LeaseStore for ServerLeases {
             wakes: !matches!(self.table.wakes, Wakes::Nobody),
             conditions: self.queue().is_some(),
             undoes_attempts: false,
-            confirms: self.confirm.is_wanted(),
+            confirm: self.confirm,
             numbered_tokens: self.table.numbered_tokens,
         }
     }

@@ -15,7 +15,7 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::locked;
-use crate::base::options::LockOptions;
+use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
     Abilities, Answer, Ask, End, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
     Withdraw, Within,
@@ -328,7 +328,7 @@ impl LeaseStore for Quorum {
             wakes: false,
             conditions: false,
             undoes_attempts: true,
-            confirms: false,
+            confirm: Confirm::NOTHING,
             numbered_tokens: false,
         }
     }

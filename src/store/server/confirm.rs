@@ -29,18 +29,10 @@ pub(crate) struct Confirmations {
     pub(crate) most: Duration,
 }
 
-/// Commands that wait for confirmations have connections of their own: while a replica is away,
-/// each of them keeps its connection for as long as its lease allows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    Plain,
-    Confirmed,
-}
-
-impl Lane {
-    pub(crate) fn of(wanted: Wanted) -> Self {
-        if wanted.is_some() { Self::Confirmed } else { Self::Plain }
-    }
+/// What has to be confirmed, for those who keep connections apart by it: while a replica is away,
+/// a command that waits for it keeps its connection for as long as its lease allows.
+pub(crate) fn lane(wanted: Wanted) -> Confirm {
+    wanted.map_or(Confirm::NOTHING, |wanted| wanted.what)
 }
 
 /// Appends the question for the confirmations, to be answered `within` this time.

@@ -15,7 +15,7 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 
 use super::ask::{again_if_not_run, again_if_stale, run, understood};
 use super::bulk::Bulk;
-use super::confirm::{Lane, Wanted};
+use super::confirm::{Wanted, lane};
 use super::connect::Connector;
 use super::demotion::{Demotions, Watch};
 use super::exchange::{Exchange, Reply};
@@ -29,6 +29,8 @@ use super::shape::Shape;
 use super::theirs::Theirs;
 use crate::base::clock::Clock;
 use crate::base::error::Result;
+use crate::base::locked;
+use crate::base::options::Confirm;
 use crate::lease::store::{StoreError, Within};
 use limit::TimeLimit;
 use primary::{Place, Watched};
@@ -61,9 +63,9 @@ pub(crate) struct Node {
     answered: AtomicU64,
     made_at: Instant,
     closed: AtomicBool,
-    /// Renewal's own connections, so that renewal waits for nobody (R9).
-    renewing: Mutex<Slot>,
-    renewing_confirmed: Mutex<Slot>,
+    /// Renewal's own connections, so that renewal waits for nobody (R9), by what has to be
+    /// confirmed.
+    renewing: Mutex<Vec<(Confirm, Arc<Mutex<Slot>>)>>,
     pub(crate) clock: Clock,
     pub(crate) command_timeout: Duration,
 }
@@ -123,7 +125,6 @@ impl Node {
             made_at: clock.now(),
             closed: AtomicBool::new(false),
             renewing: Mutex::default(),
-            renewing_confirmed: Mutex::default(),
             clock,
             command_timeout: settings.command_timeout,
         })
@@ -148,7 +149,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled_in(Lane::of(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
+            self.pooled_in(lane(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
                 buffer.clear();
                 script::pack(parts, buffer);
                 let (value, confirmed) = exchange.ask_confirmed(buffer, shape, wanted)?;
@@ -181,7 +182,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         again_if_not_run(|| {
-            self.pooled_in(Lane::of(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
+            self.pooled_in(lane(wanted), deadline, &mut |mut exchange, buffer, asked_at| {
                 if !may_be_sent() {
                     return Ok(None);
                 }
@@ -202,14 +203,20 @@ impl Node {
         within: Within,
     ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
         let mut bulk = Bulk::new(script, keys, calls).confirmed(wanted);
-        let slot = match Lane::of(wanted) {
-            Lane::Plain => &self.renewing,
-            Lane::Confirmed => &self.renewing_confirmed,
-        };
-        let talked = self.talk_in(slot, TimeLimit::Within(within), &mut |exchange, buffer, _| {
+        let slot = self.renewing(lane(wanted));
+        let talked = self.talk_in(&slot, TimeLimit::Within(within), &mut |exchange, buffer, _| {
             bulk.talk(exchange, buffer)
         });
         bulk.answers(talked)
+    }
+
+    fn renewing(&self, lane: Confirm) -> Arc<Mutex<Slot>> {
+        let mut slots = locked(&self.renewing);
+        let place = slots.iter().position(|(its, _)| *its == lane).unwrap_or_else(|| {
+            slots.push((lane, Arc::default()));
+            slots.len() - 1
+        });
+        Arc::clone(&slots[place].1)
     }
 
     /// The same over a pooled connection.
@@ -260,8 +267,7 @@ impl Node {
             Pool::One(slot) => empty(slot),
             Pool::Theirs(_) => {}
         }
-        empty(&self.renewing);
-        empty(&self.renewing_confirmed);
+        locked(&self.renewing).iter().for_each(|(_, slot)| empty(slot));
         if let Some(watched) = &self.watched {
             watched.sentinels.close();
         }

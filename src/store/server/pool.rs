@@ -13,8 +13,8 @@ use r2d2::PooledConnection;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
-use super::confirm::Lane;
 use super::theirs::Theirs;
+use crate::base::options::Confirm;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
 /// r2d2 looks every 30 s.
@@ -73,19 +73,15 @@ enum Stage {
     Closed,
 }
 
-/// Two pools with one thread.
-#[derive(Clone)]
+/// A pool for each kind of confirmations that commands wait for, all with one thread.
 struct Lanes {
-    plain: r2d2::Pool<Slots>,
-    confirmed: r2d2::Pool<Slots>,
+    thread: Arc<ScheduledThreadPool>,
+    pools: Vec<(Confirm, r2d2::Pool<Slots>)>,
 }
 
 impl Lanes {
-    fn of(&self, lane: Lane) -> &r2d2::Pool<Slots> {
-        match lane {
-            Lane::Plain => &self.plain,
-            Lane::Confirmed => &self.confirmed,
-        }
+    fn of(&self, lane: Confirm) -> Option<&r2d2::Pool<Slots>> {
+        self.pools.iter().find(|(its, _)| *its == lane).map(|(_, pool)| pool)
     }
 }
 
@@ -112,44 +108,56 @@ impl OwnPool {
 
     /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
     /// started.
-    pub(crate) fn check_out(&self, lane: Lane, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
+    pub(crate) fn check_out(
+        &self,
+        lane: Confirm,
+        wait: impl Fn() -> Duration,
+    ) -> Option<CheckedOut> {
         let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             Stage::New => None,
-            Stage::Open(lanes) => match lanes.of(lane).try_get() {
+            Stage::Open(lanes) => match lanes.of(lane).map(|pool| (pool.try_get(), pool)) {
                 // An idle slot is taken without a look at the clock.
-                Some(slot) => return Some(CheckedOut::Pooled(slot)),
-                None => Some(lanes.of(lane).clone()),
+                Some((Some(slot), _)) => return Some(CheckedOut::Pooled(slot)),
+                known => known.map(|(_, pool)| pool.clone()),
             },
             Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
         };
         let pool = match known {
             Some(pool) => pool,
-            None => {
-                let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-                match &*state {
-                    Stage::New => {
-                        let lanes = self.start()?;
-                        let pool = lanes.of(lane).clone();
-                        *state = Stage::Open(lanes);
-                        pool
-                    }
-                    Stage::Open(lanes) => lanes.of(lane).clone(),
-                    Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
-                }
-            }
+            None => match self.open(lane)? {
+                Some(pool) => pool,
+                None => return Some(CheckedOut::Alone(Slot::default())),
+            },
         };
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
     }
 
-    /// A plain slot, if one is free at this moment.
+    /// The pool of this lane, made if there is none. `Some(None)`: all are closed.
+    fn open(&self, lane: Confirm) -> Option<Option<r2d2::Pool<Slots>>> {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if let Stage::New = *state {
+            *state = Stage::Open(Lanes { thread: self.start()?, pools: Vec::new() });
+        }
+        let Stage::Open(lanes) = &mut *state else { return Some(None) };
+        if let Some(pool) = lanes.of(lane) {
+            return Some(Some(pool.clone()));
+        }
+        let pool = self.pool(&lanes.thread);
+        lanes.pools.push((lane, pool.clone()));
+        Some(Some(pool))
+    }
+
+    /// A slot, if one is free at this moment.
     pub(crate) fn idle(&self) -> Option<CheckedOut> {
         match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Open(lanes) => lanes.plain.try_get().map(CheckedOut::Pooled),
+            Stage::Open(lanes) => {
+                lanes.pools.iter().find_map(|(_, pool)| pool.try_get()).map(CheckedOut::Pooled)
+            }
             Stage::New | Stage::Closed => None,
         }
     }
 
-    fn start(&self) -> Option<Lanes> {
+    fn start(&self) -> Option<Arc<ScheduledThreadPool>> {
         // This panics if the system has no thread left.
         let thread = || {
             let builder =
@@ -157,8 +165,7 @@ impl OwnPool {
             // Otherwise the thread would outlive the pool until its next look for idle slots.
             builder.on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled).build()
         };
-        let thread = Arc::new(std::panic::catch_unwind(thread).ok()?);
-        Some(Lanes { plain: self.pool(&thread), confirmed: self.pool(&thread) })
+        std::panic::catch_unwind(thread).ok().map(Arc::new)
     }
 
     fn pool(&self, thread: &Arc<ScheduledThreadPool>) -> r2d2::Pool<Slots> {

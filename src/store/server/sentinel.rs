@@ -8,6 +8,7 @@ pub(crate) mod place;
 mod state;
 pub(crate) mod watcher;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -24,7 +25,7 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::lease::store::StoreError;
 
-/// How long the sentinels have to answer.
+/// How long the other sentinels have to answer once one has.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Once a majority has answered, the others get as long again, and at least this.
 const GRACE: Duration = Duration::from_millis(10);
@@ -35,7 +36,7 @@ pub(crate) struct Sentinels {
     dialer: Dialer,
     /// How their primary is reached.
     primary: Dialer,
-    /// How long opening a connection may take.
+    /// How long the sentinels have to answer.
     within: Duration,
     state: Mutex<State>,
     /// Held by the thread that asks: the others wait for its answer.
@@ -56,6 +57,8 @@ struct Sentinel {
     connection: Mutex<Option<Connection>>,
     /// Whether a thread is asking it.
     busy: AtomicBool,
+    /// Whether it has ever answered. Sentinels go on naming others that have been gone for long.
+    answered: AtomicBool,
 }
 
 impl Sentinel {
@@ -67,6 +70,7 @@ impl Sentinel {
             id: Mutex::new(id),
             connection: Mutex::default(),
             busy: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
         })
     }
 }
@@ -87,12 +91,14 @@ impl Sentinels {
             service: service.to_owned(),
             dialer,
             primary,
-            within: within.min(PATIENCE),
+            // The rest is for the primary.
+            within: within / 2,
             state: Mutex::new(State {
                 sentinels,
                 known: None,
                 in_doubt: true,
                 moved: false,
+                left: None,
                 lower: None,
                 closed: false,
             }),
@@ -121,7 +127,7 @@ impl Sentinels {
         // Another thread may have asked meanwhile.
         match self.undoubted() {
             Some(primary) => Ok(primary),
-            None => self.ask(until).or_else(|error| self.last_known().ok_or(error)),
+            None => self.ask(half_way(until)).or_else(|error| self.last_known().ok_or(error)),
         }
     }
 
@@ -201,14 +207,19 @@ impl Sentinels {
     ) -> Vec<(Arc<Sentinel>, Said)> {
         let told = self.ask_each(sentinels, until);
         let (mut answers, mut until) = (Vec::new(), until);
+        let is_there = |its: &&Arc<Sentinel>| its.own || its.answered.load(Ordering::SeqCst);
+        let all = sentinels.iter().filter(is_there).count();
+        let mut good = 0;
         while answers.len() < sentinels.len()
             && let Ok(answer) = told.recv_deadline(until)
         {
-            answers.push(answer);
-            let good = answers.iter().filter(|(_, said)| matches!(said, Ok(Some(_)))).count();
-            if good * 2 > sentinels.len() {
-                until = until.min(Instant::now() + asked_at.elapsed().max(GRACE));
+            if let Ok(Some(_)) = answer.1 {
+                answer.0.answered.store(true, Ordering::SeqCst);
+                good += 1;
+                let more = if good * 2 > all { asked_at.elapsed().max(GRACE) } else { PATIENCE };
+                until = until.min(Instant::now() + more);
             }
+            answers.push(answer);
         }
         answers
     }
@@ -291,8 +302,10 @@ impl Sentinels {
             }
         }
         // One answer of each sentinel: it may have been asked at two addresses.
-        let counts = said.iter().filter(|(sentinel, _)| state.has(sentinel));
-        let answers: Vec<Answer> = counts.map(|(_, answer)| answer.clone()).collect();
+        let mut seen = HashSet::new();
+        let mut answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
+        answers.retain(|answer| answer.id.clone().is_none_or(|id| seen.insert(id)));
+        answers.retain(|answer| !state.has_left(&answer.primary));
         let chosen = choose(&answers, state.voters(&answers), state.known.as_ref())?;
         let chosen = state.unless_lower(chosen);
         let before = state.known.replace(chosen.clone());
@@ -304,6 +317,12 @@ impl Sentinels {
         }
         Some(chosen)
     }
+}
+
+/// Half of the time until then: the rest is for the primary.
+fn half_way(until: Instant) -> Instant {
+    let now = Instant::now();
+    now + until.saturating_duration_since(now) / 2
 }
 
 fn unknown_service() -> StoreError {

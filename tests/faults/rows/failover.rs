@@ -157,6 +157,10 @@ fn again_and_again(world: &mut World, mut act: impl FnMut(&mut World, u64) -> Fa
     world.repeat((ms(400), ms(1000)), |world| {
         let Failover { begun, promoted } = act(world, round);
         wait_until_whole(world);
+        if world.tune.load.replicas > 0 {
+            // A replica that has just got its data confirms nothing for up to a second.
+            server(world, primary(world)).wait_for_replicas(world.tune.load.replicas as usize);
+        }
         let end = if world.tune.load.replicas > 0 { now() } else { promoted };
         world.outages.push((begun, end));
         world.cut_offs.push((begun, now()));

@@ -130,3 +130,29 @@ fn only_a_client_with_both_kinds_of_locks_has_two_renewal_threads() {
         eventually(SOON, || thread_count() == before);
     });
 }
+
+/// Both kinds wait for replicas, but these have the one that they need.
+#[test]
+fn leases_that_ask_for_fewer_replicas_are_renewed_meanwhile() {
+    let group = Group::start(2);
+    let client = group.client();
+    let fewer = [300, 600, 1_500].map(|length| {
+        let options = LockOptions::new().replicas(1).lease(ms(length));
+        let lock = client.lock_with(&format!("one {length}"), options).unwrap();
+        lock.lock().unwrap();
+        lock
+    });
+    let options = LockOptions::new().replicas(2).lease(ms(6_000));
+    let all = client.lock_with("two", options).unwrap();
+    all.lock().unwrap();
+    group.replicas[1].stop_process();
+    let since = Instant::now();
+    while since.elapsed() < ms(5_500) {
+        for lock in &fewer {
+            assert!(lock.is_valid(), "{} was lost after {:?}", lock.name(), since.elapsed());
+        }
+        thread::sleep(ms(5));
+    }
+    group.replicas[1].cont();
+    fewer.iter().for_each(|lock| lock.unlock().unwrap());
+}

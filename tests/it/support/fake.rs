@@ -47,6 +47,16 @@ impl Reply {
         Reply::line('$', "-1")
     }
 
+    /// These bytes, and behind them those of another reply.
+    pub fn and(&self, other: &Reply) -> Reply {
+        match (self, other) {
+            (Reply::Bytes(first), Reply::Bytes(second)) => {
+                Reply::Bytes([first.as_slice(), second].concat())
+            }
+            _ => panic!("only bytes can follow each other"),
+        }
+    }
+
     /// An array of replies; only those that send bytes count.
     pub fn array(replies: &[Reply]) -> Reply {
         let mut bytes = format!("*{}\r\n", replies.len()).into_bytes();

@@ -1,6 +1,6 @@
 //! A sentinel that says what the test wants.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Server;
@@ -14,6 +14,9 @@ pub struct Says {
     epoch: AtomicU64,
     /// The other sentinels that it names.
     others: Mutex<Vec<u16>>,
+    news: Mutex<Option<String>>,
+    hangs: AtomicBool,
+    nameless: AtomicBool,
 }
 
 impl Says {
@@ -25,6 +28,19 @@ impl Says {
 
     pub fn name(&self, server: &Server, epoch: u64) {
         self.at(server.port(), epoch);
+    }
+
+    /// Publishes `+switch-master` behind its next answer to a subscriber's PING, and answers no
+    /// question any more.
+    pub fn publish_and_hang(&self, old: &Server, new: &Server) {
+        let news = format!("{SERVICE} 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port());
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+        self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses to say its own id.
+    pub fn is_nameless(&self) {
+        self.nameless.store(true, Ordering::SeqCst);
     }
 
     /// Which other sentinels it names, by their ports.
@@ -51,7 +67,17 @@ pub fn sentinel(says: &Arc<Says>) -> FakeServer {
             _ if is(command, "SUBSCRIBE") => {
                 Reply::array(&[text("subscribe"), Reply::bulk(&command[1]), Reply::int(1)])
             }
-            _ if is(command, "PING") => Reply::array(&[text("pong"), text("")]),
+            _ if is(command, "PING") => {
+                let pong = Reply::array(&[text("pong"), text("")]);
+                match says.news.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                    None => pong,
+                    Some(news) => {
+                        let news = ["message", "+switch-master", &news].map(text);
+                        pong.and(&Reply::array(&news))
+                    }
+                }
+            }
+            _ if says.hangs.load(Ordering::SeqCst) => Reply::Silence,
             b"MASTER" => Reply::array(
                 &["name", SERVICE, "flags", "master", "config-epoch", &epoch].map(text),
             ),
@@ -64,6 +90,7 @@ pub fn sentinel(says: &Arc<Says>) -> FakeServer {
                 let others = says.others.lock().unwrap_or_else(PoisonError::into_inner);
                 Reply::array(&others.iter().map(other).collect::<Vec<_>>())
             }
+            b"MYID" if says.nameless.load(Ordering::SeqCst) => Reply::error("NOPERM no"),
             b"MYID" => text(&format!("{:p}", Arc::as_ptr(&says))),
             _ => Reply::ok(),
         }

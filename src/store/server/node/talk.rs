@@ -8,8 +8,8 @@ use super::limit::TimeLimit;
 use super::{Node, Talk, empty};
 use crate::base::error::ErrorKind;
 use crate::base::locked;
+use crate::base::options::Confirm;
 use crate::lease::store::StoreError;
-use crate::store::server::confirm::Lane;
 use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::{Pool, Slot};
 use crate::store::server::{demotion, reply};
@@ -17,12 +17,12 @@ use crate::store::server::{demotion, reply};
 impl Node {
     /// Talks over a pooled connection for commands that need no confirmations.
     pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        self.pooled_in(Lane::Plain, deadline, talk)
+        self.pooled_in(Confirm::NOTHING, deadline, talk)
     }
 
     pub(crate) fn pooled_in<T>(
         &self,
-        lane: Lane,
+        lane: Confirm,
         deadline: Instant,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {

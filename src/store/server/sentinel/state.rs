@@ -22,6 +22,8 @@ pub(super) struct State {
     pub(super) in_doubt: bool,
     /// Whether a sentinel has told of a failover, and none has said yet where the primary is.
     pub(super) moved: bool,
+    /// The last primary that a sentinel told to have been replaced, and when it told.
+    pub(super) left: Option<(Primary, Instant)>,
     /// What a majority has said that has no higher epoch, and since when.
     pub(super) lower: Option<(Primary, Instant)>,
     /// Whether the client has been closed: no connection is kept any more.
@@ -29,27 +31,49 @@ pub(super) struct State {
 }
 
 impl State {
-    /// A sentinel has said its name. Only one address of it is kept, because two would count
-    /// twice: one that the program named, if there is one.
+    /// A sentinel has said its name. It is asked at one address only, except at those that the
+    /// program named.
     pub(super) fn name(&mut self, sentinel: &Arc<Sentinel>, id: Option<&str>) {
         let Some(id) = id else { return };
         *locked(&sentinel.id) = Some(id.to_owned());
         let is_it = |other: &Arc<Sentinel>| locked(&other.id).as_deref() == Some(id);
         let same = self.sentinels.iter().filter(|other| is_it(other));
         let Some(kept) = same.max_by_key(|other| other.own).cloned() else { return };
-        self.sentinels.retain(|other| Arc::ptr_eq(other, &kept) || !is_it(other));
-    }
-
-    pub(super) fn has(&self, sentinel: &Arc<Sentinel>) -> bool {
-        self.sentinels.iter().any(|its| Arc::ptr_eq(its, sentinel))
+        self.sentinels.retain(|other| other.own || Arc::ptr_eq(other, &kept) || !is_it(other));
     }
 
     /// How many sentinels there are: those that have answered or are named in an answer, and at
     /// least as many as the program named. A sentinel that knows no others is no majority.
     pub(super) fn voters(&self, answers: &[Answer]) -> usize {
-        let own = self.sentinels.iter().filter(|sentinel| sentinel.own).count();
-        let nameless = answers.iter().filter(|answer| answer.id.is_none()).count();
-        (names(answers.iter()).len() + nameless).max(own)
+        let mut own = HashSet::new();
+        let counts = |sentinel: &&Arc<Sentinel>| {
+            sentinel.own && locked(&sentinel.id).clone().is_none_or(|id| own.insert(id))
+        };
+        let own = self.sentinels.iter().filter(counts).count();
+        let named = if answers.iter().all(|answer| answer.id.is_some()) {
+            names(answers.iter()).len()
+        } else {
+            // Who has no name of its own may be one of those that others name.
+            let others = answers.iter().map(|answer| answer.others.len() + 1).max();
+            others.unwrap_or(0).max(answers.len())
+        };
+        named.max(own)
+    }
+
+    /// A sentinel has told of a failover from this server to another one.
+    pub(super) fn leave(&mut self, old: Address) {
+        let epoch = self.known.as_ref().map_or(0, |known| known.epoch);
+        self.left = Some((Primary { address: old, epoch }, Instant::now()));
+    }
+
+    /// Whether this primary is the one that was left just now: other sentinels name it until they
+    /// have heard of the failover.
+    pub(super) fn has_left(&self, named: &Primary) -> bool {
+        self.left.as_ref().is_some_and(|(left, since)| {
+            left.address == named.address
+                && named.epoch <= left.epoch
+                && since.elapsed() < BEGUN_AGAIN
+        })
     }
 
     /// Forgets sentinels that nobody names any more.

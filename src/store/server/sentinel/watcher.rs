@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, TryRecvError};
 use redis::{PubSub, RedisResult};
 
-use super::{Sentinel, Sentinels};
+use super::{Address, Sentinel, Sentinels};
 use crate::base::locked;
 use crate::lease::store::StoreError;
 use crate::store::server::dial::Asking;
@@ -75,10 +75,11 @@ impl Watcher<'_> {
                 looked = Some(Instant::now());
             }
             match subscription.get_message() {
-                Ok(message) if is_about(&self.sentinels.service, message.get_payload_bytes()) => {
-                    self.hear_of_a_failover(sentinel);
+                Ok(message) => {
+                    if let Some(old) = told(&self.sentinels.service, message.get_payload_bytes()) {
+                        self.hear_of_a_failover(sentinel, old);
+                    }
                 }
-                Ok(_) => {}
                 Err(error) if error.is_timeout() => {}
                 Err(error) => return Err(error),
             }
@@ -88,9 +89,13 @@ impl Watcher<'_> {
 
     /// At once, whoever uses a connection has to ask where the primary is: the one that it had may
     /// go on taking writes for seconds.
-    fn hear_of_a_failover(&self, sentinel: &Arc<Sentinel>) {
+    fn hear_of_a_failover(&self, sentinel: &Arc<Sentinel>, old: Address) {
         let mut state = locked(&self.sentinels.state);
         (state.in_doubt, state.moved) = (true, true);
+        // Others may name it for some time.
+        if state.known.as_ref().is_some_and(|known| known.address == old) {
+            state.leave(old);
+        }
         drop(state);
         self.sentinels.tell();
         self.sentinels.ask_alone(sentinel);
@@ -104,9 +109,14 @@ impl Watcher<'_> {
     }
 }
 
-/// Whether a message on `+switch-master` is about this service: its name comes first.
-fn is_about(service: &str, message: &[u8]) -> bool {
-    message.strip_prefix(service.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
+/// The old primary, if a message on `+switch-master` is about this service. It has the name of the
+/// service, the old address, and the new one.
+fn told(service: &str, message: &[u8]) -> Option<Address> {
+    let message = std::str::from_utf8(message).ok()?;
+    let mut words = message.split(' ');
+    let (name, host, port) = (words.next()?, words.next()?, words.next()?);
+    let port = port.parse().ok()?;
+    (name == service).then(|| Address { host: host.to_owned(), port })
 }
 
 #[cfg(test)]
@@ -115,9 +125,11 @@ mod tests {
 
     #[test]
     fn news_of_another_service_are_none() {
-        assert!(is_about("a", b"a 10.0.0.1 6379 10.0.0.2 6379"));
-        assert!(!is_about("a", b"ab 10.0.0.1 6379 10.0.0.2 6379"));
-        assert!(!is_about("ab", b"a 10.0.0.1 6379 10.0.0.2 6379"));
-        assert!(!is_about("a", b"a"));
+        let old = Address { host: "10.0.0.1".into(), port: 6379 };
+        assert_eq!(told("a", b"a 10.0.0.1 6379 10.0.0.2 6379"), Some(old));
+        assert_eq!(told("a", b"ab 10.0.0.1 6379 10.0.0.2 6379"), None);
+        assert_eq!(told("ab", b"a 10.0.0.1 6379 10.0.0.2 6379"), None);
+        assert_eq!(told("a", b"a"), None);
+        assert_eq!(told("a", b"a 10.0.0.1 \xff"), None);
     }
 }

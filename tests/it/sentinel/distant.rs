@@ -1,0 +1,135 @@
+//! Sentinels that are far away, have been gone for long, or have not heard yet.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use distlock::{Client, ClientBuilder, Lock};
+
+use super::answers::{client, locks_at};
+use crate::helpers::{SOON, get, ms};
+use crate::support::fake::{FakeServer, Reply};
+use crate::support::fake_sentinel::{Says, sentinel};
+use crate::support::sentinels::SERVICE;
+use crate::support::{Mode, Proxy, Server, eventually};
+
+/// A client of a primary that is 20 ms away.
+fn builder(primary: &Proxy, sentinels: &[&FakeServer]) -> ClientBuilder {
+    primary.set_delay(ms(10), ms(10));
+    Client::sentinel_builder(sentinels.iter().map(|its| its.url()), SERVICE)
+}
+
+#[test]
+fn sentinels_that_hang_leave_time_for_the_primary() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let says = Says::default();
+    says.at(proxy.port(), 1);
+    let good = sentinel(&Arc::new(says));
+    let hung = [0; 2].map(|_| FakeServer::start(|_, _| Reply::Silence));
+    let builder = builder(&proxy, &[&hung[0], &good, &hung[1]]);
+    let client = builder.command_timeout(ms(400)).max_outage(SOON).build().unwrap();
+    for _ in 0..3 {
+        client.lock("x").with(|_| ()).unwrap();
+        proxy.cut_all();
+    }
+}
+
+#[test]
+fn sentinels_that_are_gone_and_still_named_delay_little() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let says = Says::default();
+    says.at(proxy.port(), 1);
+    // They answer nothing, as hosts that are gone.
+    let gone: Vec<FakeServer> = (0..4).map(|_| FakeServer::start(|_, _| Reply::Silence)).collect();
+    says.knows(&gone.iter().map(FakeServer::port).collect::<Vec<_>>());
+    let says = Arc::new(says);
+    let good = sentinel(&says);
+    let client = builder(&proxy, &[&good]).command_timeout(SOON).build().unwrap();
+    client.lock("x").with(|_| ()).unwrap();
+    // The client has to ask anew.
+    proxy.cut_all();
+    proxy.set_mode(Mode::Refuse);
+    assert!(client.lock("x").try_lock(ms(100)).is_err());
+    proxy.set_mode(Mode::Forward);
+    let since = Instant::now();
+    client.lock("x").with(|_| ()).unwrap();
+    assert!(since.elapsed() < ms(450), "asking took {:?}", since.elapsed());
+}
+
+#[test]
+fn sentinels_that_are_far_away_have_half_of_the_time() {
+    let server = Server::start();
+    let good = sentinel(&Says::new(&server, 1));
+    let far = Proxy::start(good.port());
+    far.set_delay(ms(400), ms(400));
+    let builder = Client::sentinel_builder([far.url()], SERVICE);
+    let client = builder.command_timeout(SOON).connect_timeout(SOON).build().unwrap();
+    client.lock("x").with(|_| ()).unwrap();
+}
+
+/// They are older than Redis 6.2, or this user may not ask.
+#[test]
+fn sentinels_without_names_can_begin_again() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [0; 3].map(|_| Says::new(&old, 5));
+    let sentinels = all.each_ref().map(sentinel);
+    for (n, says) in all.iter().enumerate() {
+        says.is_nameless();
+        let others = sentinels.iter().enumerate().filter(|(other, _)| *other != n);
+        says.knows(&others.map(|(_, other)| other.port()).collect::<Vec<_>>());
+    }
+    let client = client(&sentinels.each_ref());
+    assert!(locks_at(&client, &old));
+    all.iter().for_each(|says| says.name(&new, 0));
+    eventually(SOON * 2, || locks_at(&client, &new));
+}
+
+#[test]
+fn a_sentinel_that_is_named_at_two_addresses_is_asked_at_both() {
+    for gone in 0..2 {
+        let (old, new) = (Server::start(), Server::start());
+        let says = Says::new(&old, 5);
+        let sentinel = sentinel(&says);
+        let ways = [0; 2].map(|_| Proxy::start(sentinel.port()));
+        let client = Client::sentinel(ways.each_ref().map(Proxy::url), SERVICE).unwrap();
+        assert!(locks_at(&client, &old));
+        // Asked again and again, at both.
+        thread::sleep(ms(2_500));
+        ways[gone].set_mode(Mode::Refuse);
+        ways[gone].cut_all();
+        says.name(&new, 6);
+        old.kill();
+        eventually(SOON, || locks_at(&client, &new));
+    }
+}
+
+/// 1. One sentinel publishes the failover, and hangs; 2. the others have not heard of it, and name
+/// the old primary.
+#[test]
+fn those_who_have_not_heard_of_the_failover_lead_nobody_back() {
+    let (old, new) = (Server::start(), Server::start());
+    let all = [0; 3].map(|_| Says::new(&old, 5));
+    let sentinels = all.each_ref().map(sentinel);
+    let client = client(&sentinels.each_ref());
+    assert!(locks_at(&client, &old));
+    // The first is the one at which the client listens.
+    eventually(SOON, || sentinels[0].count("PING") > 0);
+    let before = sentinels[0].count("PING");
+    all[0].publish_and_hang(&old, &new);
+    eventually(SOON, || sentinels[0].count("PING") > before);
+    let asked = old.command_count("set");
+    let since = Instant::now();
+    thread::sleep(ms(300));
+    while since.elapsed() < ms(2_000) {
+        let lock = client.lock("y");
+        if lock.try_lock(ms(50)).is_ok_and(|got| got) {
+            assert_eq!(get(&old, "y"), None, "the old primary granted it");
+            let _ = lock.unlock();
+        }
+    }
+    assert_eq!(old.command_count("set"), asked, "the old primary was asked after the news");
+    all[1..].iter().for_each(|says| says.name(&new, 6));
+    eventually(SOON, || locks_at(&client, &new));
+}
