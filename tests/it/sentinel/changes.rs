@@ -53,9 +53,11 @@ fn a_majority_that_has_not_heard_of_a_failover_yet_leads_nobody_back() {
     assert!(locks_at(&client, &new));
     // The only one that has heard is gone, and everybody has to ask.
     drop(first);
-    new.restart();
+    new.kill();
     let lock = client.lock("y");
-    lock.try_lock(ms(1500)).unwrap();
+    let refused = lock.try_lock(ms(1500));
+    new.restart();
+    assert!(error(refused).is_unavailable(), "the client went back to the old primary");
     assert_eq!(get(&old, "y"), None, "the client went back to the old primary");
     all.iter().for_each(|says| says.name(&new, 6));
     let _ = lock.unlock();
