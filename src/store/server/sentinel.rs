@@ -8,6 +8,7 @@ pub(crate) mod place;
 mod state;
 pub(crate) mod watcher;
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -304,10 +305,14 @@ impl Sentinels {
         // One answer of each sentinel: it may have been asked at two addresses.
         let mut seen = HashSet::new();
         let mut answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
+        answers.sort_by_key(|answer| Reverse(answer.primary.epoch));
         answers.retain(|answer| answer.id.clone().is_none_or(|id| seen.insert(id)));
         answers.retain(|answer| !state.has_left(&answer.primary));
         let chosen = choose(&answers, state.voters(&answers), state.known.as_ref())?;
         let chosen = state.unless_lower(chosen);
+        if state.has_left(&chosen) {
+            return None;
+        }
         let before = state.known.replace(chosen.clone());
         (state.in_doubt, state.moved) = (false, false);
         drop(state);

@@ -105,11 +105,11 @@ fn a_sentinel_that_is_named_at_two_addresses_is_asked_at_both() {
     }
 }
 
-/// 1. One sentinel publishes the failover, and hangs; 2. the others have not heard of it, and name
-/// the old primary.
+/// One sentinel publishes the failover, and hangs. The others have not heard of it, and name the
+/// old primary, or one that was the primary long ago.
 #[test]
 fn those_who_have_not_heard_of_the_failover_lead_nobody_back() {
-    let (old, new) = (Server::start(), Server::start());
+    let (ancient, old, new) = (Server::start(), Server::start(), Server::start());
     let all = [0; 3].map(|_| Says::new(&old, 5));
     let sentinels = all.each_ref().map(sentinel);
     let client = client(&sentinels.each_ref());
@@ -117,6 +117,7 @@ fn those_who_have_not_heard_of_the_failover_lead_nobody_back() {
     // The first is the one at which the client listens.
     eventually(SOON, || sentinels[0].count("PING") > 0);
     let before = sentinels[0].count("PING");
+    all[2].name(&ancient, 0);
     all[0].publish_and_hang(&old, &new);
     eventually(SOON, || sentinels[0].count("PING") > before);
     let asked = old.command_count("set");
