@@ -14,7 +14,7 @@ use support::it::Server;
 use support::it::sentinels::Sentinels;
 use support::peers::{self, Driver};
 use support::placement::Place;
-use support::stats::{median, percentile};
+use support::stats::{in_turn, median, percentile};
 use support::table::{Table, us};
 
 const STRAIGHT: &str = "A: distlock, straight at the primary";
@@ -92,10 +92,7 @@ fn main() {
     let (rounds, samples) = args.pick((10, 200), (40, 500));
     for round in 0..rounds {
         progress!("round {} of {rounds}", round + 1);
-        // Each round begins with another contender, so that none always follows the same one.
-        let first = round % rows.len();
-        let (before, after) = rows.split_at_mut(first);
-        for row in after.iter_mut().chain(before) {
+        for row in in_turn(&mut rows, round) {
             let measured = row.measure(samples);
             row.rounds.push(measured);
         }

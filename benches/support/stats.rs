@@ -1,5 +1,11 @@
 //! Percentiles, medians, fairness.
 
+/// All contenders. Each round begins with another one, so that none always follows the same one.
+pub fn in_turn<T>(contenders: &mut [T], round: usize) -> impl Iterator<Item = &mut T> {
+    let (before, after) = contenders.split_at_mut(round % contenders.len().max(1));
+    after.iter_mut().chain(before)
+}
+
 /// The value below which this share of all values lies. Sorts them.
 pub fn percentile(values: &mut [u64], share: f64) -> u64 {
     if values.is_empty() {

@@ -24,6 +24,19 @@ pub fn locks_at(client: &Client, server: &Server) -> bool {
     there
 }
 
+/// The primary is away for a while. The client asks where it is, again and again, and must not go to
+/// the old one.
+fn waits_for(client: &Client, new: &Server, old: &Server) {
+    new.kill();
+    let lock = client.lock("y");
+    let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
+    // Longer than a majority would have to name it.
+    std::thread::sleep(ms(4_000));
+    new.restart();
+    waiting.result().unwrap();
+    assert_eq!(old.command_count("set"), 0, "the client went back to the old primary");
+}
+
 #[test]
 fn the_highest_epoch_decides() {
     let (old, new) = (Server::start(), Server::start());
@@ -43,15 +56,7 @@ fn one_sentinel_with_an_old_epoch_leads_nobody_back() {
     all[2].name(&old, 4);
     let [first, second, _third] = sentinels;
     drop((first, second));
-    // The client has to ask anew, again and again, and there is but one to ask.
-    new.kill();
-    let lock = client.lock("y");
-    let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
-    // Longer than a majority would have to name it.
-    std::thread::sleep(ms(4_000));
-    new.restart();
-    waiting.result().unwrap();
-    assert_eq!(old.command_count("set"), 0, "the client went back to the old primary");
+    waits_for(&client, &new, &old);
 }
 
 #[test]
@@ -64,13 +69,7 @@ fn one_sentinel_at_two_addresses_leads_nobody_back() {
     cut_off.name(&old, 4);
     let [_one, _two, third] = sentinels;
     drop(third);
-    new.kill();
-    let lock = client.lock("y");
-    let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
-    std::thread::sleep(ms(4_000));
-    new.restart();
-    waiting.result().unwrap();
-    assert_eq!(old.command_count("set"), 0, "the client went back to the old primary");
+    waits_for(&client, &new, &old);
 }
 
 #[test]
