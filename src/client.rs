@@ -180,7 +180,7 @@ impl Client {
     /// A sentinel that hangs delays nobody, and if most of them hang, a new connection takes up to
     /// half a second longer. A sentinel that is cut off leads no client back to an old primary. A
     /// client that can reach no sentinel stays at the primary that it knows. All sentinels together
-    /// have half of [`connect_timeout`](ClientBuilder::connect_timeout) to answer.
+    /// have half of the time that opening a connection may take.
     ///
     /// # Errors
     /// `InvalidInput` for no sentinel, for URLs that cannot be understood, and if only some of them
