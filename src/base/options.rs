@@ -110,7 +110,7 @@ pub struct LockOptions {
 }
 
 /// What must have a lease before it counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Confirm {
     /// So many replicas.
     pub(crate) replicas: u32,

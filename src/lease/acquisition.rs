@@ -13,6 +13,7 @@ use super::count::Counted;
 use super::granted::Keeper;
 use super::granted::{Lease, Terms};
 use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
+use super::timeouts::FIRST_LEASE;
 use super::token::Token;
 use super::validity::valid_until;
 use super::wait::Wait;
@@ -23,10 +24,6 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::key::Key;
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 pub(super) use place::Waiting;
-
-/// A hand-off first grants at most this long a lease, so that a frozen waiter never costs a whole
-/// lease (R20).
-const FIRST_LEASE: Duration = Duration::from_secs(3);
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
 ///

@@ -1,5 +1,6 @@
 //! The renewal of all leases of a client.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +25,7 @@ pub(crate) struct Renewal {
 
 #[derive(Default)]
 struct Confirmed {
-    renewers: Vec<(Confirm, Arc<Renewer>)>,
+    renewers: HashMap<Confirm, Arc<Renewer>>,
     closed: bool,
 }
 
@@ -58,22 +59,17 @@ impl Renewal {
         if !confirm.is_wanted() {
             return Arc::clone(&self.plain);
         }
-        let mut confirmed = locked(&self.confirmed);
-        if let Some((_, renewer)) = confirmed.renewers.iter().find(|(its, _)| *its == confirm) {
-            return Arc::clone(renewer);
-        }
-        let renewer = (self.make)("distlock-confirm");
-        if confirmed.closed {
+        let Confirmed { renewers, closed } = &mut *locked(&self.confirmed);
+        let renewer = renewers.entry(confirm).or_insert_with(|| (self.make)("distlock-confirm"));
+        if *closed {
             renewer.close();
         }
-        confirmed.renewers.push((confirm, Arc::clone(&renewer)));
-        renewer
+        Arc::clone(renewer)
     }
 
     fn all(&self) -> Vec<Arc<Renewer>> {
         let confirmed = locked(&self.confirmed);
-        let confirmed = confirmed.renewers.iter().map(|(_, renewer)| renewer);
-        confirmed.chain([&self.plain]).map(Arc::clone).collect()
+        confirmed.renewers.values().chain([&self.plain]).map(Arc::clone).collect()
     }
 
     /// How many leases are looked after.

@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use super::SETTLE;
 use crate::base::key::Key;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
+use crate::lease::timeouts::FIRST_LEASE;
 use crate::lease::token::Token;
-
-/// As long as the first lease of a hand-off lasts at most.
-const FIRST_LEASE: Duration = Duration::from_secs(3);
 
 /// Something to withdraw.
 pub(crate) struct Withdrawal {

@@ -7,6 +7,7 @@ mod role;
 mod talk;
 mod theirs;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ pub(crate) struct Node {
     closed: AtomicBool,
     /// Renewal's own connections, so that renewal waits for nobody (R9), by what has to be
     /// confirmed.
-    renewing: Mutex<Vec<(Confirm, Arc<Mutex<Slot>>)>>,
+    renewing: Mutex<HashMap<Confirm, Arc<Mutex<Slot>>>>,
     pub(crate) clock: Clock,
     pub(crate) command_timeout: Duration,
 }
@@ -211,12 +212,7 @@ impl Node {
     }
 
     fn renewing(&self, lane: Confirm) -> Arc<Mutex<Slot>> {
-        let mut slots = locked(&self.renewing);
-        let place = slots.iter().position(|(its, _)| *its == lane).unwrap_or_else(|| {
-            slots.push((lane, Arc::default()));
-            slots.len() - 1
-        });
-        Arc::clone(&slots[place].1)
+        Arc::clone(locked(&self.renewing).entry(lane).or_default())
     }
 
     /// The same over a pooled connection.
@@ -267,7 +263,7 @@ impl Node {
             Pool::One(slot) => empty(slot),
             Pool::Theirs(_) => {}
         }
-        locked(&self.renewing).iter().for_each(|(_, slot)| empty(slot));
+        locked(&self.renewing).values().for_each(|slot| empty(slot));
         if let Some(watched) = &self.watched {
             watched.sentinels.close();
         }

@@ -30,6 +30,7 @@ use crate::lease::store::StoreError;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Once a majority has answered, the others get as long again, and at least this.
 const GRACE: Duration = Duration::from_millis(10);
+
 /// The sentinels of one service, and what they have said.
 pub(crate) struct Sentinels {
     service: String,
