@@ -24,8 +24,8 @@ pub fn locks_at(client: &Client, server: &Server) -> bool {
     there
 }
 
-/// The primary is away for a while. The client asks where it is, again and again, and must not go to
-/// the old one.
+/// The primary is away for a while. The client asks where it is, again and again, and must not go
+/// to the old one.
 fn waits_for(client: &Client, new: &Server, old: &Server) {
     new.kill();
     let lock = client.lock("y");
