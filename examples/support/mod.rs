@@ -138,8 +138,13 @@ impl Sandbox {
             ),
         };
         let sandbox = Self { is_shared: !url.starts_with("memory:"), url, server, dir, keeper };
+        let client = Client::open(&sandbox.url)?;
         let start = Instant::now();
-        while own && !socket.exists() {
+        // The socket's file is there a moment before the server listens.
+        while let Err(error) = client.ping() {
+            if !own {
+                return Err(error.into());
+            }
             if start.elapsed() > Duration::from_secs(10) {
                 let log = fs::read_to_string(sandbox.dir.join("redis.log")).unwrap_or_default();
                 return Err(format!(
@@ -150,7 +155,6 @@ impl Sandbox {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Client::open(&sandbox.url)?.ping()?;
         Ok(sandbox)
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, Layout, Lock, LockOptions, Renewal};
 
 use crate::helpers::{SOON, Underway, error, get, ms};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};
 
 /// A primary and its replicas.
 struct Group {
@@ -185,7 +185,7 @@ fn a_server_that_cannot_confirm_its_disk_says_so_at_the_first_call() {
 /// Leads to this port. What comes back takes `slow`, as from a replica that is far away.
 fn far_away(port: u16, slow: Arc<AtomicBool>) -> u16 {
     const SLOW: Duration = ms(300);
-    let listener = listen_anywhere();
+    let listener = ports::listen();
     let here = listener.local_addr().unwrap().port();
     let pipe = |mut from: TcpStream, mut to: TcpStream, slow: Option<Arc<AtomicBool>>| {
         let (send, sent) = mpsc::channel::<(Instant, Vec<u8>)>();

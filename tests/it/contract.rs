@@ -110,11 +110,10 @@ impl Place {
 
     /// A server with a replica that has to confirm everything.
     fn confirmed() -> Place {
-        let server = Server::start();
-        let replica = Server::builder()
-            .arg("replicaof", &format!("127.0.0.1 {}", server.port()))
-            .arg("repl-diskless-sync-delay", "0")
-            .start();
+        // It is the primary that would wait five seconds for more replicas.
+        let server = Server::builder().arg("repl-diskless-sync-delay", "0").start();
+        let of = format!("127.0.0.1 {}", server.port());
+        let replica = Server::builder().arg("replicaof", &of).start();
         server.wait_for_replicas(1);
         let url = server.url();
         let options = LockOptions::new().replicas(1);

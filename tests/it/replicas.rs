@@ -13,7 +13,7 @@ use distlock::{Client, Lock, LockOptions, LostReason, Retry};
 
 use crate::faults::{pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, get, ms, pttl, put};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};
 
 /// How long after a demotion everything works again: 2 s, and what a machine under load needs.
 const RECOVERED: Duration = ms(3500);
@@ -45,7 +45,7 @@ impl Pair {
     fn demote(&self) {
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut self.new.connection()).unwrap();
         self.proxy.set_upstream(self.new.port());
-        become_a_replica(&self.old, listen_anywhere().local_addr().unwrap().port());
+        become_a_replica(&self.old, ports::refused());
     }
 
     fn client(&self) -> Client {
@@ -127,7 +127,7 @@ fn the_programs_own_pool_is_asked_with_pauses_while_it_leads_to_a_replica() {
         Client::builder(&proxy.url()).pool(pool_of(&proxy.url(), 4, false)).build().unwrap();
     let lock = client.lock("x");
     lock.lock().unwrap();
-    become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+    become_a_replica(&server, ports::refused());
     assert!(error(lock.unlock()).is_unknown());
     // Within one command timeout of 2 s.
     assert!(refusals(&server) < 60, "{}", refusals(&server));
@@ -264,7 +264,7 @@ fn the_callers_own_commands_run_again_at_the_new_master() {
         call("before").unwrap();
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut there.connection()).unwrap();
         pair.proxy.set_upstream(there.port());
-        become_a_replica(here, listen_anywhere().local_addr().unwrap().port());
+        become_a_replica(here, ports::refused());
         call("after").unwrap();
         assert_eq!(get(there, "after").as_deref(), Some("1"));
         redis::cmd("DEL").arg("after").exec(&mut there.connection()).unwrap();
@@ -277,7 +277,7 @@ fn a_replica_is_recognised_at_log_in_and_sent_nothing_else() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     client.ping().unwrap();
-    become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+    become_a_replica(&server, ports::refused());
     proxy.cut_all();
     let refused = error(client.lock("x").try_lock(Duration::ZERO));
     assert!(refused.is_unavailable() && refused.to_string().contains("replica"), "{refused}");
@@ -304,7 +304,7 @@ fn a_client_that_is_not_told_the_role_only_skips_the_check_at_log_in() {
         let client = Client::open(&url).unwrap();
         let lock = client.lock("x");
         lock.with(|_| ()).unwrap();
-        become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+        become_a_replica(&server, ports::refused());
         let before = refusals(&server);
         let refused = error(lock.try_lock(Duration::ZERO));
         assert!(refused.is_unavailable() && refused.to_string().contains("replica"), "{refused}");
@@ -320,13 +320,9 @@ fn a_client_that_is_not_told_the_role_only_skips_the_check_at_log_in() {
 /// As somebody might write it with a Sentinel's list of addresses.
 #[test]
 fn a_master_and_its_replicas_are_no_quorum() {
-    let master = Server::start();
-    let replica = || {
-        Server::builder()
-            .arg("repl-diskless-sync-delay", "0")
-            .arg("replicaof", &format!("127.0.0.1 {}", master.port()))
-            .start()
-    };
+    let master = Server::builder().arg("repl-diskless-sync-delay", "0").start();
+    let of = format!("127.0.0.1 {}", master.port());
+    let replica = || Server::builder().arg("replicaof", &of).start();
     let replicas = [replica(), replica()];
     replicas.iter().for_each(|replica| {
         eventually(SOON * 2, || replica.info("replication").contains("master_link_status:up"))

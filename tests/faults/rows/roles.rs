@@ -123,6 +123,8 @@ fn swap(world: &mut World, home: bool, seen: &mut Seen) {
     let at = now();
     seen.changed_within = seen.changed_within.max(at - begun);
     seen.swaps.push((begun, at));
+    // Nobody can be granted anything while the servers themselves refuse to write.
+    world.outages.push((begun, at));
     world.faults += 1;
     while now() - at < nanos(AGAIN) && inboxes(old) > 0 {
         thread::sleep(ms(5));

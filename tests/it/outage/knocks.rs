@@ -9,7 +9,7 @@ use distlock::{Client, Lock};
 
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, ms};
-use crate::support::{Mode, in_own_process, listen_anywhere};
+use crate::support::{Mode, in_own_process, ports};
 
 /// What the process knows about the server when it goes down.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,9 +76,7 @@ fn ticks() -> u64 {
 #[test]
 fn waiting_through_an_outage_is_no_hot_loop() {
     in_own_process("outage::knocks::waiting_through_an_outage_is_no_hot_loop", || {
-        let closed = listen_anywhere();
-        let port = closed.local_addr().unwrap().port();
-        drop(closed);
+        let port = ports::refused();
         let client = Client::open(&format!("redis://127.0.0.1:{port}/")).unwrap();
         let interrupt = distlock::Interrupt::new();
         thread::scope(|scope| {

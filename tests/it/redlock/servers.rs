@@ -221,7 +221,7 @@ fn a_user_without_permission_to_identify_the_server_can_still_lock() {
 
 #[test]
 fn replicas_have_no_vote() {
-    let primary = Server::start();
+    let primary = Server::builder().arg("repl-diskless-sync-delay", "0").start();
     let replica =
         || Server::builder().arg("replicaof", &format!("127.0.0.1 {}", primary.port())).start();
     let replicas = [replica(), replica()];

@@ -13,7 +13,7 @@ use super::{Pair, RECOVERED, become_a_replica, inboxes, refusals};
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, ms, pttl};
 use crate::support::fake::{self, FakeServer, Reply};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, listen_anywhere, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};
 
 /// Redis 6.2 wraps the error with which a command inside a script is refused.
 #[test]
@@ -155,7 +155,7 @@ fn a_replica_confirms_nothing_over_a_connection_opened_before_its_demotion() {
         // client's connections.
         let hear = if layout == Layout::Plain { 1 } else { 0 };
         eventually(SOON, || inboxes(&server) == hear);
-        become_a_replica(&server, listen_anywhere().local_addr().unwrap().port());
+        become_a_replica(&server, ports::refused());
         for (n, (_client, store, key, token, question)) in asking.iter().enumerate() {
             let before = refusals(&server);
             let answer = question(&**store, key, token);

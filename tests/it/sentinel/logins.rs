@@ -7,7 +7,7 @@ use crate::helpers::{SOON, error, get, ms};
 use crate::permissions::rule;
 use crate::support::sentinels::{SERVICE, Sentinel, Sentinels, SentinelsBuilder};
 use crate::support::tls::Certificates;
-use crate::support::{Server, eventually, listen_anywhere, within};
+use crate::support::{Server, eventually, ports, within};
 
 fn alone() -> SentinelsBuilder {
     Sentinels::builder().sentinels(1).replicas(0)
@@ -81,9 +81,7 @@ fn sentinels_and_their_primary_are_reached_over_tls() {
     let certificates = Certificates::new();
     let good = certificates.good();
     let server = Server::builder().tls(&good.cert, &good.key, certificates.ca()).start();
-    let listener = listen_anywhere();
-    let port = listener.local_addr().unwrap().port();
-    drop(listener);
+    let port = ports::free();
     let tls_port = server.tls_url("127.0.0.1");
     let tls_port = tls_port.trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
     let mut builder = alone();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::listen_anywhere;
+use super::ports;
 use super::resp::{self, Frame, FrameReader};
 
 /// What a fake server does on a command.
@@ -117,7 +117,7 @@ impl FakeServer {
     pub fn start(
         script: impl Fn(usize, &[Vec<u8>]) -> Reply + Send + Sync + 'static,
     ) -> FakeServer {
-        let listener = listen_anywhere();
+        let listener = ports::listen();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
             script: Box::new(script),
@@ -177,6 +177,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, port: u16) {
     loop {
         let accepted = listener.accept();
         if shared.closing.load(Ordering::SeqCst) {
+            ports::stop_listening(listener);
             return;
         }
         let Ok((stream, _)) = accepted else { continue };

@@ -7,6 +7,8 @@
 
 pub mod fake;
 pub mod fake_sentinel;
+pub mod noise;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod resp;
@@ -16,14 +18,14 @@ pub mod settings;
 pub mod tls;
 
 use std::fmt::Debug;
-use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeBounds;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 // Not every test, bench or example uses all of it.
+#[allow(unused_imports)]
+pub use noise::on_time;
 #[allow(unused_imports)]
 pub use proxy::{Fault, Held, Mode, Planned, Proxy, Rule};
 #[allow(unused_imports)]
@@ -62,10 +64,10 @@ pub fn thread_names() -> Vec<String> {
     tasks.filter_map(|task| name(task.ok()?)).map(|name| name.trim_end().to_owned()).collect()
 }
 
-/// How many file descriptors this process has open.
+/// How many file descriptors this process has open, without those that take ports for it.
 pub fn fd_count() -> usize {
     // The listing itself needs one.
-    fs::read_dir("/proc/self/fd").unwrap().count() - 1
+    fs::read_dir("/proc/self/fd").unwrap().count() - 1 - ports::taken()
 }
 
 /// Runs `body` in a process of its own, in which no other test runs: for tests that count threads
@@ -85,27 +87,5 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("running 1 test"), "no test is called {test}");
     assert!(output.status.success(), "in its own process:\n{text}");
-}
-
-/// Listens on a port of 127.0.0.1 that nobody uses, chosen below the range from which the kernel
-/// takes ports by itself.
-///
-/// Ports from bind(0) come from that range, and there a port that is closed for a moment (a server
-/// being restarted) is in danger: the kernel may give a client that tries to connect to it the same
-/// port as its own port. Then the client is connected to itself, and the server cannot use the port
-/// again.
-pub fn listen_anywhere() -> TcpListener {
-    const FIRST: u32 = 10_240;
-    const COUNT: u32 = 22_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Every process begins at another port, so that two of them rarely try the same one.
-    let start = std::process::id().wrapping_mul(7919);
-    for _ in 0..COUNT {
-        let port = FIRST + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = u16::try_from(port).expect("below 32768");
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            return listener;
-        }
-    }
-    panic!("no free port on 127.0.0.1");
+    assert!(!text.contains("panicked at src/"), "in its own process:\n{text}");
 }

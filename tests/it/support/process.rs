@@ -89,7 +89,7 @@ impl Guarded {
     /// Freezes the child. Returns once all its threads have stopped.
     pub fn stop(&mut self) {
         self.signal("STOP");
-        eventually(Duration::from_secs(5), || state(self.pid) == Some('T'));
+        eventually(Duration::from_secs(20), || state(self.pid) == Some('T'));
     }
 
     /// Continues a frozen child.

@@ -22,7 +22,7 @@ use self::link::Link;
 use self::rules::Rules;
 #[allow(unused_imports)]
 pub use self::rules::{Fault, Firing, Held, Planned, Rule};
-use super::listen_anywhere;
+use super::ports;
 
 /// What the proxy does with new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -83,7 +83,7 @@ enum Direction {
 impl Proxy {
     /// Listens on a free port and forwards to `upstream` (a port of 127.0.0.1).
     pub fn start(upstream: u16) -> Proxy {
-        let listener = listen_anywhere();
+        let listener = ports::listen();
         let port = listener.local_addr().unwrap().port();
         let plan = Plan {
             upstream,

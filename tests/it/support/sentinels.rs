@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::process::Guarded;
 use super::settings::ServerBuilder;
-use super::{Server, eventually, listen_anywhere};
+use super::{Server, eventually, ports};
 
 /// The name of the service in all tests.
 pub const SERVICE: &str = "mymaster";
@@ -174,10 +174,26 @@ impl SentinelsBuilder {
 
 impl Sentinel {
     fn start(place: usize, primary: u16, settings: &SentinelsBuilder) -> Sentinel {
+        for _ in 0..20 {
+            let sentinel = Sentinel::at_a_free_port(place, primary, settings);
+            if !sentinel.launch() {
+                continue;
+            }
+            if !settings.default_timers {
+                // What takes ten seconds by default, and a second this way. Shorter ping periods
+                // let sentinels take a new primary for dead.
+                let periods = ["info-period", "200", "publish-period", "100", "ping-period", "250"];
+                let debug = [&["SENTINEL", "DEBUG"], &periods[..]].concat();
+                sentinel.ask::<()>(&debug);
+            }
+            return sentinel;
+        }
+        panic!("a sentinel found no free port in 20 tries");
+    }
+
+    fn at_a_free_port(place: usize, primary: u16, settings: &SentinelsBuilder) -> Sentinel {
         let dir = tempfile::Builder::new().prefix("distlock-sentinel-").tempdir().unwrap();
-        let listener = listen_anywhere();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
+        let port = ports::free();
         // Staggered, so that the sentinels do not all stand for election at the same moment.
         let down_after = 500 + 150 * place;
         let quorum = settings.sentinels / 2 + 1;
@@ -189,24 +205,28 @@ impl Sentinel {
         );
         settings.lines.iter().for_each(|line| conf += &format!("{line}\n"));
         fs::write(dir.path().join("sentinel.conf"), conf).unwrap();
-        let sentinel = Sentinel { port, process: Mutex::default(), dir };
-        sentinel.launch();
-        if !settings.default_timers {
-            // What takes ten seconds by default, and a second this way. Shorter ping periods let
-            // sentinels take a new primary for dead.
-            let periods = ["info-period", "200", "publish-period", "100", "ping-period", "250"];
-            let debug = [&["SENTINEL", "DEBUG"], &periods[..]].concat();
-            sentinel.ask::<()>(&debug);
-        }
-        sentinel
+        Sentinel { port, process: Mutex::default(), dir }
     }
 
-    fn launch(&self) {
+    /// Starts the process, and returns once it answers; false if somebody else has taken the port.
+    fn launch(&self) -> bool {
         let conf = self.dir.path().join("sentinel.conf");
         let arguments = [conf.display().to_string(), "--sentinel".to_owned()];
         let process = Guarded::start(self.dir.path(), "redis-server", &arguments);
+        let is_ours = format!("process_id:{}\r\n", process.pid());
         *self.process() = Some(process);
-        eventually(PATIENCE, || self.try_ask::<String>(&["PING"]).is_ok());
+        let start = Instant::now();
+        while !self.try_ask::<String>(&["INFO", "server"]).is_ok_and(|info| info.contains(&is_ours))
+        {
+            if !self.process().as_ref().is_some_and(Guarded::is_running) {
+                let log = self.log();
+                assert!(log.contains("Address already in use"), "a sentinel did not start:\n{log}");
+                return false;
+            }
+            assert!(start.elapsed() < PATIENCE, "a sentinel does not answer:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Guarded>> {
@@ -254,11 +274,19 @@ impl Sentinel {
     }
 
     pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        self.try_ask(words).unwrap()
+        self.ask_within(PATIENCE, words).unwrap()
     }
 
+    /// The reply of a sentinel that may not answer.
     pub fn try_ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
-        let limit = Duration::from_millis(500);
+        self.ask_within(Duration::from_millis(500), words)
+    }
+
+    fn ask_within<T: redis::FromRedisValue>(
+        &self,
+        limit: Duration,
+        words: &[&str],
+    ) -> redis::RedisResult<T> {
         let client = redis::Client::open(self.url())?;
         let mut connection = client.get_connection_with_timeout(limit)?;
         connection.set_read_timeout(Some(limit))?;

@@ -9,13 +9,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use tempfile::TempDir;
 
-use super::listen_anywhere;
+use super::ports;
 use super::process::Guarded;
 use super::resp::{self, Frame, FrameReader};
 use super::settings::{ServerBuilder, socket_path};
@@ -65,10 +65,7 @@ impl Server {
         };
         for _ in 0..20 {
             // The ports are free now. If somebody else is faster, another pair is tried.
-            let (plain, tls) = (server.settings.free_port(), listen_anywhere());
-            server.port = plain.local_addr().unwrap().port();
-            server.tls_port = tls.local_addr().unwrap().port();
-            drop((plain, tls));
+            (server.port, server.tls_port) = (server.settings.free_port(), ports::free());
             server.launch();
             if server.wait_until_ours() {
                 server.wait_ready();
@@ -179,13 +176,16 @@ impl Server {
         }
     }
 
-    /// A connection for looking at the server from the side; its calls give up after five seconds.
+    /// A connection for looking at the server from the side; its calls give up after a time that no
+    /// call needs.
     pub fn connection(&self) -> redis::Connection {
-        let limit = Duration::from_secs(5);
         let client = redis::Client::open(self.url()).unwrap();
-        let connection = client.get_connection_with_timeout(limit).unwrap();
-        connection.set_read_timeout(Some(limit)).unwrap();
-        connection.set_write_timeout(Some(limit)).unwrap();
+        // redis-rs takes a signal (a machine that was paused) for a failure: "interrupted system
+        // call".
+        let again = |_| client.get_connection_with_timeout(PATIENCE);
+        let connection = client.get_connection_with_timeout(PATIENCE).or_else(again).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.set_write_timeout(Some(PATIENCE)).unwrap();
         connection
     }
 
@@ -331,11 +331,15 @@ fn binary() -> String {
     env::var("DISTLOCK_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
 }
 
+/// Asked once: each question is a process more.
 fn require_binary() {
-    let found = Command::new(binary())
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    assert!(found.is_ok(), "redis-server not found: apt-get install -y redis-server");
+    static FOUND: OnceLock<()> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let found = Command::new(binary())
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        assert!(found.is_ok(), "redis-server not found: apt-get install -y redis-server");
+    });
 }

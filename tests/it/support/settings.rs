@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use super::{Server, listen_anywhere};
+use super::{Server, ports};
 
 /// Settings of a [`Server`] that will be started.
 #[derive(Default)]
@@ -49,14 +49,13 @@ impl ServerBuilder {
 
     /// A port that is free. A node of a cluster also listens 10,000 ports above it, where the
     /// system's own ports begin: those that are in use may be many in a row.
-    pub(super) fn free_port(&self) -> TcpListener {
+    pub(super) fn free_port(&self) -> u16 {
         const BUS: u16 = 10_000;
         let is_node = self.args.iter().any(|(key, _)| key == "cluster-enabled");
         loop {
-            let listener = listen_anywhere();
-            let port = listener.local_addr().expect("it is bound").port();
+            let port = ports::free();
             if !is_node || TcpListener::bind((Ipv4Addr::LOCALHOST, port + BUS)).is_ok() {
-                return listener;
+                return port;
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::ports;
 use super::link::Link;
 use super::{Mode, Shared};
 
@@ -15,6 +16,7 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
         let accepted = listener.accept();
         let mut plan = shared.plan();
         if plan.mode == Mode::Refuse && !plan.closing {
+            ports::stop_listening(&listener);
             drop((accepted, listener));
             plan.listening = false;
             shared.changed.notify_all();
@@ -30,6 +32,7 @@ pub(super) fn accept(shared: &Arc<Shared>, mut listener: TcpListener) {
             continue;
         }
         if plan.closing {
+            ports::stop_listening(&listener);
             return;
         }
         let (mode, upstream, resets) = (plan.mode, plan.upstream, plan.resets);
