@@ -2,7 +2,7 @@
 //! servers, in both directions.
 //!
 //! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of
-//! a minute, if `DISTLOCK_PEERS_LONG=1`.
+//! a minute, and is marked slow.
 
 mod driver;
 mod failover;
