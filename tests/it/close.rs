@@ -19,7 +19,7 @@ use crate::support::{Server, eventually, in_own_process, thread_names, within};
 /// after its end.
 #[track_caller]
 fn all_threads_end() {
-    let limit = Instant::now() + ms(1000);
+    let limit = Instant::now() + SOON;
     while !own_threads().is_empty() {
         assert!(Instant::now() < limit, "still there: {:?}", own_threads());
         thread::sleep(ms(1));
@@ -133,9 +133,9 @@ fn a_guard_keeps_its_client_open() {
     let server = Server::start();
     let guard = {
         let client = client(&server);
-        client.lock_with("job", lease(ms(1200))).unwrap().guard().unwrap()
+        client.lock_with("job", lease(ms(3000))).unwrap().guard().unwrap()
     };
-    thread::sleep(ms(1800));
+    thread::sleep(ms(4500));
     guard.ensure_valid().unwrap();
     assert!(get(&server, "job").is_some());
     guard.release().unwrap();

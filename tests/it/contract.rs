@@ -16,7 +16,7 @@ use distlock::testing::{
 };
 use distlock::{Client, ClientBuilder, Layout, LockOptions};
 
-use crate::helpers::{SOON, ms};
+use crate::helpers::SOON;
 use crate::support::fake::FakeServer;
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
@@ -171,7 +171,7 @@ impl Place {
     /// moment, and its answers may come first.
     #[track_caller]
     fn lasts_longer_than(&self, key: &Key, length: Duration) {
-        eventually(ms(1000), || self.remaining(key).unwrap() > length);
+        eventually(SOON, || self.remaining(key).unwrap() > length);
     }
 
     fn holder(&self, key: &Key) -> Option<String> {

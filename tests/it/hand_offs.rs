@@ -102,7 +102,9 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     let holder = client(&server);
     let guard = holder.lock("job").guard().unwrap();
     let options = LockOptions::new().lease(ms(2_000)).retry(Retry::fixed(ms(1_800)));
-    let lock = client(&server).lock_with("job", options).unwrap();
+    let clock = FakeClock::new();
+    let (waiting, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    let lock = waiting.lock_with("job", options).unwrap();
     let waiter = Underway::start(move || {
         lock.lock().unwrap();
         let left = lock.remaining().unwrap();
@@ -118,8 +120,9 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     // Its next question is the last one for nearly two seconds. The validity of a hand-off counts
     // from that question.
     let before = attempt();
-    eventually(SOON, || attempt() > before);
-    thread::sleep(ms(1_600));
+    clock.advance(ms(1_800));
+    eventually(SOON, || attempt() > before && notes.under_way() == 0);
+    clock.advance(ms(1_600));
     guard.release().unwrap();
     let left = waiter.result();
     assert!(left > ms(1_200), "{left:?} of 2 s were left when lock() returned");

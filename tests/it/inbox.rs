@@ -2,13 +2,13 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use distlock::{Client, Layout, Lock, LockOptions, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, ms};
-use crate::support::{Fault, Rule, Server, eventually};
+use crate::support::{Fault, Rule, Server, eventually, on_time};
 
 fn inboxes(server: &Server) -> Vec<String> {
     redis::cmd("PUBSUB")
@@ -52,7 +52,7 @@ fn a_broken_stream_is_given_up(rule: Rule, layout: Layout) {
     holder.lock().unwrap();
     let rule = proxy.add(rule);
     // It asks so seldom that it can only have learnt of an early hand-off by a message.
-    let options = LockOptions::new().layout(layout).retry(Retry::fixed(Duration::from_secs(2)));
+    let options = LockOptions::new().layout(layout).retry(Retry::fixed(ms(2000)));
     let waiting = Client::open(&proxy.url()).unwrap();
     let lock = waiting.lock_with("job", options).unwrap();
     let waiter = Underway::start(move || {
@@ -84,32 +84,34 @@ fn huge() -> Rule {
 
 #[test]
 fn a_reader_that_waits_for_a_reply_of_half_a_gigabyte_is_replaced() {
-    a_broken_stream_is_given_up(huge(), Layout::Plain);
+    on_time(ms(50), || a_broken_stream_is_given_up(huge(), Layout::Plain));
 }
 
 #[test]
 fn a_stuck_reader_is_replaced_even_when_all_wait_in_conditions() {
-    let (server, proxy) = through_proxy();
-    let rule = proxy.add(huge());
-    let client = Client::open(&proxy.url()).unwrap();
-    let lock = client.lock("job");
-    let waiter = Underway::start(move || {
-        lock.lock().unwrap();
-        lock.new_condition("ready").unwrap().wait().unwrap();
-        let woken = Instant::now();
-        lock.unlock().unwrap();
-        woken
-    });
-    rule.wait_fired(SOON);
-    while_messages_come(&server, |inbox| {
-        eventually(SOON, || listeners(&server, inbox) == 2);
-        let notifier = Client::open(&server.url()).unwrap().lock("job");
-        notifier.lock().unwrap();
-        notifier.new_condition("ready").unwrap().notify_one().unwrap();
-        let released = Instant::now();
-        notifier.unlock().unwrap();
-        let woken = waiter.result();
-        assert!(woken - released < ms(500), "it took {:?}", woken - released);
+    on_time(ms(50), || {
+        let (server, proxy) = through_proxy();
+        let rule = proxy.add(huge());
+        let client = Client::open(&proxy.url()).unwrap();
+        let lock = client.lock("job");
+        let waiter = Underway::start(move || {
+            lock.lock().unwrap();
+            lock.new_condition("ready").unwrap().wait().unwrap();
+            let woken = Instant::now();
+            lock.unlock().unwrap();
+            woken
+        });
+        rule.wait_fired(SOON);
+        while_messages_come(&server, |inbox| {
+            eventually(SOON, || listeners(&server, inbox) == 2);
+            let notifier = Client::open(&server.url()).unwrap().lock("job");
+            notifier.lock().unwrap();
+            notifier.new_condition("ready").unwrap().notify_one().unwrap();
+            let released = Instant::now();
+            notifier.unlock().unwrap();
+            let woken = waiter.result();
+            assert!(woken - released < ms(500), "it took {:?}", woken - released);
+        });
     });
 }
 
@@ -118,6 +120,8 @@ fn a_reader_that_waits_for_a_lost_confirmation_is_replaced() {
     let of_the_lock = |command: &[Vec<u8>]| {
         command.get(1).is_some_and(|channel| channel.starts_with(b"redisson"))
     };
-    let lost = Rule::on("SUBSCRIBE", Fault::SwallowReply).when(of_the_lock).next(1);
-    a_broken_stream_is_given_up(lost, Layout::Redisson);
+    on_time(ms(50), || {
+        let lost = Rule::on("SUBSCRIBE", Fault::SwallowReply).when(of_the_lock).next(1);
+        a_broken_stream_is_given_up(lost, Layout::Redisson);
+    });
 }

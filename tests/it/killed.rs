@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, process};
 
-use distlock::{Client, Lock, LockGuard, RedisLock};
+use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, client, get, ms};
@@ -16,9 +16,6 @@ use crate::support::{Fault, Rule, Server, eventually};
 const ROLE: &str = "DISTLOCK_TEST_WAITER";
 /// The process waits in a condition.
 const IN_CONDITION: &str = "condition";
-/// Sooner than any waiter asks by itself.
-const AT_ONCE: std::time::Duration = ms(900);
-
 /// Starts this test again in a process of its own. That waits for the lock for `patience` (ms), and
 /// then stays alive.
 fn another_process(test: &str, url: &str, patience: impl std::fmt::Display) -> Guarded {
@@ -57,8 +54,18 @@ struct Scene {
 }
 
 impl Scene {
-    /// `start` starts the process, once the lock is held.
+    /// `start` starts the process, once the lock is held. The second waiter never asks again by
+    /// itself.
     fn new(server: Server, start: impl FnOnce() -> Guarded) -> (Scene, Guarded) {
+        Scene::with(LockOptions::new().retry(Retry::fixed(SOON * 6)), server, start)
+    }
+
+    /// The same, with options of the second waiter.
+    fn with(
+        options: LockOptions,
+        server: Server,
+        start: impl FnOnce() -> Guarded,
+    ) -> (Scene, Guarded) {
         let holder = client(&server).lock("a");
         // From here on the server knows the release script,
         holder.with(|_| ()).unwrap();
@@ -69,7 +76,7 @@ impl Scene {
         let process = start();
         eventually(SOON, || waiters(&server).len() == 1 && inboxes(&server) == 1);
         let doomed = waiters(&server).remove(0);
-        let lock = client(&server).lock("a");
+        let lock = client(&server).lock_with("a", options).unwrap();
         let second = Underway::start(move || {
             let _guard = lock.guard().unwrap();
             Instant::now()
@@ -107,10 +114,8 @@ fn a_waiter_that_is_killed_in_the_queue_is_passed_over_at_once() {
     let (scene, mut process) = Scene::new(server, start);
     process.signal("KILL");
     eventually(SOON, || inboxes(&scene.server) == 1);
-    let released = Instant::now();
     scene.held.release().unwrap();
-    let entered = scene.second.result();
-    assert!(entered - released < AT_ONCE, "it took {:?}", entered - released);
+    scene.second.result();
 }
 
 #[test]
@@ -120,7 +125,8 @@ fn a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_le
     let url = server.url();
     let test =
         "killed::a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_lease";
-    let (scene, mut process) = Scene::new(server, || another_process(test, &url, 60_000));
+    let start = || another_process(test, &url, 60_000);
+    let (scene, mut process) = Scene::with(LockOptions::new(), server, start);
     // The grant arrives, and the process does nothing more: it is killed between the grant and its
     // first step.
     process.stop();
@@ -130,7 +136,7 @@ fn a_waiter_that_is_killed_just_after_it_was_granted_the_lock_costs_one_first_le
     process.signal("KILL");
     let entered = scene.second.result();
     let took = entered - granted;
-    assert!((ms(1000)..ms(5000)).contains(&took), "it took {took:?}, and a first lease is 3 s");
+    assert!((ms(1000)..SOON).contains(&took), "it took {took:?}, and a first lease is 3 s");
 }
 
 #[test]
@@ -144,10 +150,8 @@ fn a_waiter_that_is_killed_before_its_cancellation_arrives_is_passed_over_at_onc
     let held = withdrawal.wait_held(SOON);
     process.signal("KILL");
     eventually(SOON, || inboxes(&scene.server) == 1);
-    let released = Instant::now();
     scene.held.release().unwrap();
-    let entered = scene.second.result();
-    assert!(entered - released < AT_ONCE, "it took {:?}", entered - released);
+    scene.second.result();
     // The late copy finds nothing of its own, and takes nothing of anybody's.
     let lock = client(&scene.server).lock("a");
     let guard = lock.guard().unwrap();
@@ -172,10 +176,8 @@ fn a_cancellation_that_meets_a_grant_passes_the_lock_on_although_its_process_was
     scene.held.release().unwrap();
     assert_eq!(get(&scene.server, "a").as_ref(), Some(&scene.doomed));
     process.signal("KILL");
-    let delivered = Instant::now();
     held.release();
-    let entered = scene.second.result();
-    assert!(entered - delivered < AT_ONCE, "it took {:?}", entered - delivered);
+    scene.second.result();
 }
 
 /// A process that will be killed waits in a condition, and after it a thread of ours.

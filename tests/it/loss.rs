@@ -58,13 +58,13 @@ fn has_told(reason: LostReason) -> Told {
 #[test]
 fn a_deleted_key_is_noticed_by_renewal() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
+    let lock = client(&server).lock_with("job", lease(ms(3600))).unwrap();
     let told = told_of(&lock);
     let guard = lock.guard().unwrap();
     lock.lock().unwrap();
     delete(&server, "job");
     // Before the lease would have run out: a third of it, and the time for a question.
-    within(..ms(890), || eventually(SOON, || !guard.is_valid()));
+    within(..ms(3590), || eventually(SOON, || !guard.is_valid()));
     assert!(error(guard.ensure_valid()).is_lost());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_told_once(&told, &has_told(LostReason::Taken));

@@ -11,7 +11,7 @@ use distlock::testing::{Answer, Ask, End, Extend, InCondition, Notify, Place, Re
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, on_time};
 
 const CONDITION: &str = "not|empty";
 /// The first lease that a hand-off grants.
@@ -288,38 +288,40 @@ fn a_waiter_whose_hand_off_ran_out_unheard_still_counts_as_notified() {
 
 #[test]
 fn a_notification_stays_while_a_waiter_from_before_it_may_come_back() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
-    scene.enters("1");
-    scene.enters("2");
-    scene.is_notified_by("a notifier", 1, 1);
-    // It has asked, and dies with its notification. The inbox of the second waiter is only
-    // reconnecting.
-    let mortal = At { alive_for: TIME_TO_ASK - ms(300), first_lease: SHORT, ..At::new("1") };
-    assert!(matches!(scene.wait("1", 2, None, &mortal), InCondition::Notified { .. }));
-    first.cut();
-    second.cut();
-    scene.lock.release("a notifier");
-    scene.enters("3");
-    scene.holds("another notifier");
-    let _second = scene.ear("2");
-    assert_eq!(scene.notify("another notifier", 1, 1), Some(1), "the second is notified, too");
-    // The first is dead, and the only waiter in the condition came later.
-    thread::sleep(TIME_TO_ASK - ms(200));
-    scene.asks("3");
-    // The second does not ask in time, and goes back into the condition.
-    thread::sleep(ms(400));
-    scene.asks("3");
-    scene.lock.release("another notifier");
-    let third = Token::new("3");
-    let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
-    scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
-    // It waited when the first notification was given, and waits again now.
-    thread::sleep(ms(50));
-    scene.asks("3, to look after what is owed");
-    let answer = scene.asks("2");
-    assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
+    on_time(ms(50), || {
+        let server = Server::start();
+        let scene = Scene::new(&server);
+        let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
+        scene.enters("1");
+        scene.enters("2");
+        scene.is_notified_by("a notifier", 1, 1);
+        // It has asked, and dies with its notification. The inbox of the second waiter is only
+        // reconnecting.
+        let mortal = At { alive_for: TIME_TO_ASK - ms(300), first_lease: SHORT, ..At::new("1") };
+        assert!(matches!(scene.wait("1", 2, None, &mortal), InCondition::Notified { .. }));
+        first.cut();
+        second.cut();
+        scene.lock.release("a notifier");
+        scene.enters("3");
+        scene.holds("another notifier");
+        let _second = scene.ear("2");
+        assert_eq!(scene.notify("another notifier", 1, 1), Some(1), "the second is notified, too");
+        // The first is dead, and the only waiter in the condition came later.
+        thread::sleep(TIME_TO_ASK - ms(200));
+        scene.asks("3");
+        // The second does not ask in time, and goes back into the condition.
+        thread::sleep(ms(400));
+        scene.asks("3");
+        scene.lock.release("another notifier");
+        let third = Token::new("3");
+        let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
+        scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
+        // It waited when the first notification was given, and waits again now.
+        thread::sleep(ms(50));
+        scene.asks("3, to look after what is owed");
+        let answer = scene.asks("2");
+        assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
+    });
 }
 
 #[test]

@@ -228,18 +228,23 @@ fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
     let lock = client
         .lock_with(
             "job",
-            LockOptions::new().lease(Duration::from_millis(600)).renewal(Renewal::AtMost(1)),
+            LockOptions::new().lease(Duration::from_millis(1_800)).renewal(Renewal::AtMost(1)),
         )
         .unwrap();
     lock.lock().unwrap();
     let condition = lock.new_condition("c").unwrap();
     let since = Instant::now();
     while lock.is_valid() && since.elapsed() < SOON {
-        assert!(condition.wait().unwrap_err().is_denied());
+        let refused = condition.wait().unwrap_err();
+        // The lease may have ended since the look at it.
+        if refused.is_lost() {
+            break;
+        }
+        assert!(refused.is_denied(), "{refused}");
         thread::sleep(Duration::from_millis(100));
     }
     assert!(
-        since.elapsed() < Duration::from_millis(2_500),
+        since.elapsed() < Duration::from_millis(7_500),
         "one extend makes it last for so long: {:?}",
         since.elapsed()
     );

@@ -169,10 +169,8 @@ fn unlock_without_a_hold_sends_nothing() {
 #[test]
 fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     let (server, proxy) = through_proxy();
-    let lock = Client::open(&proxy.url())
-        .unwrap()
-        .lock_with("x", LockOptions::new().lease(ms(500)))
-        .unwrap();
+    let client = Client::builder(&proxy.url()).command_timeout(SOON).build().unwrap();
+    let lock = client.lock_with("x", LockOptions::new().lease(ms(2000))).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     // So that the server knows the script.
@@ -181,7 +179,7 @@ fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     let cut = proxy.add(Rule::any(Fault::CutAfter).when(is_release).next(1));
     proxy.set_mode(Mode::Refuse);
     let back = Underway::start(move || {
-        thread::sleep(ms(800));
+        thread::sleep(ms(2500));
         proxy.set_mode(Mode::Forward);
         proxy
     });

@@ -7,7 +7,7 @@ use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, Renewal};
 
 use super::{A_WHILE, SOON, lock_and_condition, notify, waiting};
 use crate::helpers::{Busy, lease, ms};
-use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, on_time, within};
 
 #[test]
 fn an_unsent_wait_ends_on_time_with_the_lock_held_and_registered_for_renewal_once() {
@@ -53,32 +53,36 @@ fn wait_without_a_connection(condition: &Condition, interrupts: bool) -> ErrorKi
 
 #[test]
 fn a_wait_without_a_connection_takes_at_most_one_command_timeout_longer() {
-    let server = Server::start();
-    let client =
-        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
-    let (lock, condition) = lock_and_condition(&client);
-    lock.lock().unwrap();
-    let _busy = Busy::connection_of(&client);
-    assert_eq!(wait_without_a_connection(&condition, false), ErrorKind::Unavailable);
-    assert_eq!(wait_without_a_connection(&condition, true), ErrorKind::Interrupted);
-    assert!(lock.is_held() && lock.is_valid());
+    on_time(ms(60), || {
+        let server = Server::start();
+        let client =
+            Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+        let (lock, condition) = lock_and_condition(&client);
+        lock.lock().unwrap();
+        let _busy = Busy::connection_of(&client);
+        assert_eq!(wait_without_a_connection(&condition, false), ErrorKind::Unavailable);
+        assert_eq!(wait_without_a_connection(&condition, true), ErrorKind::Interrupted);
+        assert!(lock.is_held() && lock.is_valid());
+    });
 }
 
 #[test]
 fn a_wait_that_could_not_be_sent_before_its_lease_was_lost_is_lost() {
-    let server = Server::start();
-    let client =
-        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
-    for interrupts in [false, true] {
-        let lock = client.lock_with("buffer", lease(ms(300)).renewal(Renewal::Never)).unwrap();
-        let condition = lock.new_condition("not-empty").unwrap();
-        lock.lock().unwrap();
-        let _busy = Busy::connection_of(&client);
-        let ended = wait_without_a_connection(&condition, interrupts);
-        assert_eq!(ended, ErrorKind::Lost, "and not: held as before");
-        assert!(lock.is_held() && !lock.is_valid());
-        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Lost);
-    }
+    on_time(ms(60), || {
+        let server = Server::start();
+        let client =
+            Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
+        for interrupts in [false, true] {
+            let lock = client.lock_with("buffer", lease(ms(300)).renewal(Renewal::Never)).unwrap();
+            let condition = lock.new_condition("not-empty").unwrap();
+            lock.lock().unwrap();
+            let _busy = Busy::connection_of(&client);
+            let ended = wait_without_a_connection(&condition, interrupts);
+            assert_eq!(ended, ErrorKind::Lost, "and not: held as before");
+            assert!(lock.is_held() && !lock.is_valid());
+            assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Lost);
+        }
+    });
 }
 
 #[test]

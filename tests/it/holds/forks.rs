@@ -75,7 +75,7 @@ fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
             let server = Server::start();
             let proxy = Proxy::start(server.port());
             let client = Client::open(&proxy.url()).unwrap();
-            let lock = client.lock_with("job", lease(ms(1200))).unwrap();
+            let lock = client.lock_with("job", lease(ms(3000))).unwrap();
             let told = mpsc::channel();
             lock.on_lost(move |_| told.0.send(()).unwrap());
             let _guard = lock.guard().unwrap();
@@ -84,7 +84,7 @@ fn a_forked_child_that_exits_while_its_parent_holds_releases_nothing() {
             forked(|| check(1, lock.is_held()));
             let token = get(&server, "job");
             // The parent's renewal goes on over its own connection.
-            thread::sleep(ms(2000));
+            thread::sleep(ms(4500));
             assert!(lock.is_valid() && token.is_some() && get(&server, "job") == token);
             assert!(told.1.try_recv().is_err());
         },
@@ -107,10 +107,10 @@ fn a_forked_childs_own_client_works_and_is_refused_what_its_parent_holds() {
                 let own = Client::open(&url).map_err(|_| 1)?;
                 check(2, own.lock("job").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
                 check(3, own.lock("other").try_lock(ms(50)).is_ok_and(|locked| !locked))?;
-                let free = own.lock_with("free", lease(ms(1200))).map_err(|_| 4)?;
+                let free = own.lock_with("free", lease(ms(3000))).map_err(|_| 4)?;
                 let guard = free.guard().map_err(|_| 5)?;
                 // Its renewal runs in a thread of the child.
-                thread::sleep(ms(2000));
+                thread::sleep(ms(4500));
                 check(6, guard.is_valid())?;
                 check(7, guard.release().is_ok())?;
                 check(8, own.close(SOON).is_ok())

@@ -9,7 +9,7 @@ use super::{Out, SLACK, WAYS};
 use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
 use crate::helpers::{Elsewhere, SOON, Underway, error, ms};
 use crate::support::fake::{self, FakeServer, Reply};
-use crate::support::{Mode, Proxy, Server, eventually, within};
+use crate::support::{Mode, Proxy, Server, eventually, on_time, within};
 
 /// A command timeout so long that a second one would stand out, also on a machine under load.
 const LONG: Duration = ms(1500);
@@ -180,19 +180,22 @@ fn calls_to_a_host_that_never_answers_a_packet_end_within_the_deadline() {
 /// not wait for it (R13).
 #[test]
 fn slow_link_makes_no_caller_wait_for_a_withdrawal() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let holder = Client::open(&server.url()).unwrap().lock("x");
-    let _held = holder.guard().unwrap();
-    let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
-    let lock = client.lock("x");
-    // The lock is known to be contended from here on, and the connection stands: one round trip
-    // each for the attempt and its withdrawal.
-    assert!(!lock.try_lock(ms(50)).unwrap());
-    proxy.set_delay(ms(400), ms(400));
-    let refused = within(ms(700)..ms(1400), || lock.try_lock(ms(10)));
-    assert!(!refused.unwrap());
-    eventually(ms(10_000), || {
-        redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap() == 0
+    on_time(ms(60), || {
+        let server = Server::start();
+        let proxy = Proxy::start(server.port());
+        let holder = Client::open(&server.url()).unwrap().lock("x");
+        let _held = holder.guard().unwrap();
+        let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
+        let lock = client.lock("x");
+        // The lock is known to be contended from here on, and the connection stands: one round trip
+        // each for the attempt and its withdrawal.
+        assert!(!lock.try_lock(ms(50)).unwrap());
+        proxy.set_delay(ms(400), ms(400));
+        let refused = within(ms(700)..ms(1400), || lock.try_lock(ms(10)));
+        assert!(!refused.unwrap());
+        let places = || {
+            redis::cmd("EXISTS").arg("{x}:queue").query::<u32>(&mut server.connection()).unwrap()
+        };
+        eventually(SOON, || places() == 0);
     });
 }

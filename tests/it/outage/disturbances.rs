@@ -9,7 +9,7 @@ use distlock::{Client, Lock, LockOptions, RedisLock};
 
 use crate::faults::{impatient, nothing_is_left, pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, ms};
-use crate::support::{Fault, Rule, Server, eventually};
+use crate::support::{Fault, Rule, Server, eventually, on_time};
 
 #[test]
 fn pool_of_one_serves_a_hundred_threads() {
@@ -120,25 +120,27 @@ fn scripts_may_be_flushed_at_any_moment() {
 
 #[test]
 fn connections_may_be_killed_at_any_moment() {
-    let server = Server::start();
-    let client = Client::open(&server.url()).unwrap();
-    let held = client.lock_with("held", LockOptions::new().lease(ms(3000))).unwrap();
-    held.lock().unwrap();
-    let killer = std::cell::RefCell::new(server.connection());
-    let kill = || {
-        redis::cmd("CLIENT")
-            .arg("KILL")
-            .arg("TYPE")
-            .arg("normal")
-            .arg("SKIPME")
-            .arg("yes")
-            .exec(&mut *killer.borrow_mut())
-            .unwrap()
-    };
-    work_while(&client, kill, |_, _| false);
-    assert!(held.is_valid());
-    held.unlock().unwrap();
-    nothing_is_left_but_fences(&server);
+    on_time(ms(100), || {
+        let server = Server::start();
+        let client = Client::open(&server.url()).unwrap();
+        let held = client.lock_with("held", LockOptions::new().lease(ms(3000))).unwrap();
+        held.lock().unwrap();
+        let killer = std::cell::RefCell::new(server.connection());
+        let kill = || {
+            redis::cmd("CLIENT")
+                .arg("KILL")
+                .arg("TYPE")
+                .arg("normal")
+                .arg("SKIPME")
+                .arg("yes")
+                .exec(&mut *killer.borrow_mut())
+                .unwrap()
+        };
+        work_while(&client, kill, |_, _| false);
+        assert!(held.is_valid());
+        held.unlock().unwrap();
+        nothing_is_left_but_fences(&server);
+    });
 }
 
 fn nothing_is_left_but_fences(server: &Server) {

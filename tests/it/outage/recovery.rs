@@ -7,7 +7,7 @@ use distlock::{Client, Lock};
 
 use crate::faults::warm_up;
 use crate::helpers::{SOON, Underway, ms};
-use crate::support::Server;
+use crate::support::{Server, on_time};
 
 /// How long it takes after the return of the server, which `end` brings about, until all threads
 /// have the locks that they wait for, one lock each.
@@ -38,10 +38,13 @@ fn delay_after(
     waiters.into_iter().map(|waiter| waiter.result().saturating_duration_since(back)).max().unwrap()
 }
 
-/// The best of a few runs is below 300 ms, so that a busy machine fails no test.
+/// Runs the outage that `run` makes, which says how long the slowest waiter had to wait after it.
 #[track_caller]
-fn back_within_300_ms(runs: &[Duration]) {
-    assert!(runs.iter().any(|delay| *delay < ms(300)), "{runs:?}");
+fn back_within_300_ms(run: impl Fn() -> Duration) {
+    on_time(ms(30), || {
+        let delay = run();
+        assert!(delay < ms(300), "{delay:?}");
+    });
 }
 
 fn restarted(server: &Server) -> Instant {
@@ -56,29 +59,23 @@ fn thawed(server: &Server) -> Instant {
     back
 }
 
-fn side_by_side<T: Send>(runs: usize, run: impl Fn() -> T + Sync) -> Vec<T> {
-    thread::scope(|scope| {
-        let runs: Vec<_> = (0..runs).map(|_| scope.spawn(&run)).collect();
-        runs.into_iter().map(|run| run.join().unwrap()).collect()
-    })
-}
-
 #[test]
 fn after_an_outage_a_lone_waiter_has_its_lock_within_300_ms() {
-    back_within_300_ms(&side_by_side(3, || delay_after(ms(1500), 1, Server::kill, restarted)));
+    back_within_300_ms(|| delay_after(ms(1500), 1, Server::kill, restarted));
 }
 
 #[test]
 fn after_an_outage_of_several_seconds_all_waiters_have_their_locks_within_300_ms() {
-    back_within_300_ms(&side_by_side(3, || delay_after(ms(3000), 10, Server::kill, restarted)));
+    back_within_300_ms(|| delay_after(ms(3000), 10, Server::kill, restarted));
 }
 
 #[test]
+#[ignore = "slow: .ci/full slow"]
 fn after_an_outage_of_15_s_a_waiter_has_its_lock_within_300_ms() {
-    back_within_300_ms(&side_by_side(2, || delay_after(ms(15_000), 2, Server::kill, restarted)));
+    back_within_300_ms(|| delay_after(ms(15_000), 2, Server::kill, restarted));
 }
 
 #[test]
 fn frozen_server_that_goes_on_is_noticed_within_300_ms() {
-    back_within_300_ms(&side_by_side(3, || delay_after(ms(2500), 2, Server::stop_process, thawed)));
+    back_within_300_ms(|| delay_after(ms(2500), 2, Server::stop_process, thawed));
 }

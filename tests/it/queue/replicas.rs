@@ -75,7 +75,7 @@ fn an_inbox_at_a_demoted_server_lets_no_second_holder_in_and_moves_to_the_new_ma
         let inside = Arc::clone(&inside);
         Underway::start(move || {
             let _guard = client.lock("a").guard().unwrap();
-            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are in");
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
             // Longer than a message takes to come by way of the replica.
             thread::sleep(A_WHILE);
             inside.fetch_sub(1, Ordering::SeqCst);

@@ -158,5 +158,5 @@ fn no_update_is_lost_between_us_and_java() {
         }
     });
     assert_eq!(done.load(Ordering::SeqCst), EACH * 4);
-    assert_eq!(ask::<u64>(&server, &["GET", "counter"]), EACH * 4);
+    assert_eq!(ask::<u64>(&server, &["GET", "counter"]), EACH * 4, "lost update");
 }
