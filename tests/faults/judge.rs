@@ -107,18 +107,14 @@ fn facts(row: &Row, world: &mut World) -> Facts {
         (!round.taken.is_empty())
             .then(|| format!("{} other locks taken by a third party", round.taken.len())),
     );
-    world.problems.extend(round.problems);
+    round.problems.into_iter().for_each(|problem| world.red(problem));
     let delay = noise.worst();
     let counts = stop(world);
     println!("{LOAD_OVER}");
     let seen = sampler.end();
     let stopped = now();
-    thread::sleep(ms(300));
-    let after = connections(world);
-    let of_channels =
-        |world: &mut World, pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern]));
-    let channels =
-        of_channels(world, "distlock:*") + of_channels(world, "redisson_lock__channel:*");
+    let after = falls_to(before, || connections(world));
+    let channels = falls_to(0, || channels(world));
     let quiet = nanos(world.tune.load.lease) + 1_000_000_000;
     let mut locks = locks(world, row);
     while locks > 0 && now() - stopped < quiet {
@@ -200,7 +196,7 @@ fn stop(world: &mut World) -> Vec<String> {
                 break status;
             }
             if now() - told > patience {
-                world.problems.push(format!("process {process} is stuck (I10)"));
+                world.late(format!("process {process} is stuck (I10)"));
                 break status;
             }
             thread::sleep(ms(10));
@@ -235,6 +231,27 @@ fn connections(world: &mut World) -> u64 {
     let looking = u64::from(world.is_looking());
     let replicates = u64::from(world.server.info("replication").contains("master_link_status:up"));
     world.server.client_count().saturating_sub(looking + replicates)
+}
+
+/// What is counted, once it is no more than `usual`, or after a time that is long enough for any
+/// server to notice that its clients have gone.
+fn falls_to<N: PartialOrd>(usual: N, mut count: impl FnMut() -> N) -> N {
+    let begun = now();
+    loop {
+        let seen = count();
+        if seen <= usual || now() - begun > 10_000_000_000 {
+            return seen;
+        }
+        thread::sleep(ms(20));
+    }
+}
+
+/// How many of the locks' own channels somebody listens to.
+fn channels(world: &mut World) -> usize {
+    ["distlock:*", "redisson_lock__channel:*"]
+        .into_iter()
+        .map(|pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern])))
+        .sum()
 }
 
 /// How many of the locks' own keys are there, on all nodes.

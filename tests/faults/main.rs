@@ -13,6 +13,7 @@ mod limits;
 mod load;
 mod machine;
 mod model;
+mod problems;
 mod report;
 mod rows;
 mod samples;

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::admin::Admin;
 use super::clock::{Random, nanos, now};
 use super::load::{Load, key_name};
+use super::problems::{Class, Problem};
 use super::support::fake::FakeServer;
 use super::support::process::Guarded;
 use super::support::sentinels::Sentinel;
@@ -67,7 +68,7 @@ pub struct World {
     /// Keys that a third party took away, and when.
     pub taken: Vec<(u64, u64)>,
     /// Problems that the row itself found.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
     pub remarks: Vec<String>,
     /// Values that must be in no log.
     pub secrets: HashSet<String>,
@@ -138,6 +139,21 @@ impl World {
             seed,
             admin,
         }
+    }
+
+    /// Notes that a promise was broken.
+    pub fn red(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Red, what.into()));
+    }
+
+    /// Notes that something took too long, which may be the machine's doing.
+    pub fn late(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Late, what.into()));
+    }
+
+    /// Notes that the row has shown too little.
+    pub fn little(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Little, what.into()));
     }
 
     /// Starts all client processes and waits until they work.

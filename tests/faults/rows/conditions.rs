@@ -253,7 +253,7 @@ fn waiters(world: &mut World) {
         held.release();
         if !goes_on_within(world, ms(2000)) {
             let what = if last { "asked to wait" } else { "had been notified" };
-            world.problems.push(format!("nobody came after one that {what} was killed"));
+            world.late(format!("nobody came after one that {what} was killed"));
         }
         world.add_client();
     });
@@ -310,7 +310,7 @@ fn cut_off(world: &mut World) {
         let (ended, frozen) = counts.get();
         counts.set(if ends { (ended + 1, frozen) } else { (ended, frozen + 1) });
         if !goes_on_within(world, if ends { ms(2000) } else { DIED_WITH_ITS_WAITER }) {
-            world.problems.push(format!(
+            world.late(format!(
                 "nobody came after one that had been notified was {}",
                 if ends { "cut off" } else { "frozen" }
             ));
@@ -334,17 +334,17 @@ fn inspect(world: &mut World, most: Duration) {
     let waits = holds.iter().filter(|hold| ends.contains(&(hold.owner, hold.called))).count();
     world.remarks.push(format!("{waits} waits"));
     if waits < 500 {
-        world.problems.push("so few waits prove nothing".into());
+        world.little("so few waits prove nothing");
     }
     // A waiter whose notification was lost waits until its time is over, even if the others go on
     // without it.
     let longest = check::longest_wait(&holds);
     if longest > nanos(most) {
-        world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
+        world.late(format!("somebody waited in vain for {} ms", longest / 1_000_000));
     }
     let tainted = holds.iter().filter(|hold| hold.tainted != 0).count();
     if tainted == 0 {
-        world.problems.extend(problems);
+        problems.into_iter().for_each(|problem| world.red(problem));
     } else {
         // The validity ended between its check and the write: the buffer, a file, cannot refuse
         // such a write.
