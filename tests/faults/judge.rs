@@ -11,6 +11,7 @@ use super::history::{self, Record};
 use super::machine::{Noise, memory};
 use super::rows::Row;
 use super::samples::{Sampler, Seen};
+use super::substance::Substance;
 use super::support::Server;
 use super::third_party::Background;
 use super::tune::{Size, Tune, ms};
@@ -76,7 +77,7 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
         tune.load.bait_keys = 0;
     }
     let mut world = World::new(size, tune, seed);
-    world.least_faults = if size == Size::Quick { row.faults.0 } else { row.faults.1 };
+    world.least = least(row, size);
     (row.prepare)(&mut world);
     let facts = facts(row, &mut world);
     if let Some(dir) = std::env::var_os("FAULTS_KEEP") {
@@ -84,6 +85,19 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
         let _ = std::process::Command::new("cp").arg("-r").arg(world.dir()).arg(to).status();
     }
     verdict::line(row, &mut world, &facts)
+}
+
+/// What this row must show.
+fn least(row: &Row, size: Size) -> Substance {
+    let scaled = |(quick, full)| if size == Size::Quick { quick } else { full };
+    Substance {
+        faults: scaled(row.faults),
+        holds: row.holds,
+        under_fault: row.under_fault,
+        renewals: scaled(row.renewals),
+        losses: usize::try_from(scaled(row.losses)).expect("a small number"),
+        waits: row.waits_in_conditions,
+    }
 }
 
 fn facts(row: &Row, world: &mut World) -> Facts {

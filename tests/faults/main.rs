@@ -17,6 +17,7 @@ mod problems;
 mod report;
 mod rows;
 mod samples;
+mod substance;
 #[allow(dead_code)]
 #[path = "../it/support/mod.rs"]
 mod support;

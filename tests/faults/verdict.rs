@@ -70,7 +70,6 @@ fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
             Late,
             format!("overlap of {} ms", found.overlap / 1_000_000),
         ),
-        (row.offers_stale && found.stale.0 == 0, Little, "no late write was offered".into()),
     ])
 }
 
@@ -126,44 +125,26 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
 
 /// I8, and whether the row has shown anything.
 fn of_substance(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
-    let in_fault = facts
-        .holds
-        .iter()
-        .filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted))
-        .count();
-    let quick = world.size == Size::Quick;
-    let scaled = |(a, b): (u64, u64)| if quick { a } else { b };
-    let lost = count(facts, Outcome::Lost);
-    those([
+    let mut problems = those([
         (
             row.recovers && facts.recovery.is_none(),
             Little,
             "throughput did not recover (I8)".into(),
         ),
         (
-            world.faults < world.least_faults,
-            Little,
-            format!("only {} of {} faults", world.faults, world.least_faults),
-        ),
-        (in_fault < row.holds, Little, format!("only {in_fault} holds in the faulted phase")),
-        (
-            found.under_fault < row.under_fault,
-            Little,
-            format!("only {} holds under the fault", found.under_fault),
-        ),
-        (
             row.holds > 0 && found.idle_percent() >= 20,
             Little,
             format!("idle for {} % of the time", found.idle_percent()),
         ),
-        (found.renewed < scaled(row.renewals), Little, format!("only {} renewals", found.renewed)),
-        ((lost as u64) < scaled(row.losses), Little, format!("only {lost} locks lost")),
         (
             found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0,
             Little,
             "no history to explain".into(),
         ),
-    ])
+        (row.offers_stale && found.stale.0 == 0, Little, "no late write was offered".into()),
+    ]);
+    problems.extend(world.least.missing(&found.shown).into_iter().map(|what| (Little, what)));
+    problems
 }
 
 /// How calls ended, and what was logged.
@@ -338,8 +319,10 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
             .map(|(count, what)| format!("{count} {what}")),
     );
     remarks.extend(
-        (row.renewals.0 > 0).then(|| format!("{} renewals seen by their holders", found.renewed)),
+        (row.renewals.0 > 0)
+            .then(|| format!("{} renewals seen by their holders", found.shown.renewals)),
     );
+    remarks.extend((row.waits_in_conditions > 0).then(|| format!("{} waits", found.shown.waits)));
     let (late, late_by, _) = found.timing;
     remarks.extend(
         (!row.punctual && late > 0)
@@ -406,7 +389,7 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
         row.class.to_string(),
         row.name.to_owned(),
         facts.holds.len().to_string(),
-        found.under_fault.to_string(),
+        found.shown.under_fault.to_string(),
         found.idle_percent().to_string(),
         world.faults.to_string(),
         count(facts, Outcome::Unknown).to_string(),

@@ -16,6 +16,9 @@ mod model;
 #[path = "../faults/problems.rs"]
 mod problems;
 #[allow(dead_code)]
+#[path = "../faults/substance.rs"]
+mod substance;
+#[allow(dead_code)]
 #[path = "../faults/witness.rs"]
 mod witness;
 
@@ -25,6 +28,7 @@ use check::{
 };
 use history::{Outcome, Record};
 use problems::{Class, is_open, reasons, remark, settle, verdict, verdict_of, word};
+use substance::{Substance, windows};
 use witness::Offer;
 
 /// A hold of key 1 that was asked for at once, valid until 1000 after its grant, and released in
@@ -344,4 +348,17 @@ fn a_broken_promise_is_red_at_once_and_never_tried_again() {
     assert_eq!((verdict_of(&last), how.as_str(), seeds), (Some(Class::Red), "red", vec![]));
     let (last, how, seeds) = settled(&[Some(Class::Late), Some(Class::Red)]);
     assert_eq!((verdict_of(&last), how.as_str(), seeds), (Some(Class::Red), "late, red", vec![0]));
+}
+
+#[test]
+fn a_row_has_shown_what_its_history_has_under_the_fault() {
+    let lost = Record { outcome: Outcome::Lost, renewed: 3, ..hold(1, 10, 20, 1) };
+    let waited = Record { called: 26, ..hold(1, 30, 35, 3) };
+    let holds = [lost, hold(1, 21, 25, 2), waited, hold(1, 90, 95, 4)];
+    let under = windows(&[(5, 40), (20, 40)], &[(28, 33)]);
+    let shown = Substance::of(2, (&holds, &[]), (20, 100), &under);
+    assert_eq!((shown.faults, shown.holds, shown.under_fault), (2, 3, 2));
+    assert_eq!((shown.renewals, shown.losses, shown.waits), (3, 1, 1));
+    let least = Substance { under_fault: 3, waits: 1, ..shown };
+    assert_eq!(least.missing(&shown), ["only 2 of 3 holds under the fault"]);
 }
