@@ -47,7 +47,10 @@ impl Patience {
         let keys = world.tune.load.all_keys();
         let shown = Substance::so_far(world.faults, world.dir(), keys, &times, &world.outages);
         self.look.set(now() + 500_000_000);
-        world.least.missing(&shown).is_empty()
+        // Twice as many holds as the verdict asks for: what a broken client does only now and then
+        // has to happen in them.
+        let least = Substance { holds: world.least.holds * 2, ..world.least };
+        least.missing(&shown).is_empty()
     }
 }
 
