@@ -290,7 +290,7 @@ fn away(world: &mut World, count: usize) {
     let gone: RefCell<Vec<(usize, u64)>> = RefCell::default();
     // From when until when all of them were away, which takes a busy machine a while.
     let since = Cell::new(0);
-    let spans: RefCell<Vec<(u64, u64, Vec<(usize, u64)>)>> = RefCell::default();
+    let (mut picks, mut spans) = (Vec::new(), Vec::new());
     world.windows(
         |world| {
             let mut left: Vec<usize> = (0..5).collect();
@@ -304,11 +304,12 @@ fn away(world: &mut World, count: usize) {
                 }
                 gone.borrow_mut().push((index, how));
             }
+            picks.push(gone.borrow().clone());
             since.set(now());
             (world.is_outage, world.faults) = (count > 2, world.faults + 1);
         },
         |world| {
-            spans.borrow_mut().push((since.get(), now(), gone.borrow().clone()));
+            spans.push((since.get(), now()));
             for (index, how) in gone.borrow_mut().drain(..) {
                 match how {
                     0 => server(world, index).restart(),
@@ -320,7 +321,7 @@ fn away(world: &mut World, count: usize) {
     );
     thread::sleep(ms(100));
     let (holds, _) = history::read_all(world.dir());
-    for (since, to, picked) in spans.into_inner() {
+    for ((since, to), picked) in spans.into_iter().zip(picks) {
         let from = since + if count > 2 { nanos(world.tune.load.lease) } else { 0 };
         let granted = holds
             .iter()
