@@ -17,7 +17,7 @@ fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
 
 /// A process that gets little CPU time may note its grant only after the lease has run out. The
 /// position of such a hold among the others is not known.
-fn has_a_window(hold: &Record) -> bool {
+pub fn has_a_window(hold: &Record) -> bool {
     hold.end() > hold.granted
 }
 

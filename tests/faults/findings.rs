@@ -7,6 +7,7 @@ use super::judge::Facts;
 use super::load::{Kind, Load};
 use super::model;
 use super::rows::Row;
+use super::substance::{Substance, windows};
 use super::tune::ms;
 use super::world::World;
 
@@ -37,8 +38,7 @@ pub struct Findings {
     pub idle: (usize, usize),
     /// See [`check::longest_run`].
     pub run: usize,
-    pub under_fault: usize,
-    pub renewed: u64,
+    pub shown: Substance,
 }
 
 impl Findings {
@@ -49,11 +49,12 @@ impl Findings {
         // The kernel rounds the timeout of a socket up, by an eighth at most: one of 2.3 s ends up
         // to 256 ms late.
         let slack = nanos(load.command * 9 / 8 + ms(100)) + facts.delay;
-        let windows = outside(&world.times, &world.outages);
-        let under_fault = holds
-            .iter()
-            .filter(|hold| windows.iter().any(|(from, to)| (*from..*to).contains(&hold.granted)))
-            .count();
+        let shown = Substance::of(
+            world.faults,
+            (holds, calls),
+            (times.faulted, times.healed),
+            &windows(&world.times, &world.outages),
+        );
         Findings {
             overlap,
             lost_updates: check::lost_updates(holds),
@@ -69,8 +70,7 @@ impl Findings {
             false_releases: check::false_releases(holds),
             idle: check::idle(holds, (times.faulted, times.healed), &longer(&world.outages), SLICE),
             run: longest_run(load, holds),
-            under_fault,
-            renewed: holds.iter().map(|hold| hold.renewed).sum(),
+            shown,
         }
     }
 
@@ -98,11 +98,6 @@ fn longest_short_wait(load: &Load, holds: &[Record]) -> u64 {
 fn longest_run(load: &Load, holds: &[Record]) -> usize {
     let queued = |hold: &&Record| !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson);
     check::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
-}
-
-/// `spans` without `but`.
-fn outside(spans: &[(u64, u64)], but: &[(u64, u64)]) -> Vec<(u64, u64)> {
-    spans.iter().flat_map(|(from, to)| check::without(but, *from, *to)).collect()
 }
 
 /// The longest time in which a key had a waiter, no holder, and a server that both could reach.

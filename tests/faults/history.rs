@@ -195,17 +195,6 @@ impl Writer {
     }
 }
 
-/// About how many holds are written in `dir`, by the length of its files. Each is written three
-/// times.
-pub fn about(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).expect("the histories").flatten();
-    let histories = entries
-        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "history"));
-    let length: u64 =
-        histories.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum();
-    length / (FIELDS as u64 * 8) / 3
-}
-
 /// Everything in `dir`: (holds, calls without one), each in the order of their calls.
 pub fn read_all(dir: &Path) -> (Vec<Record>, Vec<Record>) {
     let mut all: HashMap<(u64, u64, String), Record> = HashMap::new();

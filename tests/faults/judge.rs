@@ -11,6 +11,7 @@ use super::history::{self, Record};
 use super::machine::{Noise, memory};
 use super::rows::Row;
 use super::samples::{Sampler, Seen};
+use super::substance::Substance;
 use super::support::Server;
 use super::third_party::Background;
 use super::tune::{Size, Tune, ms};
@@ -76,7 +77,7 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
         tune.load.bait_keys = 0;
     }
     let mut world = World::new(size, tune, seed);
-    world.least_faults = if size == Size::Quick { row.faults.0 } else { row.faults.1 };
+    world.least = least(row, size);
     (row.prepare)(&mut world);
     let facts = facts(row, &mut world);
     if let Some(dir) = std::env::var_os("FAULTS_KEEP") {
@@ -84,6 +85,19 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
         let _ = std::process::Command::new("cp").arg("-r").arg(world.dir()).arg(to).status();
     }
     verdict::line(row, &mut world, &facts)
+}
+
+/// What this row must show.
+fn least(row: &Row, size: Size) -> Substance {
+    let scaled = |(quick, full)| if size == Size::Quick { quick } else { full };
+    Substance {
+        faults: scaled(row.faults),
+        holds: row.holds,
+        under_fault: row.under_fault,
+        renewals: scaled(row.renewals),
+        losses: usize::try_from(scaled(row.losses)).expect("a small number"),
+        waits: row.waits_in_conditions,
+    }
 }
 
 fn facts(row: &Row, world: &mut World) -> Facts {
@@ -107,18 +121,14 @@ fn facts(row: &Row, world: &mut World) -> Facts {
         (!round.taken.is_empty())
             .then(|| format!("{} other locks taken by a third party", round.taken.len())),
     );
-    world.problems.extend(round.problems);
+    round.problems.into_iter().for_each(|problem| world.red(problem));
     let delay = noise.worst();
     let counts = stop(world);
     println!("{LOAD_OVER}");
     let seen = sampler.end();
     let stopped = now();
-    thread::sleep(ms(300));
-    let after = connections(world);
-    let of_channels =
-        |world: &mut World, pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern]));
-    let channels =
-        of_channels(world, "distlock:*") + of_channels(world, "redisson_lock__channel:*");
+    let after = falls_to(before, || connections(world));
+    let channels = falls_to(0, || channels(world));
     let quiet = nanos(world.tune.load.lease) + 1_000_000_000;
     let mut locks = locks(world, row);
     while locks > 0 && now() - stopped < quiet {
@@ -200,7 +210,7 @@ fn stop(world: &mut World) -> Vec<String> {
                 break status;
             }
             if now() - told > patience {
-                world.problems.push(format!("process {process} is stuck (I10)"));
+                world.late(format!("process {process} is stuck (I10)"));
                 break status;
             }
             thread::sleep(ms(10));
@@ -235,6 +245,27 @@ fn connections(world: &mut World) -> u64 {
     let looking = u64::from(world.is_looking());
     let replicates = u64::from(world.server.info("replication").contains("master_link_status:up"));
     world.server.client_count().saturating_sub(looking + replicates)
+}
+
+/// What is counted, once it is no more than `usual`, or after a time that is long enough for any
+/// server to notice that its clients have gone.
+fn falls_to<N: PartialOrd>(usual: N, mut count: impl FnMut() -> N) -> N {
+    let begun = now();
+    loop {
+        let seen = count();
+        if seen <= usual || now() - begun > 10_000_000_000 {
+            return seen;
+        }
+        thread::sleep(ms(20));
+    }
+}
+
+/// How many of the locks' own channels somebody listens to.
+fn channels(world: &mut World) -> usize {
+    ["distlock:*", "redisson_lock__channel:*"]
+        .into_iter()
+        .map(|pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern])))
+        .sum()
 }
 
 /// How many of the locks' own keys are there, on all nodes.

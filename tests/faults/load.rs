@@ -19,6 +19,9 @@ use super::{buffer, limits, witness};
 /// How long closing may take.
 pub const TIME_TO_CLOSE: Duration = Duration::from_secs(5);
 
+/// How long threads that were joined may still be seen (ns): far longer than any kernel takes.
+const TIME_TO_END: u64 = 10_000_000_000;
+
 /// What a thread does with one in twenty holds instead of unlocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Habit {
@@ -272,7 +275,8 @@ pub fn run(arguments: &[String]) {
             planned(info);
         }
     }));
-    status(format!("pid {}\nbefore {} {}", std::process::id(), thread_count(), fd_count()));
+    let before = (thread_count(), fd_count());
+    status(format!("pid {}\nbefore {} {}", std::process::id(), before.0, before.1));
     let urls: Vec<&str> = load.url.split(',').collect();
     // The sentinels of one service are in one URL.
     let builder = if urls.len() > 1 && !load.url.starts_with("redis+sentinel:") {
@@ -329,7 +333,10 @@ pub fn run(arguments: &[String]) {
     let closed = shared.client.close(TIME_TO_CLOSE).is_ok();
     drop((shared, with_callbacks));
     // The kernel still counts a thread for a moment after it was joined.
-    thread::sleep(Duration::from_millis(100));
+    let ended = now();
+    while (thread_count() > before.0 || fd_count() > before.1) && now() - ended < TIME_TO_END {
+        thread::sleep(Duration::from_millis(10));
+    }
     status(format!("after {} {} {failed} {closed}", thread_count(), fd_count()));
     wait_for(&[&dir.join("exit")]);
 }

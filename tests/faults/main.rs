@@ -13,9 +13,11 @@ mod limits;
 mod load;
 mod machine;
 mod model;
+mod problems;
 mod report;
 mod rows;
 mod samples;
+mod substance;
 #[allow(dead_code)]
 #[path = "../it/support/mod.rs"]
 mod support;

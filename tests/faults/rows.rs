@@ -40,6 +40,8 @@ pub struct Row {
     /// in a full one: the subject of the row.
     pub renewals: (u64, u64),
     pub losses: (u64, u64),
+    /// At least this many waits in conditions.
+    pub waits_in_conditions: usize,
     /// For how long the server may have a token that nobody alive knows of (I4), if the row is
     /// judged by that: one fault in a hundred may cost up to one lease more.
     pub known_within: Option<fn(&Load) -> Duration>,
@@ -89,6 +91,7 @@ const USUAL: Row = Row {
     under_fault: 100,
     renewals: (0, 0),
     losses: (0, 0),
+    waits_in_conditions: 0,
     known_within: Some(|_| ms(1000)),
     free_within: None,
     fair: false,

@@ -8,6 +8,8 @@ use super::findings::{Findings, longer};
 use super::history::{Outcome, Record};
 use super::judge::Facts;
 use super::load::Load;
+use super::problems::Class::{Late, Little, Red};
+use super::problems::{self, Class, Problem};
 use super::rows::Row;
 use super::samples::{self, Peak};
 use super::tune::{Size, ms};
@@ -22,47 +24,58 @@ const POLL: u64 = 1_500_000_000;
 const RUN: usize = 40;
 
 /// What is wrong with a row.
-fn problems(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+fn of_row(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
     let mut problems = of_exclusion(row, world, facts, found);
     problems.extend(of_progress(row, world, facts, found));
-    problems.extend(of_answers(row, world, facts, found));
-    problems.extend(of_leaks(row, world, facts));
+    problems.extend(of_substance(row, world, facts, found));
+    problems.extend(of_answers(row, world, facts));
+    problems.extend(of_leaks(row, facts));
+    problems.extend(of_peaks(row, world, facts));
     problems
 }
 
-/// The texts of the list whose condition is true.
-fn those<const N: usize>(list: [(bool, String); N]) -> Vec<String> {
-    list.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| what).collect()
+/// The problems of the list whose condition is true.
+fn those<const N: usize>(list: [(bool, Class, String); N]) -> Vec<Problem> {
+    list.into_iter().filter(|(is_so, ..)| *is_so).map(|(_, class, what)| (class, what)).collect()
 }
 
 /// I1 to I3, and I5.
-fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
     let (strict, load) = (row.class != 'T', &world.tune.load);
     let bound = nanos(load.lease / 3 + load.command + ms(100)) + facts.delay;
     let first = found.overlaps.first().map_or(String::new(), describe);
     let falsely = found.false_releases.first().map_or(String::new(), describe);
     those([
-        (strict && !found.overlaps.is_empty(), format!("overlap: {first}")),
-        (row.class == 'N' && found.lost_updates > 0, "lost update".into()),
-        (found.stale.1 > 0, "stale write accepted".into()),
-        (found.regressions > 0, "fence regression".into()),
+        (strict && !found.overlaps.is_empty(), Red, format!("overlap: {first}")),
+        (row.class == 'N' && found.lost_updates > 0, Red, "lost update".into()),
+        (found.stale.1 > 0, Red, "stale write accepted".into()),
+        (found.regressions > 0, Red, "fence regression".into()),
         (
             found.model.0 > 0,
+            Red,
             format!("model: {} of {} samples have no explanation", found.model.0, found.model.1),
         ),
         (
             !row.split && !found.false_releases.is_empty(),
+            Red,
             format!("unlock said Ok although another had been granted: {falsely}"),
         ),
-        (found.unnoticed > bound, format!("loss noticed after {} ms", found.unnoticed / 1_000_000)),
-        (!strict && found.overlap > bound, format!("overlap of {} ms", found.overlap / 1_000_000)),
-        (row.offers_stale && found.stale.0 == 0, "no late write was offered".into()),
+        (
+            found.unnoticed > bound,
+            Late,
+            format!("loss noticed after {} ms", found.unnoticed / 1_000_000),
+        ),
+        (
+            !strict && found.overlap > bound,
+            Late,
+            format!("overlap of {} ms", found.overlap / 1_000_000),
+        ),
     ])
 }
 
-/// I4, I6 to I8, and whether the row has shown anything.
-fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
-    let (load, quick) = (&world.tune.load, world.size == Size::Quick);
+/// I4, I6 and I7.
+fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
+    let load = &world.tune.load;
     let usual = |load: &Load| load.lease + ms(1000);
     let free_within =
         row.free_within.or((row.class != 'T').then_some(usual as fn(&Load) -> Duration));
@@ -76,109 +89,113 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
         &found.orphans,
         known_within.saturating_add(Duration::from_nanos(facts.delay)),
     );
-    let in_fault = facts
-        .holds
-        .iter()
-        .filter(|hold| (facts.times.faulted..facts.times.healed).contains(&hold.granted))
-        .count();
-    let scaled = |(a, b): (u64, u64)| if quick { a } else { b };
     those([
         (
             found.stuck.0 > patience,
+            Late,
             format!("a key was stuck for {} ms (I4)", found.stuck.0 / 1_000_000),
         ),
         (
             found.stuck.1 > patience + POLL,
+            Late,
             format!("a key of Redisson's was stuck for {} ms (I4)", found.stuck.1 / 1_000_000),
         ),
-        (oldest > too_old, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
+        (oldest > too_old, Late, format!("an orphan of {} ms (I4)", oldest / 1_000_000)),
         (
             many as u64 > 1 + world.faults / 100,
+            Late,
             format!("{many} orphans of more than {} ms (I4)", known_within.as_millis()),
         ),
         (
             row.punctual && late > 0,
+            Late,
             format!("{late} timed calls late, by up to {} ms (I6)", late_by / 1_000_000),
         ),
-        (early > 0, format!("{early} timed calls early (I6)")),
-        (found.wait.1 > nanos(ms(30_000)), "a waiter starved (I7)".into()),
+        // Nothing makes a call end before its time but a wrong count.
+        (early > 0, Red, format!("{early} timed calls early (I6)")),
+        (found.wait.1 > nanos(ms(30_000)), Late, "a waiter starved (I7)".into()),
         (
+            // A waiter that the machine delays on its way to the server is not in the queue yet.
             row.fair && found.run > RUN,
+            Late,
             format!("{} holds in a row by a process while another waited (I7)", found.run),
         ),
-        (row.recovers && facts.recovery.is_none(), "throughput did not recover (I8)".into()),
-        (
-            world.faults < world.least_faults,
-            format!("only {} of {} faults", world.faults, world.least_faults),
-        ),
-        (in_fault < row.holds, format!("only {in_fault} holds in the faulted phase")),
-        (
-            found.under_fault < row.under_fault,
-            format!("only {} holds under the fault", found.under_fault),
-        ),
-        (
-            row.holds > 0 && found.idle_percent() >= 20,
-            format!("idle for {} % of the time", found.idle_percent()),
-        ),
-        (found.renewed < scaled(row.renewals), format!("only {} renewals", found.renewed)),
     ])
 }
 
+/// I8, and whether the row has shown anything.
+fn of_substance(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
+    let mut problems = those([
+        (
+            row.recovers && facts.recovery.is_none(),
+            Little,
+            "throughput did not recover (I8)".into(),
+        ),
+        (
+            row.holds > 0 && found.idle_percent() >= 20,
+            Little,
+            format!("idle for {} % of the time", found.idle_percent()),
+        ),
+        (
+            found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0,
+            Little,
+            "no history to explain".into(),
+        ),
+        (row.offers_stale && found.stale.0 == 0, Little, "no late write was offered".into()),
+    ]);
+    problems.extend(world.least.missing(&found.shown).into_iter().map(|what| (Little, what)));
+    problems
+}
+
 /// How calls ended, and what was logged.
-fn of_answers(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<String> {
+fn of_answers(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
     let of = |outcome| count(facts, outcome);
     let (lost, unknown, overloaded) =
         (of(Outcome::Lost), of(Outcome::Unknown), is_overloaded(world, facts));
-    let errors: usize = [
-        Outcome::Unavailable,
-        Outcome::Denied,
-        Outcome::Server,
-        Outcome::WrongType,
-        Outcome::Exhausted,
-    ]
-    .map(of)
-    .iter()
-    .sum();
-    let least_lost = if world.size == Size::Quick { row.losses.0 } else { row.losses.1 };
+    let failed = of(Outcome::Unavailable) + of(Outcome::Exhausted);
     // The growth that a million calls may cause; a minute has fewer calls. The histories themselves
     // are written to files.
     let too_large = row.number == 1 && world.size != Size::Quick && facts.grown > 5 << 10;
     those([
-        (of(Outcome::Other) > 0, "an outcome that nothing explains".into()),
-        (row.in_step && of(Outcome::Mismatched) > 0, "a reply of another command".into()),
-        (!row.may_lose && lost > 0 && !overloaded, format!("{lost} locks lost")),
-        ((lost as u64) < least_lost, format!("only {lost} locks lost")),
-        (!row.may_be_unknown && unknown > 0 && !overloaded, format!("{unknown} unknown outcomes")),
-        (!row.may_fail && errors > 0 && !overloaded, format!("{errors} calls failed")),
-        (too_large, format!("a process grew by {} KiB (I9)", facts.grown)),
-        (facts.logs.contains("panicked at"), "a panic (I10)".into()),
+        (of(Outcome::Other) > 0, Red, "an outcome that nothing explains".into()),
+        (row.in_step && of(Outcome::Mismatched) > 0, Red, "a reply of another command".into()),
+        // A process that gets no CPU for most of a lease loses it, and one whose server gets none
+        // has no answer. The delay that was measured is that of another thread.
+        (!row.may_lose && lost > 0 && !overloaded, Late, format!("{lost} locks lost")),
+        (
+            !row.may_be_unknown && unknown > 0 && !overloaded,
+            Late,
+            format!("{unknown} unknown outcomes"),
+        ),
+        (!row.may_fail && failed > 0 && !overloaded, Late, format!("{failed} calls failed")),
+        (!row.may_fail && refused(facts) > 0, Red, format!("{} calls refused", refused(facts))),
+        (too_large, Red, format!("a process grew by {} KiB (I9)", facts.grown)),
+        (facts.logs.contains("panicked at"), Red, "a panic (I10)".into()),
         (
             world.secrets.iter().any(|secret| facts.logs.contains(secret.as_str())),
+            Red,
             "a secret in a log (I11)".into(),
-        ),
-        (
-            found.model.1 == 0 && found.overlaps.is_empty() && row.holds > 0,
-            "no history to explain".into(),
         ),
     ])
 }
 
-/// A process opens at most four connections at a time, each on a thread of its own; the same number
-/// may have been given up, and not have ended yet.
-const CONNECTING: u64 = 4;
-
-/// I9: after the clients have closed, and while they ran.
-fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
+/// I9, and I10, after the clients have closed.
+fn of_leaks(row: &Row, facts: &Facts) -> Vec<Problem> {
     let mut problems = those([
-        (facts.connections.1 > facts.connections.0, "connections leaked (I9)".into()),
-        (facts.channels > 0, "a subscription leaked (I9)".into()),
-        (facts.locks > 0, format!("{} orphans (I4)", facts.locks)),
-        (row.leaves_no_queue && facts.queues > 0, format!("{} queue keys left (I9)", facts.queues)),
+        (facts.connections.1 > facts.connections.0, Red, "connections leaked (I9)".into()),
+        (facts.channels > 0, Red, "a subscription leaked (I9)".into()),
+        (facts.locks > 0, Red, format!("{} orphans (I4)", facts.locks)),
+        // A caller whose last command was not answered in time leaves its place for three seconds.
+        (
+            row.leaves_no_queue && facts.queues > 0,
+            Late,
+            format!("{} queue keys left (I9)", facts.queues),
+        ),
     ]);
     for status in &facts.counts {
-        // The server is back, and answers.
+        // The server is back, and answers; but closing has its time.
         if status.lines().any(|line| line.starts_with("after ") && line.ends_with(" false")) {
-            problems.push("close failed at the end (I10)".into());
+            problems.push((Late, "close failed at the end (I10)".into()));
         }
         if let ([threads, descriptors, ..], [threads_after, descriptors_after, failed]) =
             (&numbers(status, "before")[..], &numbers(status, "after")[..])
@@ -186,17 +203,28 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
             problems.extend(those([
                 (
                     threads_after > threads,
+                    Red,
                     format!("threads: {threads} before, {threads_after} after (I9)"),
                 ),
                 // One descriptor for the file of the counters, which is being written.
                 (
                     *descriptors_after > descriptors + 1,
+                    Red,
                     format!("descriptors: {descriptors} before, {descriptors_after} after (I9)"),
                 ),
-                (*failed > 0, "a thread panicked (I10)".into()),
+                (*failed > 0, Red, "a thread panicked (I10)".into()),
             ]));
         }
     }
+    problems
+}
+
+/// A process opens at most four connections at a time, each on a thread of its own; the same number
+/// may have been given up, and not have ended yet.
+const CONNECTING: u64 = 4;
+
+/// I9, while the clients ran.
+fn of_peaks(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
     let (times, load) = (facts.times, &world.tune.load);
     let (usual, peak) = (
         facts.seen.most(times.start, times.faulted),
@@ -215,28 +243,32 @@ fn of_leaks(row: &Row, world: &World, facts: &Facts) -> Vec<String> {
         threads: usual.threads + 2 * CONNECTING,
         descriptors: usual.descriptors + own,
     };
-    problems.extend(those([
+    // What lasted for a second: without samples in between, it may have come and gone.
+    those([
         (
             world.more.is_empty() && !world.half_open && peak.connections > most.connections,
+            Late,
             format!("{} connections at a time (I9)", peak.connections),
         ),
         (
             row.leaves_no_queue && peak.queued > most.queued,
+            Late,
             format!("{} waiters in a queue of {} processes (I9)", peak.queued, most.queued),
         ),
         (
             known && peak.threads > most.threads,
+            Late,
             format!("{} threads, and {} before the fault (I9)", peak.threads, usual.threads),
         ),
         (
             known && peak.descriptors > most.descriptors,
+            Late,
             format!(
                 "{} descriptors, and {} before the fault (I9)",
                 peak.descriptors, usual.descriptors
             ),
         ),
-    ]));
-    problems
+    ])
 }
 
 /// The value that a process wrote after this word in its status.
@@ -247,6 +279,14 @@ fn numbers(status: &str, word: &str) -> Vec<u64> {
 
 fn count(facts: &Facts, outcome: Outcome) -> usize {
     facts.holds.iter().chain(&facts.calls).filter(|record| record.outcome == outcome).count()
+}
+
+/// How many calls the server refused, which it does not do for want of time.
+fn refused(facts: &Facts) -> usize {
+    [Outcome::Denied, Outcome::Server, Outcome::WrongType]
+        .into_iter()
+        .map(|outcome| count(facts, outcome))
+        .sum()
 }
 
 /// If a process is stopped for half of its lease, little more than the other half is left for the
@@ -270,10 +310,7 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
             if row.in_step { 0 } else { of(Outcome::Mismatched) },
             "of a caller's own commands answered by another's reply",
         ),
-        (
-            of(Outcome::Denied) + of(Outcome::Server) + of(Outcome::WrongType),
-            "refused with a typed error",
-        ),
+        (refused(facts), "refused with a typed error"),
     ];
     remarks.extend(
         counted
@@ -282,8 +319,10 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
             .map(|(count, what)| format!("{count} {what}")),
     );
     remarks.extend(
-        (row.renewals.0 > 0).then(|| format!("{} renewals seen by their holders", found.renewed)),
+        (row.renewals.0 > 0)
+            .then(|| format!("{} renewals seen by their holders", found.shown.renewals)),
     );
+    remarks.extend((row.waits_in_conditions > 0).then(|| format!("{} waits", found.shown.waits)));
     let (late, late_by, _) = found.timing;
     remarks.extend(
         (!row.punctual && late > 0)
@@ -322,11 +361,10 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
 pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
     let found = Findings::new(row, world, facts);
     let mut all = std::mem::take(&mut world.problems);
-    all.extend(problems(row, world, facts, &found));
+    all.extend(of_row(row, world, facts, &found));
     all.dedup();
     let mut remarks = remarks(row, world, facts, &found);
-    let verdict = if all.is_empty() { "green" } else { "red" };
-    remarks.extend(all);
+    remarks.extend(all.iter().map(problems::remark));
     let mut sums = [0_u64; 4];
     for status in &facts.counts {
         let (before, after) = (numbers(status, "before"), numbers(status, "after"));
@@ -351,7 +389,7 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
         row.class.to_string(),
         row.name.to_owned(),
         facts.holds.len().to_string(),
-        found.under_fault.to_string(),
+        found.shown.under_fault.to_string(),
         found.idle_percent().to_string(),
         world.faults.to_string(),
         count(facts, Outcome::Unknown).to_string(),
@@ -369,7 +407,7 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
         format!("{} / {}", facts.connections.0, facts.connections.1),
         format!("0 / {} + {}", facts.locks, facts.queues),
         remarks.join("; "),
-        verdict.to_owned(),
+        problems::word(problems::verdict(&all)).to_owned(),
     ];
     format!("| {} |", cells.join(" | "))
 }

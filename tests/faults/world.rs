@@ -1,6 +1,7 @@
 //! What a row of the matrix acts on: a server, a proxy before it, client processes under load, and
 //! the witnesses.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -13,6 +14,8 @@ use tempfile::TempDir;
 use super::admin::Admin;
 use super::clock::{Random, nanos, now};
 use super::load::{Load, key_name};
+use super::problems::{Class, Problem};
+use super::substance::Substance;
 use super::support::fake::FakeServer;
 use super::support::process::Guarded;
 use super::support::sentinels::Sentinel;
@@ -21,20 +24,33 @@ use super::tune::{Size, Tune, ms};
 use super::witness::Resource;
 
 /// How long the faulted phase lasts: its time, or longer, up to eight times as long, while it has
-/// too few faults and holds to prove anything.
+/// shown too little to prove anything.
 struct Patience {
     least: u64,
     most: u64,
-    holds: u64,
+    /// When the history is read next: that takes a while.
+    look: Cell<u64>,
 }
 
 impl Patience {
-    fn is_over(&self, world: &World) -> bool {
-        let now = now();
-        let enough = || {
-            world.faults >= world.least_faults && super::history::about(world.dir()) >= self.holds
-        };
-        now >= self.least && (now >= self.most || enough())
+    /// `since`: when a fault began that has no windows.
+    fn is_over(&self, world: &World, since: Option<u64>) -> bool {
+        let at = now();
+        if at < self.least || at >= self.most {
+            return at >= self.most;
+        }
+        if world.faults < world.least.faults || at < self.look.get() {
+            return false;
+        }
+        let mut times = world.times.clone();
+        times.extend(since.map(|from| (from, at)));
+        let keys = world.tune.load.all_keys();
+        let shown = Substance::so_far(world.faults, world.dir(), keys, &times, &world.outages);
+        self.look.set(now() + 500_000_000);
+        // Twice as many holds as the verdict asks for: what a broken client does only now and then
+        // has to happen in them.
+        let least = Substance { holds: world.least.holds * 2, ..world.least };
+        least.missing(&shown).is_empty()
     }
 }
 
@@ -62,12 +78,12 @@ pub struct World {
     /// The total, including those that were killed.
     pub spawned: u64,
     pub faults: u64,
-    /// How many are needed.
-    pub least_faults: u64,
+    /// What the row must show.
+    pub least: Substance,
     /// Keys that a third party took away, and when.
     pub taken: Vec<(u64, u64)>,
     /// Problems that the row itself found.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
     pub remarks: Vec<String>,
     /// Values that must be in no log.
     pub secrets: HashSet<String>,
@@ -123,7 +139,7 @@ impl World {
             pids: Arc::default(),
             spawned: 0,
             faults: 0,
-            least_faults: 0,
+            least: Substance::default(),
             taken: Vec::new(),
             problems: Vec::new(),
             remarks: Vec::new(),
@@ -138,6 +154,21 @@ impl World {
             seed,
             admin,
         }
+    }
+
+    /// Notes that a promise was broken.
+    pub fn red(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Red, what.into()));
+    }
+
+    /// Notes that something took too long, which may be the machine's doing.
+    pub fn late(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Late, what.into()));
+    }
+
+    /// Notes that the row has shown too little.
+    pub fn little(&mut self, what: impl Into<String>) {
+        self.problems.push((Class::Little, what.into()));
     }
 
     /// Starts all client processes and waits until they work.
@@ -307,7 +338,7 @@ impl World {
             }
             let length = self.draw(self.tune.off);
             thread::sleep(length);
-            if end.is_over(self) {
+            if end.is_over(self, None) {
                 return;
             }
             self.learn_secrets();
@@ -318,7 +349,7 @@ impl World {
     pub fn repeat(&mut self, pause: (Duration, Duration), mut act: impl FnMut(&mut World)) {
         let (from, end) = (now(), self.patience(self.tune.faulted));
         let mut rounds = 0_u32;
-        while !end.is_over(self) {
+        while !end.is_over(self, Some(from)) {
             act(self);
             let length = self.draw(pause);
             thread::sleep(length);
@@ -331,11 +362,7 @@ impl World {
     }
 
     fn patience(&self, time: Duration) -> Patience {
-        Patience {
-            least: now() + nanos(time),
-            most: now() + nanos(time) * 8,
-            holds: super::history::about(self.dir()) + 2200,
-        }
+        Patience { least: now() + nanos(time), most: now() + nanos(time) * 8, look: Cell::new(0) }
     }
 
     /// Runs a command at the server. `None`: it did not answer, or refused.

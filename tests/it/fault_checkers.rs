@@ -13,6 +13,11 @@ mod history;
 #[allow(dead_code)]
 #[path = "../faults/model.rs"]
 mod model;
+#[path = "../faults/problems.rs"]
+mod problems;
+#[allow(dead_code)]
+#[path = "../faults/substance.rs"]
+mod substance;
 #[allow(dead_code)]
 #[path = "../faults/witness.rs"]
 mod witness;
@@ -22,6 +27,8 @@ use check::{
     lost_updates, orphans, overlaps, recovery, stale_writes, timing,
 };
 use history::{Outcome, Record};
+use problems::{Class, is_open, reasons, remark, settle, verdict, verdict_of, word};
+use substance::{Substance, windows};
 use witness::Offer;
 
 /// A hold of key 1 that was asked for at once, valid until 1000 after its grant, and released in
@@ -260,4 +267,98 @@ fn the_model_does_not_explain_two_holders_or_an_old_fence() {
         ..hold(2, 30, 70, 1)
     };
     assert!(!model::explains(&[lost, hold(3, 50, 55, 2)]));
+}
+
+fn problem(class: Class) -> (Class, String) {
+    (class, format!("{class:?}"))
+}
+
+#[test]
+fn a_verdict_is_that_of_the_worst_problem() {
+    let of = |classes: &[Class]| {
+        word(verdict(&classes.iter().map(|class| problem(*class)).collect::<Vec<_>>()))
+    };
+    assert_eq!(of(&[]), "green");
+    assert_eq!(of(&[Class::Little, Class::Little]), "inconclusive");
+    assert_eq!(of(&[Class::Late, Class::Little]), "late");
+    assert_eq!(of(&[Class::Little, Class::Red, Class::Late]), "red");
+}
+
+/// A row's line with this verdict, and with each of these problems among its remarks.
+fn line(verdict: Option<Class>, problems: &[Class]) -> String {
+    let remarks: Vec<String> = std::iter::once("21 lost".to_owned())
+        .chain(problems.iter().map(|class| remark(&problem(*class))))
+        .collect();
+    format!("| 7 | N | a fault | 1 | {} | {} |", remarks.join("; "), word(verdict))
+}
+
+#[test]
+fn a_line_tells_its_verdict_and_the_reasons() {
+    let late = line(Some(Class::Late), &[Class::Late, Class::Little]);
+    assert_eq!(verdict_of(&late), Some(Class::Late));
+    assert_eq!(reasons(&late), "late: Late; inconclusive: Little");
+    assert_eq!(verdict_of(&line(None, &[])), None);
+    assert_eq!(reasons(&line(None, &[])), "");
+}
+
+/// What comes of a row whose tries end like this: its last line, how the tries ended, and by how
+/// many seeds the repetitions went on.
+fn settled(ends: &[Option<Class>]) -> (String, String, Vec<u64>) {
+    let mut tries = ends.iter().map(|end| line(*end, &Vec::from_iter(*end)));
+    let (first, mut seeds) = (tries.next().unwrap(), Vec::new());
+    let (last, how) = settle(first, |before, seed| {
+        assert!(is_open(before));
+        seeds.push(seed);
+        tries.next().expect("a row that is settled does not run again")
+    });
+    assert_eq!(tries.next(), None, "it was to run again");
+    (last, how, seeds)
+}
+
+#[test]
+fn a_row_that_was_late_or_showed_too_little_is_green_when_a_repetition_is() {
+    let (last, how, seeds) = settled(&[Some(Class::Late), None]);
+    assert_eq!((last, how.as_str(), seeds), (line(None, &[]), "late, green", vec![0]));
+    let (last, how, seeds) = settled(&[Some(Class::Little), Some(Class::Late), None]);
+    assert_eq!(
+        (last, how.as_str(), seeds),
+        (line(None, &[]), "inconclusive, late, green", vec![0, 1])
+    );
+}
+
+#[test]
+fn a_row_that_is_never_green_is_red() {
+    let (last, how, _) = settled(&[Some(Class::Late); 3]);
+    assert_eq!(how, "late three times");
+    assert_eq!(
+        last, "| 7 | N | a fault | 1 | 21 lost; late: Late; late three times | red |",
+        "what the last try found is still there"
+    );
+    let (last, how, _) = settled(&[Some(Class::Little), Some(Class::Late), Some(Class::Little)]);
+    assert_eq!(
+        (verdict_of(&last), how.as_str()),
+        (Some(Class::Red), "inconclusive, late, inconclusive")
+    );
+}
+
+#[test]
+fn a_broken_promise_is_red_at_once_and_never_tried_again() {
+    assert!(!is_open(&line(Some(Class::Red), &[Class::Red, Class::Late])));
+    let (last, how, seeds) = settled(&[Some(Class::Red)]);
+    assert_eq!((verdict_of(&last), how.as_str(), seeds), (Some(Class::Red), "red", vec![]));
+    let (last, how, seeds) = settled(&[Some(Class::Late), Some(Class::Red)]);
+    assert_eq!((verdict_of(&last), how.as_str(), seeds), (Some(Class::Red), "late, red", vec![0]));
+}
+
+#[test]
+fn a_row_has_shown_what_its_history_has_under_the_fault() {
+    let lost = Record { outcome: Outcome::Lost, renewed: 3, ..hold(1, 10, 20, 1) };
+    let waited = Record { called: 26, ..hold(1, 30, 35, 3) };
+    let holds = [lost, hold(1, 21, 25, 2), waited, hold(1, 90, 95, 4)];
+    let under = windows(&[(5, 40), (20, 40)], &[(28, 33)]);
+    let shown = Substance::of(2, (&holds, &[]), (20, 100), &under);
+    assert_eq!((shown.faults, shown.holds, shown.under_fault), (2, 3, 2));
+    assert_eq!((shown.renewals, shown.losses, shown.waits), (3, 1, 1));
+    let least = Substance { under_fault: 3, waits: 1, ..shown };
+    assert_eq!(least.missing(&shown), ["only 2 of 3 holds under the fault"]);
 }

@@ -222,7 +222,7 @@ fn waiters(world: &mut World) {
     // The connections of the pool, of renewal and of the subscription, and the one of the driver.
     let most = world.tune.processes * (u64::from(world.tune.load.pool) + 2) + 1;
     if clients > most {
-        world.problems.push(format!("{clients} connections, {most} at most"));
+        world.late(format!("{clients} connections, {most} at most"));
     }
     let grants = |world: &World| super::super::history::read_all(world.dir()).0.len() as u64;
     let before = (world.server.commands_processed_by_clients(), grants(world));
@@ -233,6 +233,6 @@ fn waiters(world: &mut World) {
     let each = commands as f64 / holds.max(1) as f64;
     world.remarks.push(format!("{each:.1} commands per hold, those in scripts counted"));
     if each > 10.0 {
-        world.problems.push("more than 10 commands per hand-off".into());
+        world.late("more than 10 commands per hand-off");
     }
 }

@@ -69,8 +69,7 @@ fn close(world: &mut World) {
         match ended.as_deref().and_then(|line| line.split_once(' ')) {
             Some(("true", took)) => longest = longest.max(took.parse().unwrap_or(u64::MAX)),
             _ => world
-                .problems
-                .push(format!("close in an outage of {} ms failed: {ended:?}", length.as_millis())),
+                .late(format!("close in an outage of {} ms failed: {ended:?}", length.as_millis())),
         }
         world.replace_client(index);
         (round, world.faults) = (round + 1, world.faults + 1);

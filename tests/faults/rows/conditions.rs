@@ -2,7 +2,6 @@
 //! of the connection between them and the server.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::thread;
 use std::time::Duration;
 
@@ -27,11 +26,15 @@ const NEVER_LOST: Duration = Duration::from_millis(3500);
 const DIED_WITH_ITS_WAITER: Duration = Duration::from_millis(6500);
 
 pub fn rows() -> Vec<Row> {
+    let usual = || Row {
+        // A wait is no hold, but its token is known.
+        known_within: None,
+        waits_in_conditions: 500,
+        ..USUAL
+    };
     vec![
         Row {
             number: 63,
-            // A wait is no hold, but its token is known.
-            known_within: None,
             name: "conditions: notifier killed, before, in and after notify",
             free_within: Some(|_| NEVER_LOST),
             leaves_no_queue: false,
@@ -44,12 +47,10 @@ pub fn rows() -> Vec<Row> {
             },
             run: notifiers,
             after: |world| inspect(world, NEVER_LOST),
-            ..USUAL
+            ..usual()
         },
         Row {
             number: 64,
-            // A wait is no hold, but its token is known.
-            known_within: None,
             name: "conditions: waiter killed, waiting or just notified",
             // The death of a waiter that had the lock, and died before its first command, is
             // noticed once its first lease is over and another waiter gives a sign of life.
@@ -63,12 +64,10 @@ pub fn rows() -> Vec<Row> {
             },
             run: waiters,
             after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
-            ..USUAL
+            ..usual()
         },
         Row {
             number: 76,
-            // A wait is no hold, but its token is known.
-            known_within: None,
             name: "conditions: waiter cut off when just notified, the others not",
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
             under_fault: 0,
@@ -80,12 +79,10 @@ pub fn rows() -> Vec<Row> {
             },
             run: cut_off,
             after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
-            ..USUAL
+            ..usual()
         },
         Row {
             number: 65,
-            // A wait is no hold, but its token is known.
-            known_within: None,
             name: "conditions: cut before send, cut after send, reply swallowed, in wait and in \
                    notify",
             free_within: Some(|_| NEVER_LOST),
@@ -104,12 +101,10 @@ pub fn rows() -> Vec<Row> {
                 );
             },
             after: |world| inspect(world, NEVER_LOST),
-            ..USUAL
+            ..usual()
         },
         Row {
             number: 66,
-            // A wait is no hold, but its token is known.
-            known_within: None,
             class: 'T',
             name: "conditions: server restarted empty while threads wait",
             faults: (2, 8),
@@ -129,7 +124,7 @@ pub fn rows() -> Vec<Row> {
                 });
             },
             after: |world| inspect(world, ms(9000)),
-            ..USUAL
+            ..usual()
         },
     ]
 }
@@ -253,7 +248,7 @@ fn waiters(world: &mut World) {
         held.release();
         if !goes_on_within(world, ms(2000)) {
             let what = if last { "asked to wait" } else { "had been notified" };
-            world.problems.push(format!("nobody came after one that {what} was killed"));
+            world.late(format!("nobody came after one that {what} was killed"));
         }
         world.add_client();
     });
@@ -310,7 +305,7 @@ fn cut_off(world: &mut World) {
         let (ended, frozen) = counts.get();
         counts.set(if ends { (ended + 1, frozen) } else { (ended, frozen + 1) });
         if !goes_on_within(world, if ends { ms(2000) } else { DIED_WITH_ITS_WAITER }) {
-            world.problems.push(format!(
+            world.late(format!(
                 "nobody came after one that had been notified was {}",
                 if ends { "cut off" } else { "frozen" }
             ));
@@ -330,21 +325,15 @@ fn inspect(world: &mut World, most: Duration) {
     let (through, problems) = buffer::inspect(world.dir(), world.tune.load.keys);
     world.remarks.push(format!("{through} items"));
     let (holds, _) = history::read_all(world.dir());
-    let ends: HashSet<_> = holds.iter().map(|hold| (hold.owner, hold.ended)).collect();
-    let waits = holds.iter().filter(|hold| ends.contains(&(hold.owner, hold.called))).count();
-    world.remarks.push(format!("{waits} waits"));
-    if waits < 500 {
-        world.problems.push("so few waits prove nothing".into());
-    }
     // A waiter whose notification was lost waits until its time is over, even if the others go on
     // without it.
     let longest = check::longest_wait(&holds);
     if longest > nanos(most) {
-        world.problems.push(format!("somebody waited in vain for {} ms", longest / 1_000_000));
+        world.late(format!("somebody waited in vain for {} ms", longest / 1_000_000));
     }
     let tainted = holds.iter().filter(|hold| hold.tainted != 0).count();
     if tainted == 0 {
-        world.problems.extend(problems);
+        problems.into_iter().for_each(|problem| world.red(problem));
     } else {
         // The validity ended between its check and the write: the buffer, a file, cannot refuse
         // such a write.

@@ -26,13 +26,12 @@ pub fn rows() -> Vec<Row> {
                 world.repeat((ms(50), ms(50)), |world| {
                     for key in 0..4 {
                         let value = world.command(&["HGETALL", &key_name(key)]);
+                        let left = world.command(&["PTTL", &key_name(key)]);
+                        let (Some(value), Some(left)) = (value, left) else { continue };
                         let whole =
-                            matches!(&value, Some(redis::Value::Array(parts)) if parts.len() == 2);
-                        if !whole
-                            || world.command(&["PTTL", &key_name(key)])
-                                != Some(redis::Value::Int(-1))
-                        {
-                            world.problems.push("foreign data was touched (I12)".into());
+                            matches!(&value, redis::Value::Array(parts) if parts.len() == 2);
+                        if !whole || left != redis::Value::Int(-1) {
+                            world.red("foreign data was touched (I12)");
                         }
                         world.faults += 1;
                     }
@@ -135,7 +134,7 @@ fn third_parties(world: &mut World) {
         let round = third_party::take(&keys, load.lease, &mut |words| world.command(words));
         world.faults += round.taken.len() as u64;
         world.taken.extend(round.taken);
-        world.problems.extend(round.problems);
+        round.problems.into_iter().for_each(|problem| world.red(problem));
     });
 }
 
@@ -195,6 +194,6 @@ fn eviction(world: &mut World) {
         by_policy[0], by_policy[1]
     ));
     if by_policy.contains(&0) {
-        world.problems.push("a policy evicted nothing".into());
+        world.little("a policy evicted nothing");
     }
 }

@@ -4,6 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
+use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history::{self, Record};
 use super::super::support::fake_sentinel::{self, Says};
@@ -16,13 +17,15 @@ use super::{Row, USUAL, a_lease};
 
 /// How long the servers and sentinels themselves may take for each step.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How soon a lock must be granted once a primary with all its replicas takes writes.
-const GRANTED_WITHIN: Duration = Duration::from_secs(1);
+/// How soon a lock must be granted once a primary with all its replicas takes writes, or, where
+/// none needs to confirm it, once the sentinels name that primary.
+const GRANTED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a server stays stopped: longer than the sentinels need to promote another one.
 const STOPPED: Duration = Duration::from_secs(4);
 const STOPPED_QUICK: Duration = Duration::from_millis(2500);
-/// A replica's answer that was on its way when it was stopped still counts.
-const ON_THE_WAY: Duration = Duration::from_millis(100);
+/// A replica's answer that was on its way when it was stopped still counts, and a busy client notes
+/// it late. The replicas are away for three times as long at least.
+const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// How many sentinels answer in the row in which the others do not.
 const ANSWERING: usize = 3;
 
@@ -145,23 +148,25 @@ fn watched(world: &mut World, sentinels: usize) {
     world.at(url_of(world.sentinels.iter().map(Sentinel::port)));
 }
 
-/// When a failover began, and when another server took writes.
+/// When a failover began, when another server took writes, and when most sentinels named it: no
+/// client can know of it before.
 struct Failover {
     begun: u64,
     promoted: u64,
+    named: u64,
 }
 
 /// Fails over again and again, and waits each time until one primary has all replicas.
 fn again_and_again(world: &mut World, mut act: impl FnMut(&mut World, u64) -> Failover) {
     let (mut round, mut ready) = (0, Vec::new());
     world.repeat((ms(400), ms(1000)), |world| {
-        let Failover { begun, promoted } = act(world, round);
+        let Failover { begun, promoted, named } = act(world, round);
         wait_until_whole(world);
         if world.tune.load.replicas > 0 {
             // A replica that has just got its data confirms nothing for up to a second.
             server(world, primary(world)).wait_for_replicas(world.tune.load.replicas as usize);
         }
-        let end = if world.tune.load.replicas > 0 { now() } else { promoted };
+        let end = if world.tune.load.replicas > 0 { now() } else { named };
         world.outages.push((begun, end));
         world.cut_offs.push((begun, now()));
         ready.push((promoted - begun, end));
@@ -186,7 +191,7 @@ fn judge_grants(world: &mut World, ready: &[(u64, u64)]) {
         slowest / 1_000_000
     ));
     if slowest > nanos(GRANTED_WITHIN) {
-        world.problems.push(format!("no grant for {} ms after a failover", slowest / 1_000_000));
+        world.late(format!("no grant for {} ms after a failover", slowest / 1_000_000));
     }
 }
 
@@ -197,7 +202,7 @@ fn killed(world: &mut World) -> Failover {
     server(world, old).kill();
     let promoted = wait_until_promoted(world, old);
     server(world, old).restart();
-    Failover { begun, promoted }
+    Failover { begun, promoted, named: wait_until_named(world, old) }
 }
 
 /// The primary is stopped, and one process with it, which is still connected to it afterwards. When
@@ -207,11 +212,11 @@ fn stopped(world: &mut World) -> Failover {
     let (begun, old) = (now(), primary(world));
     world.clients[0].stop();
     server(world, old).stop_process();
-    let promoted = wait_until_promoted(world, old);
+    let (promoted, named) = (wait_until_promoted(world, old), wait_until_named(world, old));
     thread::sleep(Duration::from_nanos((begun + nanos(least)).saturating_sub(now())));
     server(world, old).cont();
     world.clients[0].cont();
-    Failover { begun, promoted }
+    Failover { begun, promoted, named }
 }
 
 /// Sentinels that answer only in part: one is stopped, one is gone, and one goes on naming the
@@ -222,7 +227,8 @@ fn partly_dead(world: &mut World) {
     again_and_again(world, |world, _| {
         let (begun, old) = (now(), primary(world));
         by_command(world);
-        Failover { begun, promoted: wait_until_promoted(world, old) }
+        let (promoted, named) = (wait_until_promoted(world, old), wait_until_named(world, old));
+        Failover { begun, promoted, named }
     });
     world.sentinels[ANSWERING].cont();
 }
@@ -238,14 +244,14 @@ fn cut_off(world: &mut World) {
              daddr 127.0.0.1 tcp dport {port} counter drop\n  ip saddr 127.0.0.1 tcp sport {port} \
              counter drop\n }}\n}}\n"
         ));
-        let promoted = wait_until_promoted(world, 0);
+        let (promoted, named) = (wait_until_promoted(world, 0), wait_until_named(world, 0));
         thread::sleep(ms(1000));
         alone.push((begun, now()));
         packets::apply("delete table inet faults\n");
         wait_until_whole(world);
         by_command(world);
         wait_until_promoted(world, 1);
-        Failover { begun, promoted }
+        Failover { begun, promoted, named }
     });
     judge_silence(world, &alone);
 }
@@ -287,6 +293,7 @@ fn judge_silence(world: &mut World, alone: &[(u64, u64)]) {
     };
     let is_alone = |hold: &Record| {
         alone.iter().any(|(from, to)| (from + nanos(ON_THE_WAY)..*to).contains(&hold.granted))
+            && check::has_a_window(hold)
     };
     let fresh = holds
         .windows(2)
@@ -295,7 +302,7 @@ fn judge_silence(world: &mut World, alone: &[(u64, u64)]) {
         .count();
     world.remarks.push(format!("{} times no replica could confirm anything", alone.len()));
     if fresh > 0 {
-        world.problems.push(format!("{fresh} grants that nobody can have confirmed (R24)"));
+        world.red(format!("{fresh} grants that nobody can have confirmed (R24)"));
     }
 }
 
@@ -327,6 +334,17 @@ fn wait_until_promoted(world: &World, old: usize) -> u64 {
     eventually(PATIENCE, || {
         let others = world.servers().enumerate().filter(|(place, _)| *place != old);
         others.into_iter().any(|(_, server)| says(server, "role:master"))
+    });
+    now()
+}
+
+/// Returns once most sentinels name another primary than the server at this place, and says when
+/// that was. They do so some time after one of them has promoted it.
+fn wait_until_named(world: &World, old: usize) -> u64 {
+    let (old, answering) = (server(world, old).port(), &world.sentinels[..ANSWERING]);
+    eventually(PATIENCE, || {
+        let named = answering.iter().filter_map(Sentinel::primary);
+        named.filter(|port| *port != old).count() > ANSWERING / 2
     });
     now()
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::super::check;
 use super::super::clock::{nanos, now};
-use super::super::history;
+use super::super::history::{self, Record};
 use super::super::support::{Fault, Held, Mode, Planned, Proxy, Rule};
 use super::super::tune::{Size, ms};
 use super::super::world::World;
@@ -321,9 +322,10 @@ fn latency(world: &mut World) {
     // Earlier grants, and hand-offs within a process, may go on until the lease ends.
     let settled = from + nanos(world.tune.load.lease * 2);
     let (holds, _) = history::read_all(world.dir());
-    let granted = holds.iter().filter(|hold| (settled..to).contains(&hold.granted)).count();
+    let granted = |hold: &&Record| (settled..to).contains(&hold.granted);
+    let granted = holds.iter().filter(granted).filter(|hold| check::has_a_window(hold)).count();
     if granted > 0 {
-        world.problems.push(format!("{granted} grants under a latency of more than a lease"));
+        world.red(format!("{granted} grants under a latency of more than a lease"));
     }
 }
 
@@ -362,8 +364,7 @@ fn refused(world: &mut World) {
     let (seconds, all): (f64, f64) = (attempts.len() as f64, attempts.iter().sum());
     if all / seconds > 20.0 {
         world
-            .problems
-            .push(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
+            .late(format!("{:.0} connection attempts per second and process (I10)", all / seconds));
     }
 }
 

@@ -146,7 +146,7 @@ fn loss(world: &mut World) {
         world.faults = before + packets;
         world.remarks.push(format!("{packets} packets dropped at {percent} %"));
         if packets < 100 {
-            world.problems.push(format!("only {packets} packets dropped at {percent} %"));
+            world.little(format!("only {packets} packets dropped at {percent} %"));
         }
     }
     forget_half_open(world);

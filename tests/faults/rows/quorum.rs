@@ -1,11 +1,11 @@
 //! Redlock: five nodes, of which some cannot be reached.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::thread;
 
 use super::super::check;
 use super::super::clock::{nanos, now};
-use super::super::history;
+use super::super::history::{self, Record};
 use super::super::support::{Proxy, Server};
 use super::super::tune::{Tune, ms};
 use super::super::verdict;
@@ -234,7 +234,7 @@ fn forgetful(world: &mut World) {
     ));
     if let Some(first) = late.first() {
         let (count, first) = (late.len(), verdict::describe(first));
-        world.problems.push(format!(
+        world.red(format!(
             "{count} overlaps of up to {longest} ms although restarts were delayed: {first}"
         ));
     }
@@ -256,7 +256,7 @@ fn contention(world: &mut World) {
     // One per second is asked for; a process that the machine delays while it has the lock may keep
     // it for a lease.
     if rate < 1.0 || longest > nanos(world.tune.load.lease + ms(2000)) {
-        world.problems.push("the clients stand in each other's way (I7)".into());
+        world.late("the clients stand in each other's way (I7)");
     }
 }
 /// A quorum has no fences, and no commands of a caller's own.
@@ -288,7 +288,9 @@ fn proxy(world: &World, index: usize) -> &Proxy {
 /// Takes `count` nodes down at a time, each time other nodes, and each in its own way.
 fn away(world: &mut World, count: usize) {
     let gone: RefCell<Vec<(usize, u64)>> = RefCell::default();
-    let mut picks = Vec::new();
+    // From when until when all of them were away, which takes a busy machine a while.
+    let since = Cell::new(0);
+    let (mut picks, mut spans) = (Vec::new(), Vec::new());
     world.windows(
         |world| {
             let mut left: Vec<usize> = (0..5).collect();
@@ -302,10 +304,12 @@ fn away(world: &mut World, count: usize) {
                 }
                 gone.borrow_mut().push((index, how));
             }
-            (world.is_outage, world.faults) = (count > 2, world.faults + 1);
             picks.push(gone.borrow().clone());
+            since.set(now());
+            (world.is_outage, world.faults) = (count > 2, world.faults + 1);
         },
         |world| {
+            spans.push((since.get(), now()));
             for (index, how) in gone.borrow_mut().drain(..) {
                 match how {
                     0 => server(world, index).restart(),
@@ -316,26 +320,30 @@ fn away(world: &mut World, count: usize) {
         },
     );
     thread::sleep(ms(100));
-    let lease = nanos(world.tune.load.lease);
-    let command = nanos(world.tune.load.command);
     let (holds, _) = history::read_all(world.dir());
-    for ((from, to), picked) in world.times.clone().into_iter().zip(picks) {
-        // The first nodes may be brought back before the last ones: only times well inside count.
-        let (from, to) =
-            (from + if count > 2 { lease } else { 0 }, to.saturating_sub(nanos(ms(400))));
-        let granted =
-            holds.iter().filter(|hold| (from..to.min(now())).contains(&hold.granted)).count();
+    for ((since, to), picked) in spans.into_iter().zip(picks) {
+        let from = since + if count > 2 { nanos(world.tune.load.lease) } else { 0 };
+        let granted = holds
+            .iter()
+            .filter(|hold| (from..to).contains(&hold.granted) && check::has_a_window(hold))
+            .count();
         if count > 2 && granted > 0 {
-            world.problems.push(format!("{granted} grants without a majority"));
+            world.red(format!("{granted} grants without a majority"));
         }
         if count == 2 && granted == 0 && to > from + nanos(ms(200)) {
-            world.problems.push(format!(
+            world.late(format!(
                 "no grant with a majority, for {} ms (nodes 0 killed, 1 stopped, 2 silent: \
                  {picked:?})",
                 (to - from) / 1_000_000
             ));
         }
     }
+    judge_attempts(world, count, &holds);
+}
+
+/// How long one attempt takes while some nodes are away.
+fn judge_attempts(world: &mut World, count: usize, holds: &[Record]) {
+    let command = nanos(world.tune.load.command);
     // Attempts without a timeout, which were granted at once or not at all.
     let waits = |during: &dyn Fn(u64) -> bool| -> Vec<u64> {
         let tries = holds.iter().filter(|hold| hold.timeout == 1 && during(hold.called));
@@ -350,7 +358,7 @@ fn away(world: &mut World, count: usize) {
     if let Some(p99) = all.get(all.len() * 99 / 100) {
         world.remarks.push(format!("p99 of one attempt {} ms", p99 / 1_000_000));
         if count == 2 && *p99 > command + nanos(ms(20)) {
-            world.problems.push("a slow node delays the majority".into());
+            world.late("a slow node delays the majority");
         }
     }
     // Only few attempts find a node that has just become silent: later ones leave it out.
@@ -359,7 +367,7 @@ fn away(world: &mut World, count: usize) {
         // A caller waits for a silent node as long as the lease allows, which is about a fifth of
         // it.
         if *p95 > nanos(world.tune.load.lease / 10) {
-            world.problems.push("a silent node delays the majority".into());
+            world.late("a silent node delays the majority");
         }
     }
 }

@@ -73,9 +73,7 @@ fn failovers(world: &mut World) {
         thread::sleep(ms(20));
     }
     if now() - begun >= most {
-        world
-            .problems
-            .push(format!("an inbox stayed at the old server for {} ms", most / 1_000_000));
+        world.late(format!("an inbox stayed at the old server for {} ms", most / 1_000_000));
     }
     thread::sleep(AGAIN);
     let (holds, calls) = history::read_all(world.dir());
@@ -90,7 +88,7 @@ fn failovers(world: &mut World) {
         seen.left
     ));
     if stuck > nanos(AGAIN) {
-        world.problems.push(format!(
+        world.late(format!(
             "a key was free, and waited for, for {} ms after a failover",
             stuck / 1_000_000
         ));

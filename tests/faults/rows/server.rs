@@ -218,7 +218,7 @@ fn stop(world: &mut World) {
     world.remarks.push(format!("CPU of a waiting process {:.0} %", busiest * 100.0));
     // The kernel counts in hundredths of a second: too coarse for a short stop.
     if world.tune.on.0 >= ms(1000) && busiest > 0.1 {
-        world.problems.push("busy while it waits (I10)".into());
+        world.late("busy while it waits (I10)");
     }
 }
 

@@ -106,7 +106,7 @@ fn rate_limits() -> Row {
             for (form, passed, windows) in [("fixed", &fixed, 2), ("smooth", &smooth, 1)] {
                 let overrun = limits::overrun(passed, &epochs, windows);
                 if overrun > 0 {
-                    world.problems.push(format!("the {form} limit was overrun by {overrun}"));
+                    world.red(format!("the {form} limit was overrun by {overrun}"));
                 }
             }
             world.remarks.push(format!(
@@ -116,7 +116,7 @@ fn rate_limits() -> Row {
                 epochs.len()
             ));
             if fixed.len().min(smooth.len()) < 500 || fixed.len() + smooth.len() < 1000 {
-                world.problems.push("so few prove nothing".into());
+                world.little("so few prove nothing");
             }
         },
         under_fault: 0,

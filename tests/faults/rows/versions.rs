@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::judge::REMARKS;
+use super::super::problems::{Class, reasons, verdict_of, word};
 use super::{Row, USUAL};
 
 pub const NUMBER: u32 = 62;
@@ -34,21 +35,24 @@ pub fn found() -> Vec<(String, PathBuf)> {
 /// and wait, acquire, recovery.
 const LARGEST: [usize; 6] = [6, 13, 14, 15, 16, 17];
 
-/// Joins several lines, (server, row, line), into one. It is red if one of them is.
+/// Joins several lines, (server, row, line), into one. Its verdict is the worst of theirs.
 pub fn together(lines: &[(String, u32, String)]) -> String {
     let mut cells: Vec<String> = Vec::new();
-    let (mut remarks, mut red) = (Vec::new(), false);
+    let mut remarks = Vec::new();
     for (server, number, line) in lines {
         let new: Vec<&str> = line.split('|').map(str::trim).collect();
-        let is_red = line.ends_with("| red |");
-        red |= is_red;
-        let why = if is_red {
-            format!(" ({})", new.get(REMARKS).copied().unwrap_or_default())
-        } else {
-            String::new()
+        let verdict = word(verdict_of(line));
+        let why = match (verdict_of(line), reasons(line)) {
+            (None, _) => String::new(),
+            (_, why) if why.is_empty() => new.get(REMARKS).copied().unwrap_or_default().to_owned(),
+            (_, why) => why,
         };
-        remarks
-            .push(format!("{server}, row {number}: {}{why}", if is_red { "red" } else { "green" }));
+        // In this order a problem is found among the remarks as in every other line.
+        remarks.push(if why.is_empty() {
+            format!("{server}, row {number}: {verdict}")
+        } else {
+            format!("{verdict}: {server}, row {number}: {why}")
+        });
         if cells.is_empty() {
             cells = new.into_iter().map(str::to_owned).collect();
         } else {
@@ -63,7 +67,8 @@ pub fn together(lines: &[(String, u32, String)]) -> String {
     let middle = cells
         .get(4..REMARKS)
         .map_or_else(|| " |".repeat(REMARKS - 4), |cells| format!(" {} |", cells.join(" | ")));
-    let verdict = if red || lines.is_empty() { "red" } else { "green" };
+    let worst = lines.iter().filter_map(|(_, _, line)| verdict_of(line)).max();
+    let verdict = word(worst.or(lines.is_empty().then_some(Class::Red)));
     format!("| {NUMBER} | N | other servers |{middle} {} | {verdict} |", remarks.join("; "))
 }
 
