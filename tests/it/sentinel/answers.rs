@@ -15,6 +15,15 @@ pub fn client(sentinels: &[&FakeServer]) -> Client {
     Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap()
 }
 
+/// A client that has the answer of one sentinel at once, and the others' after two round trips. Once
+/// a majority has answered, the last one has as long again.
+pub fn client_of_one_near(near: &FakeServer, far: [&FakeServer; 2]) -> (Client, [Proxy; 2]) {
+    let ways = far.map(|sentinel| Proxy::start(sentinel.port()));
+    ways.iter().for_each(|way| way.set_delay(ms(40), ms(40)));
+    let urls = [near.url(), ways[0].url(), ways[1].url()];
+    (Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap(), ways)
+}
+
 /// Whether the lock that the client takes now is on this server.
 pub fn locks_at(client: &Client, server: &Server) -> bool {
     client.lock("x").lock().unwrap();
@@ -53,9 +62,11 @@ fn waits_for(client: &Client, new: &Server, old: &Server) {
 fn the_highest_epoch_decides() {
     let (old, new) = (Server::start(), Server::start());
     let all = [Says::new(&old, 4), Says::new(&new, 5), Says::new(&old, 4)];
-    let sentinels = all.each_ref().map(sentinel);
-    // Once a majority has answered, the last one has ten milliseconds more.
-    on_time(ms(3), || assert!(locks_at(&client(&sentinels.each_ref()), &new)));
+    let [first, second, third] = all.each_ref().map(sentinel);
+    on_time(ms(20), || {
+        let (client, _ways) = client_of_one_near(&first, [&second, &third]);
+        assert!(locks_at(&client, &new));
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use distlock::{Client, Lock};
 
-use super::answers::{client, locks_at};
+use super::answers::{client, client_of_one_near, locks_at};
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::fake::{FakeServer, Reply};
 use crate::support::fake_sentinel::{Says, sentinel};
@@ -49,11 +49,10 @@ fn a_majority_that_has_not_heard_of_a_failover_yet_leads_nobody_back() {
     let all = [0; 3].map(|_| Says::new(&old, 5));
     let [first, second, third] = all.each_ref().map(sentinel);
     all[0].name(&new, 6);
-    // Once a majority has answered, the last one has ten milliseconds more.
-    let client = on_time(ms(3), || {
-        let client = client(&[&first, &second, &third]);
+    let (client, _ways) = on_time(ms(20), || {
+        let (client, ways) = client_of_one_near(&second, [&first, &third]);
         assert!(locks_at(&client, &new));
-        client
+        (client, ways)
     });
     // The only one that has heard is gone, and everybody has to ask.
     drop(first);
