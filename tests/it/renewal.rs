@@ -28,22 +28,39 @@ fn assert_valid_for(lock: &RedisLock, length: Duration) {
     }
 }
 
+/// Returns once renewal has moved the end of each of the locks so often. They must be valid all the
+/// time.
+#[track_caller]
+fn assert_renewed(locks: &[RedisLock], times: usize) {
+    let left = |lock: &RedisLock| lock.remaining().unwrap_or_default();
+    let mut seen: Vec<(Duration, usize)> = locks.iter().map(|lock| (left(lock), 0)).collect();
+    let since = Instant::now();
+    while seen.iter().any(|(_, renewed)| *renewed < times) {
+        for (lock, (before, renewed)) in locks.iter().zip(&mut seen) {
+            assert!(lock.is_valid());
+            let now = left(lock);
+            // Only renewal adds to it.
+            *renewed += usize::from(now > *before);
+            *before = now;
+        }
+        assert!(since.elapsed() < SOON * 2, "not renewed {times} times");
+        thread::sleep(ms(5));
+    }
+}
+
 #[test]
 fn leases_of_any_length_are_kept_for_as_long_as_they_are_held() {
     let server = Server::start();
     let client = client(&server);
-    let locks: Vec<_> = [1_000, 1_500, 2_000, 30_000]
+    let locks: Vec<_> = [2_000, 3_000, 4_000, 30_000]
         .iter()
         .map(|length| client.lock_with(&format!("job-{length}"), lease(ms(*length))).unwrap())
         .collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     let tokens: Vec<_> = locks.iter().map(|lock| get(&server, lock.key())).collect();
-    let until = Instant::now() + ms(2600);
-    while Instant::now() < until {
-        for (lock, token) in locks.iter().zip(&tokens) {
-            assert!(lock.is_valid() && get(&server, lock.key()) == *token, "{}", lock.name());
-        }
-        thread::sleep(ms(10));
+    assert_renewed(&locks[..3], 2);
+    for (lock, token) in locks.iter().zip(&tokens) {
+        assert!(lock.is_valid() && get(&server, lock.key()) == *token, "{}", lock.name());
     }
     locks.iter().for_each(|lock| lock.unlock().unwrap());
 }
@@ -82,12 +99,19 @@ fn renewal_never_touches_anothers_key() {
 
 #[test]
 fn no_extend_follows_an_unlock() {
+    const LEASE: Duration = ms(30_000);
     let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(400))).unwrap();
+    let clock = FakeClock::new();
+    let (client, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
+    let lock = client.lock_with("job", lease(LEASE)).unwrap();
+    let next_extend_is_due = || {
+        clock.advance(LEASE / 2);
+        thread::sleep(ms(50));
+    };
     for _ in 0..3 {
         let before = notes.extends();
         lock.lock().unwrap();
+        clock.advance(LEASE / 2);
         eventually(SOON, || notes.extends() > before);
         lock.unlock().unwrap();
         assert_eq!(client.remembered().1, 0, "nothing to look after any more");
@@ -95,15 +119,16 @@ fn no_extend_follows_an_unlock() {
         thread::sleep(ms(20));
         eventually(SOON, || notes.under_way() == 0);
         let (extends, scripts) = (notes.extends(), server.command_count("evalsha"));
-        thread::sleep(ms(250));
+        (0..4).for_each(|_| next_extend_is_due());
         assert_eq!((notes.extends(), server.command_count("evalsha")), (extends, scripts));
     }
     // The same for a lease that ended by a loss.
     lock.lock().unwrap();
     delete(&server, "job");
+    clock.advance(LEASE / 2);
     eventually(SOON, || !lock.is_valid() && client.remembered().1 == 0);
     let scripts = server.command_count("evalsha");
-    thread::sleep(ms(200));
+    (0..4).for_each(|_| next_extend_is_due());
     assert_eq!(server.command_count("evalsha"), scripts);
     assert!(error(lock.unlock()).is_lost());
 }
@@ -144,12 +169,12 @@ fn renewal_goes_on_while_the_holder_does_nothing_for_the_lock() {
     let server = Server::start();
     let client = client(&server);
     // A hand-off to another thread keeps the lease, and its renewal, too.
-    let lock = client.lock_with("job", lease(ms(1200))).unwrap();
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     thread::scope(|scope| {
         lock.lock().unwrap();
         let next = scope.spawn(|| {
             lock.lock().unwrap();
-            assert_valid_for(&lock, ms(1600));
+            assert_renewed(std::slice::from_ref(&lock), 2);
             lock.unlock().unwrap();
         });
         eventually(SOON, || client.waiting("job") == 1);
@@ -203,12 +228,14 @@ fn handed_over(
 #[test]
 fn the_first_lease_of_a_hand_off_is_made_whole_at_once() {
     let server = Server::start();
-    let (waiter, notes) = Notes::of(Client::builder(&server.url()));
+    let clock = FakeClock::new();
+    let (waiter, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     let guard = client(&server).lock("job").guard().unwrap();
     let (unlock, waiting) = handed_over(&waiter, &notes, "job", guard, FIRST_WAIT);
-    // An extend after a third of the first lease, up to a tenth of a second early, would come after
-    // 0.8 s at the earliest.
-    eventually(ms(700), || pttl(&server, "job") > 20_000);
+    assert!(pttl(&server, "job") <= 3_000);
+    // An extend after a third of the first lease would come after 0.8 s at the earliest.
+    clock.advance(ms(100));
+    eventually(SOON, || pttl(&server, "job") > 20_000);
     drop(unlock);
     waiting.result().unwrap();
 }

@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 
 use distlock::{Client, ClientBuilder, Lock, LockOptions};
 
+use self::answers::wait_until_asked_anew;
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::sentinels::{SERVICE, Sentinel, Sentinels};
-use crate::support::{eventually, in_own_process, thread_count, thread_names, within};
+use crate::support::{
+    Fault, Proxy, Rule, eventually, in_own_process, on_time, thread_count, thread_names, within,
+};
 
 /// How long a failover may take, from the loss of the primary to the first grant at the new one.
 const FAILED_OVER: Duration = Duration::from_secs(20);
@@ -86,20 +89,25 @@ fn a_primary_that_froze_and_was_replaced_gets_nothing_more_when_it_goes_on() {
     // 1. the primary is frozen, a client is idle; 2. the sentinels make another server the primary;
     // 3. the old one goes on. It calls itself a master, and takes writes, until the sentinels
     // demote it some seconds later.
-    let all = Sentinels::start();
-    let client = builder(&all).build().unwrap();
-    client.lock("x").with(|_| ()).unwrap();
-    all.servers[0].stop_process();
-    all.wait_for_primary(1);
-    // By the next look around, the client has heard of it.
-    std::thread::sleep(Duration::from_secs(3));
-    all.servers[0].cont();
-    let start = Instant::now();
-    client.lock("y").lock().unwrap();
-    assert!(start.elapsed() < Duration::from_secs(1), "the old primary may be a replica by now");
-    assert_eq!(get(&all.servers[0], "y"), None);
-    assert!(get(&all.servers[1], "y").is_some());
-    client.lock("y").unlock().unwrap();
+    on_time(ms(100), || {
+        let all = Sentinels::start();
+        let way = Proxy::start(all.sentinels[0].port());
+        let questions = way.add(Rule::on("SENTINEL", Fault::DelayReply(Duration::ZERO)));
+        let builder = Client::sentinel_builder([way.url()], SERVICE).command_timeout(ms(1000));
+        let client = builder.build().unwrap();
+        client.lock("x").with(|_| ()).unwrap();
+        all.servers[0].stop_process();
+        all.wait_for_primary(1);
+        wait_until_asked_anew(|| questions.fired());
+        all.servers[0].cont();
+        let start = Instant::now();
+        client.lock("y").lock().unwrap();
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(1), "the old primary may be a replica by now");
+        assert_eq!(get(&all.servers[0], "y"), None);
+        assert!(get(&all.servers[1], "y").is_some());
+        client.lock("y").unlock().unwrap();
+    });
 }
 
 #[test]

@@ -8,11 +8,10 @@ use std::time::Duration;
 use distlock::{Lock, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes};
-use crate::helpers::Underway;
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
-const SHORT: Duration = Duration::from_millis(1000);
+const SHORT: Duration = Duration::from_secs(2);
 
 fn short() -> LockOptions {
     LockOptions::new().lease(SHORT)
@@ -25,15 +24,17 @@ fn nodes_that_are_down_one_after_another_do_not_end_a_hold() {
     let lock = client.lock_with("a", short()).unwrap();
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
-    for node in 0..5 {
+    // A majority, in the end.
+    for node in 0..3 {
         nodes.set([node], Mood::Down);
         thread::sleep(SHORT + Duration::from_millis(100));
         // The lease has run out there, or is forgotten.
         nodes.nodes[node].forget("a");
-        assert!(lock.is_valid());
         nodes.set([node], Mood::Fine);
-        eventually(SOON, || nodes.holding("a").len() == 5);
-        assert!(lock.is_valid());
+        eventually(SOON, || {
+            assert!(lock.is_valid());
+            nodes.holding("a").len() == 5
+        });
     }
     let token = nodes.nodes[0].holder("a");
     assert!(nodes.nodes.iter().all(|node| node.holder("a") == token));
@@ -67,14 +68,9 @@ fn a_forced_unlock_that_failed_is_not_carried_out_later() {
     let (client, operator) = (nodes.client(), nodes.client());
     let lock = client.lock_with("a", LockOptions::new().owner("worker 7")).unwrap();
     lock.lock().unwrap();
-    nodes.set(0..5, Mood::Late(Duration::from_millis(200)));
-    let forcing = {
-        let lock = operator.lock("a");
-        Underway::start(move || lock.force_unlock())
-    };
+    nodes.set(0..5, Mood::Last);
+    assert!(operator.lock("a").force_unlock().unwrap_err().is_unknown());
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
-    nodes.set(0..5, Mood::Down);
-    assert!(forcing.result().unwrap_err().is_unknown());
     nodes.set(0..5, Mood::Fine);
     let before: usize = nodes.nodes.iter().map(|node| node.asked("release").len()).sum();
     // The first pauses between repetitions are far shorter.
@@ -98,8 +94,8 @@ fn a_forced_unlock_is_final() {
     nodes.set([4], Mood::Fine);
     assert!(operator.lock("a").force_unlock().unwrap());
     assert_eq!(told.recv_timeout(SOON).unwrap(), LostReason::Taken);
-    eventually(Duration::from_secs(1), || nodes.holding("a").is_empty());
-    thread::sleep(SHORT * 2);
+    eventually(SOON, || nodes.holding("a").is_empty());
+    thread::sleep(SHORT);
     assert!(nodes.holding("a").is_empty());
     assert!(lock.unlock().unwrap_err().is_lost());
 }
@@ -114,7 +110,7 @@ fn a_lease_is_given_up_while_it_is_extended() {
     let nodes = Nodes::start();
     nodes.set([4], Mood::Down);
     let client = nodes.client();
-    let lock = client.lock_with("a", LockOptions::new().lease(SHORT * 3)).unwrap();
+    let lock = client.lock_with("a", LockOptions::new().lease(Duration::from_secs(3))).unwrap();
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 4);
     // 1. node 4 denies an extend; 2. we unlock, and node 4 has nothing to undo; 3. the others
@@ -131,6 +127,7 @@ fn a_lease_is_given_up_while_it_is_extended() {
         lock.unlock().unwrap();
     });
     eventually(SOON, || nodes.nodes[..4].iter().all(|node| !node.asked("release").is_empty()));
+    eventually(SOON, || nodes.holding("a").iter().all(|node| *node == 4));
     thread::sleep(Duration::from_millis(300));
     assert_eq!(nodes.holding("a"), []);
 }

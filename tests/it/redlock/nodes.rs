@@ -27,6 +27,8 @@ pub enum Mood {
     /// Does the next thing that it is asked. The answer is lost, as with a connection that turns
     /// out to be closed. After that it is fine.
     Stale,
+    /// Does the next thing that it is asked, and answers. After that it is down.
+    Last,
     /// Does what it is asked after this delay, and answers.
     Late(Duration),
     /// Has foreign data under every key.
@@ -104,6 +106,10 @@ impl Node {
                 self.set(Mood::Fine);
                 let _ = run();
                 Err(StoreError { stale: true, dropped: true, ..failed("closed").maybe_run() })
+            }
+            Mood::Last => {
+                self.set(Mood::Down);
+                run()
             }
             Mood::Late(late) => {
                 thread::sleep(late);

@@ -2,26 +2,33 @@
 
 use std::collections::HashSet;
 use std::error::Error as _;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Gone, Key, Release, Token, Withdraw};
 use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Retry};
 
-use super::nodes::{Mood, Nodes, ask};
+use super::nodes::{Mood, Node, Nodes, ask};
 use crate::support::{eventually, within};
 
 const SOON: Duration = Duration::from_secs(5);
-/// Far less than the time that nodes have to answer with the default lease, and far more than the
-/// nodes in memory need.
-const QUICK: Duration = Duration::from_millis(700);
+/// Far less than the time that nodes have to answer [`patient`] clients with the default lease, and
+/// far more than the nodes in memory need.
+const QUICK: Duration = Duration::from_secs(3);
 const LEASE: Duration = Duration::from_secs(30);
+
+/// A client that waits for an answer for far longer than `QUICK`. The nodes have a fifth of the
+/// lease to grant it, which is 6 s.
+fn patient(nodes: &Nodes) -> Client {
+    nodes.builder().command_timeout(SOON * 4).build().unwrap()
+}
 
 #[test]
 fn a_silent_node_delays_nobody() {
     let nodes = Nodes::start();
     nodes.set([0], Mood::Silent);
-    let lock = nodes.client().lock("a");
+    let lock = patient(&nodes).lock("a");
     // The first call ever of this client, and those after it, while the node's thread is still busy
     // with the first.
     for _ in 0..3 {
@@ -29,6 +36,8 @@ fn a_silent_node_delays_nobody() {
         eventually(QUICK, || nodes.holding("a") == [1, 2, 3, 4]);
         within(..QUICK, || lock.unlock().unwrap());
     }
+    // The client waits for its threads when it is dropped.
+    nodes.set([0], Mood::Fine);
 }
 
 #[test]
@@ -36,11 +45,12 @@ fn two_dead_nodes_do_not_matter() {
     let nodes = Nodes::start();
     nodes.set([1], Mood::Down);
     nodes.set([3], Mood::Silent);
-    let client = nodes.client();
+    let client = patient(&nodes);
     let lock = client.lock("a");
     within(..QUICK, || lock.lock().unwrap());
     assert_eq!(nodes.holding("a"), [0, 2, 4]);
     within(..QUICK, || lock.unlock().unwrap());
+    nodes.set([3], Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
 }
 
@@ -48,7 +58,7 @@ fn two_dead_nodes_do_not_matter() {
 fn without_a_majority_nothing_is_granted_and_nothing_is_left() {
     let nodes = Nodes::start();
     nodes.set([0, 2, 4], Mood::Down);
-    let client = nodes.client();
+    let client = patient(&nodes);
     let error = within(..QUICK, || client.lock("a").try_lock(Duration::ZERO)).unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let causes = error.source().unwrap().to_string();
@@ -83,7 +93,7 @@ fn what_a_minority_granted_is_released_at_once() {
     }
     // The other nodes have granted it before they are known to be a minority.
     nodes.set([0], Mood::Late(Duration::from_millis(100)));
-    let client = nodes.client();
+    let client = patient(&nodes);
     assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap());
     // Earlier than any answer that a background thread waits for.
     eventually(QUICK, || nodes.holding("a") == [0, 1, 2]);
@@ -95,15 +105,14 @@ fn a_late_grant_of_a_slow_node_is_released() {
     let nodes = Nodes::start();
     nodes.nodes[..3].iter().for_each(|node| node.hold("a", "somebody", LEASE));
     // Once the slow node has been asked, everything else is known without its answer.
-    nodes.set([0], Mood::Paused);
-    let late = Duration::from_secs(1);
-    nodes.set([4], Mood::Late(late));
-    let client = nodes.client();
+    nodes.set([0, 4], Mood::Paused);
+    let client = patient(&nodes);
     let lock = client.lock("a");
     let taker = thread::spawn(move || lock.try_lock(Duration::ZERO));
     eventually(SOON, || !nodes.nodes[4].asked("acquire").is_empty());
     nodes.set([0], Mood::Fine);
-    assert!(!within(..late, || taker.join().unwrap()).unwrap());
+    assert!(!within(..QUICK, || taker.join().unwrap()).unwrap());
+    nodes.set([4], Mood::Fine);
     // The node answers the attempt before the release.
     eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
     eventually(SOON, || nodes.holding("a") == [0, 1, 2]);
@@ -123,7 +132,10 @@ fn a_majority_that_answers_too_late_is_no_grant() {
         (ErrorKind::Unavailable, true, false)
     );
     // A last attempt may have reached the slow nodes; its release follows there.
-    eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("release").is_empty()));
+    // A node whose thread is late is not asked at all.
+    let is_undone =
+        |node: &Arc<Node>| node.asked("acquire").is_empty() || !node.asked("release").is_empty();
+    eventually(SOON, || nodes.nodes.iter().all(is_undone));
     eventually(SOON, || nodes.holding("a").is_empty());
 }
 
@@ -159,7 +171,7 @@ fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
 fn foreign_data_matters_only_on_a_majority() {
     let nodes = Nodes::start();
     nodes.set([0, 1], Mood::Foreign);
-    let lock = nodes.client().lock("a");
+    let lock = patient(&nodes).lock("a");
     lock.lock().unwrap();
     lock.unlock().unwrap();
     nodes.set([2], Mood::Foreign);
@@ -177,7 +189,7 @@ fn foreign_data_matters_only_on_a_majority() {
 fn unlock_reaches_a_node_that_did_not_answer_the_lock() {
     let nodes = Nodes::start();
     nodes.set([4], Mood::Mute);
-    let lock = nodes.client().lock("a");
+    let lock = patient(&nodes).lock("a");
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a") == [0, 1, 2, 3, 4]);
     nodes.set([4], Mood::Fine);
@@ -191,7 +203,7 @@ fn unlock_reaches_a_node_that_did_not_answer_the_lock() {
 #[test]
 fn unlock_reaches_a_node_that_was_silent_meanwhile() {
     let nodes = Nodes::start();
-    let lock = nodes.client().lock("a");
+    let lock = patient(&nodes).lock("a");
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.set([2], Mood::Silent);
@@ -206,14 +218,16 @@ fn unlock_reaches_a_node_that_was_silent_meanwhile() {
 #[test]
 fn a_lost_release_is_unknown_and_a_lease_that_a_majority_forgot_is_lost() {
     let nodes = Nodes::start();
-    let client = nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
-    let lock = client.lock("a");
+    let hasty = nodes.builder().command_timeout(Duration::from_millis(300)).build().unwrap();
+    let lock = hasty.lock("a");
     lock.lock().unwrap();
     nodes.set(0..3, Mood::Silent);
     assert!(lock.unlock().unwrap_err().is_unknown());
     nodes.set(0..3, Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
 
+    let client = patient(&nodes);
+    let lock = client.lock("a");
     lock.lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.nodes[..3].iter().for_each(|node| node.forget("a"));
@@ -230,7 +244,8 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let store = client.store(Layout::Plain).unwrap();
-    let release = |name: &str, forgotten: usize, silent: usize| {
+    // The silent nodes are waited for, where they matter.
+    let release = |name: &str, forgotten: usize, silent: usize, limit: Duration| {
         let (key, token) = (Key::new(name.into()), Token::new("t"));
         assert!(matches!(
             store.try_acquire(&ask(&key, &token, LEASE)).unwrap(),
@@ -239,8 +254,7 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
         eventually(SOON, || nodes.holding(name).len() == 5);
         nodes.nodes[..forgotten].iter().for_each(|node| node.forget(name));
         nodes.set(5 - silent..5, Mood::Silent);
-        let released =
-            store.release(&Release::of(&key, &token), Instant::now() + Duration::from_millis(300));
+        let released = store.release(&Release::of(&key, &token), Instant::now() + limit);
         nodes.set(0..5, Mood::Fine);
         // Whatever the result is, the lease is undone.
         eventually(SOON, || nodes.holding(name).is_empty());
@@ -248,11 +262,12 @@ fn a_release_that_some_deny_and_some_do_not_answer_is_unknown() {
     };
     // The silent nodes may have forgotten the lease, too, and then it was lost before; or they may
     // still have it.
-    assert!(release("a", 2, 2).unwrap_err().may_have_run);
-    assert!(release("b", 2, 1).unwrap_err().may_have_run);
-    assert_eq!(release("c", 2, 0).unwrap(), Gone::Released);
-    assert_eq!(release("d", 0, 2).unwrap(), Gone::Released);
-    assert_eq!(release("e", 3, 2).unwrap(), Gone::NotOurs);
+    let short = Duration::from_millis(300);
+    assert!(release("a", 2, 2, short).unwrap_err().may_have_run);
+    assert!(release("b", 2, 1, short).unwrap_err().may_have_run);
+    assert_eq!(release("c", 2, 0, SOON).unwrap(), Gone::Released);
+    assert_eq!(release("d", 0, 2, SOON).unwrap(), Gone::Released);
+    assert_eq!(release("e", 3, 2, SOON).unwrap(), Gone::NotOurs);
 }
 
 #[test]
@@ -299,18 +314,20 @@ fn the_holder_is_the_one_that_a_majority_names() {
 #[test]
 fn a_forced_unlock_that_reaches_a_node_late_spares_the_next_holder() {
     let nodes = Nodes::start();
-    let (client, next) = (nodes.client(), nodes.client());
+    let (client, next) = (patient(&nodes), nodes.client());
     client.lock("a").lock().unwrap();
     eventually(SOON, || nodes.holding("a").len() == 5);
-    nodes.set([4], Mood::Late(Duration::from_millis(400)));
-    assert!(within(..Duration::from_millis(390), || client.lock("a").force_unlock()).unwrap());
+    nodes.set([4], Mood::Paused);
+    assert!(within(..QUICK, || client.lock("a").force_unlock()).unwrap());
     nodes.nodes[4].forget("a");
     nodes.nodes[4].hold("a", "next", LEASE);
     assert!(next.lock("a").try_lock(Duration::ZERO).unwrap());
-    // The slow node has answered who holds the lock, and has carried out the release of the old
-    // token.
+    nodes.set([4], Mood::Fine);
+    // The slow node answers who holds the lock, and carries out the release of the old token, and
+    // then what it is asked after that.
     eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
-    thread::sleep(Duration::from_millis(500));
+    client.lock("after that").lock().unwrap();
+    eventually(SOON, || nodes.holding("after that").len() == 5);
     assert_eq!(nodes.nodes[4].holder("a").as_deref(), Some("next"));
 }
 
@@ -320,7 +337,7 @@ fn withdrawing_needs_a_majority_and_may_be_repeated() {
     let client = nodes.client();
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("a".into()), Token::new("t"));
-    let soon = || Instant::now() + Duration::from_millis(200);
+    let soon = || Instant::now() + SOON;
     assert!(matches!(
         store.try_acquire(&ask(&key, &token, LEASE)).unwrap(),
         Answer::Granted { .. }
@@ -333,7 +350,8 @@ fn withdrawing_needs_a_majority_and_may_be_repeated() {
     ));
     eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.set(0..3, Mood::Silent);
-    assert!(store.withdraw_one(Withdraw::of(&key, &token), soon()).unwrap_err().may_have_run);
+    let until = Instant::now() + Duration::from_millis(200);
+    assert!(store.withdraw_one(Withdraw::of(&key, &token), until).unwrap_err().may_have_run);
 }
 
 #[test]

@@ -35,9 +35,7 @@ fn there_is_one_thread_per_node_and_none_after_close() {
         assert_eq!(node_threads(), names);
         within(..SOON, || client.close(SOON)).unwrap();
         // The kernel still lists a thread for a moment after its end.
-        eventually(Duration::from_millis(200), || {
-            !thread_names().iter().any(|name| name.starts_with("distlock"))
-        });
+        eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
         assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_unavailable());
     });
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockGuard, RedisLock};
 
-use super::assert_valid_for;
+use super::assert_renewed;
 use crate::helpers::{Asked, Busy, Notes, SOON, client, delete, lease, ms, put};
 use crate::support::{Server, eventually, in_own_process, thread_names, within};
 
@@ -19,11 +19,10 @@ fn one_thread_renews_all_leases_of_a_client() {
         let server = Server::start();
         let client = client(&server);
         let locks: Vec<_> = (0..60)
-            .map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1500))).unwrap())
+            .map(|i| client.lock_with(&format!("job-{i}"), lease(ms(3_000))).unwrap())
             .collect();
         locks.iter().for_each(|lock| lock.lock().unwrap());
-        thread::sleep(ms(2000));
-        assert!(locks.iter().all(RedisLock::is_valid));
+        assert_renewed(&locks, 2);
         let names = thread_names();
         let own: Vec<_> = names.iter().filter(|name| name.starts_with("distlock")).collect();
         assert_eq!(
@@ -38,38 +37,45 @@ fn one_thread_renews_all_leases_of_a_client() {
     });
 }
 
-/// A lock that is held, by a client whose only connection is in use for three more leases.
-fn held_beside_an_exhausted_pool(server: &Server) -> RedisLock {
-    const LEASE: Duration = ms(600);
+/// For how long the only connection is in use: for longer than the lease.
+const IN_USE: Duration = ms(3_000);
+
+/// A lock that is held, by a client whose only connection is in use from this moment on.
+fn held_beside_an_exhausted_pool(server: &Server) -> (RedisLock, Instant) {
+    const LEASE: Duration = ms(2_000);
     let client = Client::builder(&server.url()).pool_size(1).command_timeout(SOON).build().unwrap();
     let lock = client.lock_with("job", lease(LEASE)).unwrap();
     lock.lock().unwrap();
-    Busy::connection_of(&client).for_another(LEASE * 3);
-    lock
+    let busy = Busy::connection_of(&client);
+    let since = Instant::now();
+    busy.for_another(IN_USE);
+    (lock, since)
 }
 
 #[test]
 fn an_exhausted_pool_does_not_delay_renewal() {
     let server = Server::start();
-    let lock = held_beside_an_exhausted_pool(&server);
-    assert_valid_for(&lock, ms(1500));
+    let (lock, _) = held_beside_an_exhausted_pool(&server);
+    assert_renewed(std::slice::from_ref(&lock), 2);
     lock.unlock().unwrap();
 }
 
 #[test]
 fn a_lease_is_renewed_while_its_release_waits_for_a_connection() {
     let server = Server::start();
-    let lock = held_beside_an_exhausted_pool(&server);
-    within(ms(1200)..SOON, || lock.unlock()).unwrap();
+    let (lock, since) = held_beside_an_exhausted_pool(&server);
+    within(..SOON, || lock.unlock()).unwrap();
+    assert!(since.elapsed() >= IN_USE, "{:?}", since.elapsed());
 }
 
 #[test]
 fn a_lease_is_renewed_while_a_wait_in_a_condition_waits_for_a_connection() {
     let server = Server::start();
-    let lock = held_beside_an_exhausted_pool(&server);
+    let (lock, since) = held_beside_an_exhausted_pool(&server);
     let condition = lock.new_condition("c").unwrap();
-    let notified = within(ms(1200)..SOON, || condition.wait_timeout(ms(1)));
+    let notified = within(..SOON, || condition.wait_timeout(ms(1)));
     assert!(!notified.unwrap());
+    assert!(since.elapsed() >= IN_USE, "{:?}", since.elapsed());
     assert!(lock.is_valid());
     lock.unlock().unwrap();
 }
@@ -156,7 +162,7 @@ fn a_lost_lease_does_not_disturb_the_others() {
     let server = Server::start();
     let client = client(&server);
     let locks: Vec<_> =
-        (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(1200))).unwrap()).collect();
+        (0..30).map(|i| client.lock_with(&format!("job-{i}"), lease(ms(3_000))).unwrap()).collect();
     locks.iter().for_each(|lock| lock.lock().unwrap());
     for (i, lock) in locks.iter().enumerate() {
         match i % 10 {
@@ -173,9 +179,11 @@ fn a_lost_lease_does_not_disturb_the_others() {
             _ => {}
         }
     }
-    thread::sleep(ms(2000));
+    let is_lost = |i: usize| [0, 3, 6].contains(&(i % 10));
+    let kept = locks.iter().enumerate().filter(|(i, _)| !is_lost(*i));
+    assert_renewed(&kept.map(|(_, lock)| lock.clone()).collect::<Vec<_>>(), 2);
     for (i, lock) in locks.iter().enumerate() {
-        let lost = [0, 3, 6].contains(&(i % 10));
+        let lost = is_lost(i);
         assert_eq!(lock.is_valid(), !lost, "{}", lock.name());
         assert_eq!(lock.unlock().is_err(), lost);
     }

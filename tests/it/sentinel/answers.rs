@@ -8,11 +8,20 @@ use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::fake::{FakeServer, Reply};
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
-use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, on_time, within};
 
 pub fn client(sentinels: &[&FakeServer]) -> Client {
     let urls = sentinels.iter().map(|sentinel| sentinel.url());
     Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap()
+}
+
+/// A client that has the answer of one sentinel at once, and the others' after two round trips. Once
+/// a majority has answered, the last one has as long again.
+pub fn client_of_one_near(near: &FakeServer, far: [&FakeServer; 2]) -> (Client, [Proxy; 2]) {
+    let ways = far.map(|sentinel| Proxy::start(sentinel.port()));
+    ways.iter().for_each(|way| way.set_delay(ms(40), ms(40)));
+    let urls = [near.url(), ways[0].url(), ways[1].url()];
+    (Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap(), ways)
 }
 
 /// Whether the lock that the client takes now is on this server.
@@ -22,6 +31,18 @@ pub fn locks_at(client: &Client, server: &Server) -> bool {
     // Lost, if the primary moves just now.
     let _ = client.lock("x").unlock();
     there
+}
+
+/// How many `SENTINEL` commands a client sends to each sentinel when it looks around, in one go.
+const QUESTIONS: usize = 4;
+
+/// Returns once the client has heard what the sentinels say now. `asked`: how many questions the
+/// one has got that got the fewest.
+pub fn wait_until_asked_anew(asked: impl Fn() -> usize) {
+    // A round that is under way may have had its answers before. Those of the next one have been
+    // read once there is another.
+    let enough = asked().next_multiple_of(QUESTIONS) + QUESTIONS + 1;
+    eventually(SOON, || asked() >= enough);
 }
 
 /// The primary is away for a while. The client asks where it is, again and again, and must not go
@@ -41,8 +62,11 @@ fn waits_for(client: &Client, new: &Server, old: &Server) {
 fn the_highest_epoch_decides() {
     let (old, new) = (Server::start(), Server::start());
     let all = [Says::new(&old, 4), Says::new(&new, 5), Says::new(&old, 4)];
-    let sentinels = all.each_ref().map(sentinel);
-    assert!(locks_at(&client(&sentinels.each_ref()), &new));
+    let [first, second, third] = all.each_ref().map(sentinel);
+    on_time(ms(20), || {
+        let (client, _ways) = client_of_one_near(&first, [&second, &third]);
+        assert!(locks_at(&client, &new));
+    });
 }
 
 #[test]
@@ -114,8 +138,9 @@ fn news_move_an_idle_client() {
     let sentinels = all.each_ref().map(sentinel);
     let client = client(&sentinels.each_ref());
     assert!(locks_at(&client, &old));
-    // Asked by the client, and by the thread's first look around: four questions each time.
-    eventually(SOON, || sentinels.iter().all(|sentinel| sentinel.count("SENTINEL") >= 8));
+    // Asked by the client, and by the thread's first look around.
+    let asked = |sentinel: &FakeServer| sentinel.count("SENTINEL");
+    eventually(SOON, || sentinels.iter().all(|its| asked(its) >= 2 * QUESTIONS));
     all.iter().for_each(|says| says.name(&new, 6));
     // Found by the next look around, without any message.
     eventually(SOON, || locks_at(&client, &new));
@@ -131,9 +156,16 @@ fn sentinels_that_hang_or_are_gone_delay_little() {
     let urls = [hung.url(), gone.url()].into_iter().chain(good.iter().map(FakeServer::url));
     let urls: Vec<String> = urls.collect();
     drop(gone);
-    let client = Client::sentinel(urls, SERVICE).unwrap();
-    within(..ms(400), || client.lock("x").lock()).unwrap();
-    client.lock("x").unlock().unwrap();
+    // One that hangs could be waited for for half a second.
+    on_time(ms(40), || {
+        let client = Client::sentinel(&urls, SERVICE).unwrap();
+        let lock = client.lock("x");
+        let since = Instant::now();
+        lock.lock().unwrap();
+        let took = since.elapsed();
+        lock.unlock().unwrap();
+        assert!(took < ms(400), "{took:?}");
+    });
 }
 
 #[test]
@@ -174,8 +206,7 @@ fn what_an_old_primary_answers_after_the_news_does_not_count() {
     };
     let held = late.wait_held(SOON);
     says.name(&new, 6);
-    // By the next look around, it has heard.
-    std::thread::sleep(ms(3_000));
+    wait_until_asked_anew(|| sentinels.iter().map(|its| its.count("SENTINEL")).min().unwrap());
     held.release();
     assert!(waiting.result(), "the grant of the old primary counted");
 }

@@ -2,12 +2,12 @@
 
 use distlock::{Client, Lock};
 
-use super::answers::{client, locks_at};
+use super::answers::{client, client_of_one_near, locks_at};
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::fake::{FakeServer, Reply};
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
-use crate::support::{Fault, Proxy, Rule, Server, eventually};
+use crate::support::{Fault, Proxy, Rule, Server, eventually, on_time};
 
 #[test]
 fn two_addresses_of_one_sentinel_count_once_and_one_of_them_stays() {
@@ -49,8 +49,11 @@ fn a_majority_that_has_not_heard_of_a_failover_yet_leads_nobody_back() {
     let all = [0; 3].map(|_| Says::new(&old, 5));
     let [first, second, third] = all.each_ref().map(sentinel);
     all[0].name(&new, 6);
-    let client = client(&[&first, &second, &third]);
-    assert!(locks_at(&client, &new));
+    let (client, _ways) = on_time(ms(20), || {
+        let (client, ways) = client_of_one_near(&second, [&first, &third]);
+        assert!(locks_at(&client, &new));
+        (client, ways)
+    });
     // The only one that has heard is gone, and everybody has to ask.
     drop(first);
     new.kill();

@@ -8,10 +8,10 @@ use distlock::{Client, ClientBuilder, Lock};
 
 use super::answers::{client, locks_at};
 use crate::helpers::{SOON, get, ms};
-use crate::support::fake::{FakeServer, Reply};
+use crate::support::fake::{FakeServer, Reply, is};
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
-use crate::support::{Mode, Proxy, Server, eventually};
+use crate::support::{Mode, Proxy, Server, eventually, on_time};
 
 /// A client of a primary that is 20 ms away.
 fn builder(primary: &Proxy, sentinels: &[&FakeServer]) -> ClientBuilder {
@@ -27,12 +27,16 @@ fn sentinels_that_hang_leave_time_for_the_primary() {
     says.at(proxy.port(), 1);
     let good = sentinel(&Arc::new(says));
     let hung = [0; 2].map(|_| FakeServer::start(|_, _| Reply::Silence));
-    let builder = builder(&proxy, &[&hung[0], &good, &hung[1]]);
-    let client = builder.command_timeout(ms(400)).max_outage(SOON).build().unwrap();
-    for _ in 0..3 {
-        client.lock("x").with(|_| ()).unwrap();
-        proxy.cut_all();
-    }
+    // A client that still waits for an answer of theirs does not ask them again, so each attempt has
+    // its own.
+    on_time(ms(40), || {
+        let builder = builder(&proxy, &[&hung[0], &good, &hung[1]]);
+        let client = builder.command_timeout(ms(400)).max_outage(SOON / 2).build().unwrap();
+        for _ in 0..3 {
+            client.lock("x").with(|_| ()).unwrap();
+            proxy.cut_all();
+        }
+    });
 }
 
 #[test]
@@ -42,20 +46,28 @@ fn sentinels_that_are_gone_and_still_named_delay_little() {
     let says = Says::default();
     says.at(proxy.port(), 1);
     // They answer nothing, as hosts that are gone.
-    let gone: Vec<FakeServer> = (0..4).map(|_| FakeServer::start(|_, _| Reply::Silence)).collect();
+    let gone = [0; 4].map(|_| FakeServer::start(|_, _| Reply::Silence));
     says.knows(&gone.iter().map(FakeServer::port).collect::<Vec<_>>());
     let says = Arc::new(says);
     let good = sentinel(&says);
-    let client = builder(&proxy, &[&good]).command_timeout(SOON).build().unwrap();
-    client.lock("x").with(|_| ()).unwrap();
-    // The client has to ask anew.
-    proxy.cut_all();
-    proxy.set_mode(Mode::Refuse);
-    assert!(client.lock("x").try_lock(ms(100)).is_err());
-    proxy.set_mode(Mode::Forward);
-    let since = Instant::now();
-    client.lock("x").with(|_| ()).unwrap();
-    assert!(since.elapsed() < ms(450), "asking took {:?}", since.elapsed());
+    on_time(ms(40), || {
+        let before = gone.each_ref().map(FakeServer::accepted);
+        let client = builder(&proxy, &[&good]).command_timeout(ms(1_200)).build().unwrap();
+        client.lock("x").with(|_| ()).unwrap();
+        // A client that still waits for an answer of theirs does not ask them again. It has given
+        // them half of its time when it looked around, and does so again after two seconds.
+        eventually(SOON, || gone.iter().zip(&before).all(|(its, before)| its.accepted() > *before));
+        thread::sleep(ms(800));
+        let since = Instant::now();
+        // The client has to ask anew.
+        proxy.cut_all();
+        proxy.set_mode(Mode::Refuse);
+        assert!(client.lock("x").try_lock(ms(100)).is_err());
+        proxy.set_mode(Mode::Forward);
+        client.lock("x").with(|_| ()).unwrap();
+        // Those that are gone could be waited for for half a second.
+        assert!(since.elapsed() < ms(600), "asking took {:?}", since.elapsed());
+    });
 }
 
 #[test]
@@ -120,9 +132,14 @@ fn those_who_have_not_heard_of_the_failover_lead_nobody_back() {
     all[2].name(&ancient, 0);
     all[0].publish_and_hang(&old, &new);
     eventually(SOON, || sentinels[0].count("PING") > before);
+    // It is asked at once for what it has told of.
+    eventually(SOON, || {
+        let commands = sentinels[0].commands();
+        let ping = commands.iter().rposition(|(_, command)| is(command, "PING"));
+        commands[ping.unwrap()..].iter().any(|(_, command)| is(command, "SENTINEL"))
+    });
     let asked = old.command_count("set");
     let since = Instant::now();
-    thread::sleep(ms(300));
     while since.elapsed() < ms(2_000) {
         let lock = client.lock("y");
         if lock.try_lock(ms(50)).is_ok_and(|got| got) {

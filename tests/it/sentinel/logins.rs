@@ -57,7 +57,7 @@ fn sentinels_and_servers_have_users_of_their_own() {
     ];
     for builder in wrong {
         let client = builder.build().unwrap();
-        let error = within(..ms(2000), || error(client.lock("x").lock()));
+        let error = within(..SOON, || error(client.lock("x").lock()));
         assert!(error.is_denied(), "{error:?}");
     }
 }
