@@ -68,6 +68,7 @@ fn a_forced_unlock_that_failed_is_not_carried_out_later() {
     let (client, operator) = (nodes.client(), nodes.client());
     let lock = client.lock_with("a", LockOptions::new().owner("worker 7")).unwrap();
     lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
     nodes.set(0..5, Mood::Last);
     assert!(operator.lock("a").force_unlock().unwrap_err().is_unknown());
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
