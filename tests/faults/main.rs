@@ -9,6 +9,8 @@ mod clock;
 mod findings;
 mod history;
 mod judge;
+mod leaks;
+mod legend;
 mod limits;
 mod load;
 mod machine;

@@ -15,6 +15,11 @@ pub enum Class {
 /// A problem in words.
 pub type Problem = (Class, String);
 
+/// The problems of the list whose condition is true.
+pub fn those<const N: usize>(list: [(bool, Class, String); N]) -> Vec<Problem> {
+    list.into_iter().filter(|(is_so, ..)| *is_so).map(|(_, class, what)| (class, what)).collect()
+}
+
 /// The verdict on a row: its worst problem.
 pub fn verdict(problems: &[Problem]) -> Option<Class> {
     problems.iter().map(|(class, _)| *class).max()

@@ -13,6 +13,7 @@ mod history;
 #[allow(dead_code)]
 #[path = "../faults/model.rs"]
 mod model;
+#[allow(dead_code)]
 #[path = "../faults/problems.rs"]
 mod problems;
 #[allow(dead_code)]

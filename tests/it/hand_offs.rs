@@ -101,7 +101,7 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     let server = Server::start();
     let holder = client(&server);
     let guard = holder.lock("job").guard().unwrap();
-    let options = LockOptions::new().lease(ms(2_000)).retry(Retry::fixed(ms(1_800)));
+    let options = LockOptions::new().lease(ms(2_000)).retry(Retry::fixed(SOON * 6));
     let clock = FakeClock::new();
     let (waiting, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     let lock = waiting.lock_with("job", options).unwrap();
@@ -111,17 +111,9 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
         lock.unlock().unwrap();
         left
     });
-    let attempt = || -> Option<u64> {
-        let entries: Vec<String> =
-            redis::cmd("HVALS").arg("{job}:waiters").query(&mut server.connection()).unwrap();
-        entries.first()?.split('|').nth(1)?.parse().ok()
-    };
-    eventually(SOON, || attempt().is_some());
-    // Its next question is the last one for nearly two seconds. The validity of a hand-off counts
-    // from that question.
-    let before = attempt();
-    clock.advance(ms(1_800));
-    eventually(SOON, || attempt() > before && notes.under_way() == 0);
+    // Refused once before it listened, and once after. The validity of a hand-off counts from the
+    // last refused question.
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
     clock.advance(ms(1_600));
     guard.release().unwrap();
     let left = waiter.result();

@@ -148,12 +148,12 @@ fn a_deadline_that_has_passed_holds_nothing() {
 fn extends_move_the_deadline() {
     let server = Server::start();
     let client = client(&server.url());
-    let lock = client.lock_with("a", options().lease(ms(1_500))).unwrap();
+    let lock = client.lock_with("a", options().lease(ms(2_400))).unwrap();
     let mut old = Old::new(&server, ms(5_000));
     lock.lock().unwrap();
     let first = deadline(&server, "a").unwrap();
     let start = Instant::now();
-    while start.elapsed() < ms(4_000) {
+    while start.elapsed() < ms(5_000) {
         assert!(lock.is_valid() && old.try_lock("a").is_none());
         thread::sleep(ms(20));
     }
