@@ -15,8 +15,8 @@ pub fn client(sentinels: &[&FakeServer]) -> Client {
     Client::sentinel_builder(urls, SERVICE).command_timeout(SOON).build().unwrap()
 }
 
-/// A client that has the answer of one sentinel at once, and the others' after two round trips. Once
-/// a majority has answered, the last one has as long again.
+/// A client that has the answer of one sentinel at once, and the others' after two round trips.
+/// Once a majority has answered, the last one has as long again.
 pub fn client_of_one_near(near: &FakeServer, far: [&FakeServer; 2]) -> (Client, [Proxy; 2]) {
     let ways = far.map(|sentinel| Proxy::start(sentinel.port()));
     ways.iter().for_each(|way| way.set_delay(ms(40), ms(40)));

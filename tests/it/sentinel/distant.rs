@@ -27,8 +27,8 @@ fn sentinels_that_hang_leave_time_for_the_primary() {
     says.at(proxy.port(), 1);
     let good = sentinel(&Arc::new(says));
     let hung = [0; 2].map(|_| FakeServer::start(|_, _| Reply::Silence));
-    // A client that still waits for an answer of theirs does not ask them again, so each attempt has
-    // its own.
+    // A client that still waits for an answer of theirs does not ask them again, so each attempt
+    // has its own.
     on_time(ms(40), || {
         let builder = builder(&proxy, &[&hung[0], &good, &hung[1]]);
         let client = builder.command_timeout(ms(400)).max_outage(SOON / 2).build().unwrap();
