@@ -15,8 +15,8 @@ fn built() -> &'static Path {
         // target/debug/deps/it-0123456789abcdef
         let this = env::current_exe().unwrap();
         let folder = this.ancestors().nth(2).unwrap();
-        // Whoever has built them just before the tests can say so: a build here would take time from
-        // the tests that run beside it.
+        // Whoever has just built them can say so: a build here would take time from the tests that
+        // run beside it.
         if env::var("DISTLOCK_EXAMPLES_BUILT").is_ok_and(|built| built == "1") {
             return folder.join("examples");
         }
