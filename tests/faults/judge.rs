@@ -2,6 +2,7 @@
 //! judged in `verdict`.
 
 use std::fs;
+use std::path::Path;
 use std::thread;
 
 use super::admin::Admin;
@@ -81,10 +82,17 @@ pub fn run(row: &Row, size: Size, seed: u64) -> String {
     (row.prepare)(&mut world);
     let facts = facts(row, &mut world);
     if let Some(dir) = std::env::var_os("FAULTS_KEEP") {
-        let to = std::path::Path::new(&dir).join(format!("row-{}", row.number));
-        let _ = std::process::Command::new("cp").arg("-r").arg(world.dir()).arg(to).status();
+        keep(row, &world, Path::new(&dir));
     }
     verdict::line(row, &mut world, &facts)
+}
+
+/// Copies histories and logs to a directory of this try.
+fn keep(row: &Row, world: &World, dir: &Path) {
+    let name = |tries: u32| dir.join(format!("row-{}-{tries}", row.number));
+    let to = (1..).map(name).find(|to| !to.exists()).expect("a name is free");
+    let _ = fs::create_dir_all(dir);
+    let _ = std::process::Command::new("cp").arg("-r").arg(world.dir()).arg(to).status();
 }
 
 /// What this row must show.
