@@ -99,6 +99,36 @@ mod tests {
     }
 
     #[test]
+    fn each_pause_is_within_its_range() {
+        let within = |drawn: Duration, (min, max): (Duration, Duration)| {
+            assert!((min..=max).contains(&drawn), "{drawn:?}");
+        };
+        let lease = Duration::from_secs(60);
+        let own = Retry::jittered(Duration::from_secs(7), Duration::from_secs(8));
+        within(pause(Some(own), true, lease), (own.min, own.max));
+        within(pause(None, true, lease), WOKEN);
+        within(pause(None, false, lease), POLLING);
+        within(outage_pause(), OUTAGE);
+        within(condition_pause(), IN_CONDITION);
+        // Half of a short lease is left after the longest pause.
+        let short = Duration::from_millis(600);
+        within(pause(None, true, short), (short / 3, short / 2));
+        assert_eq!(condition_life(), Duration::from_secs(18));
+        let longest = [longest_pause(Some(own), true), longest_pause(None, true)];
+        assert_eq!(longest, [own.max, WOKEN.1]);
+        assert_eq!(longest_pause(None, false), POLLING.1);
+    }
+
+    #[test]
+    fn a_thread_that_was_told_when_to_come_back_is_neither_early_nor_in_step() {
+        let wait = Duration::from_millis(30);
+        let drawn: Vec<_> = (0..50).map(|_| room_pause(wait)).collect();
+        assert!(drawn.iter().all(|pause| (wait..=wait + SHORTEST).contains(pause)));
+        assert!(drawn.iter().any(|pause| *pause != drawn[0]));
+        assert!((0..50).all(|_| room_pause(Duration::ZERO) == SHORTEST));
+    }
+
+    #[test]
     fn extreme_pauses_do_not_overflow() {
         assert_eq!(between(Duration::MAX, Duration::MAX), Duration::MAX);
         assert!(between(Duration::ZERO, Duration::MAX) <= Duration::MAX);

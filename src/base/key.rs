@@ -68,6 +68,12 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_shown_as_it_is() {
+        assert_eq!(Key::new("orders".into()).as_str(), "orders");
+        assert_eq!(format!("{:?}", Key::new("orders".into())), "\"orders\"");
+    }
+
+    #[test]
     fn no_two_locks_share_a_companion() {
         let names =
             ["x", "{x}", "a}b", "{a}b}", "{}x", "{{}x}", "x:", "x::", "{x}:", "{x}::", "{{x}:}"];

@@ -14,3 +14,18 @@ pub(crate) fn drift(length: Duration) -> Duration {
 pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + length.saturating_sub(drift(length))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_valid_for_a_hundredth_and_two_milliseconds_less_than_its_length() {
+        let asked_at = Instant::now();
+        for (length, valid) in [(10_000, 9898), (100, 97), (2, 0), (1, 0)] {
+            let length = Duration::from_millis(length);
+            assert_eq!(valid_until(asked_at, length), asked_at + Duration::from_millis(valid));
+        }
+        assert_eq!(drift(Duration::from_millis(100)), Duration::from_millis(3));
+    }
+}

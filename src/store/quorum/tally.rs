@@ -191,6 +191,7 @@ pub(super) fn holder(tally: &Tally<Option<Held>>) -> Result<Option<Held>, Undeci
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::token::Token;
 
     fn wrong_type() -> StoreError {
         StoreError::not_sent(ErrorKind::WrongType, "foreign data").permanent()
@@ -237,5 +238,104 @@ mod tests {
                 "node 1: no answer so far; node 2: foreign data; node 3: down (connection refused)"
             )
         );
+    }
+
+    #[test]
+    fn answers_failures_and_silence_are_counted_apart() {
+        let mut tally = Tally::new(5);
+        tally.note(0, Ok(7));
+        tally.note(1, Ok(8));
+        tally.note(2, Err(wrong_type()));
+        tally.note(5, Ok(9));
+        assert_eq!((tally.pending(), tally.silent()), (2, 3));
+        assert_eq!(tally.said().copied().collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(tally.count(|said| *said == 7), 1);
+        assert!(matches!(tally.of(1), Ok(Some(8))));
+        assert!(matches!(tally.of(2), Err(error) if error.kind == ErrorKind::WrongType));
+        assert!(matches!(tally.of(3), Ok(None)) && matches!(tally.of(9), Ok(None)));
+    }
+
+    #[test]
+    fn a_question_about_some_leases_has_a_tally_for_each() {
+        let down = || StoreError::not_sent(ErrorKind::Unavailable, "down").maybe_run();
+        let mut tally = Tally::new(3);
+        tally.note(0, Ok(vec![Ok(true), Err(wrong_type())]));
+        tally.note(1, Err(down().permanent()));
+        assert_eq!(tally.count_of(0, |yes| *yes), 1);
+        assert_eq!(tally.count_of(0, |yes| !*yes), 0);
+        assert_eq!(tally.count_of(1, |_| true), 0);
+        let each = tally.each(2);
+        assert_eq!(each.len(), 2);
+        assert!(matches!(each[0].of(0), Ok(Some(true))));
+        assert!(matches!(each[1].of(0), Err(error) if error.kind == ErrorKind::WrongType));
+        for lease in &each {
+            let error = lease.of(1).expect_err("the node failed");
+            assert_eq!((error.kind, error.message.as_ref()), (ErrorKind::Unavailable, "down"));
+            assert!(error.may_have_run && error.permanent);
+            assert_eq!(lease.pending(), 1);
+        }
+    }
+
+    #[test]
+    fn a_failure_may_have_run_where_a_node_said_so() {
+        let failed = |error: StoreError| {
+            let mut tally = Tally::<()>::new(1);
+            tally.note(0, Err(error));
+            tally.failure()
+        };
+        assert!(!failed(wrong_type()).may_have_run);
+        assert!(failed(wrong_type().maybe_run()).may_have_run);
+        let mut answered = Tally::new(3);
+        answered.note(0, Ok(()));
+        (1..3).for_each(|node| answered.note(node, Err(wrong_type())));
+        let failure = answered.failure();
+        assert!(failure.may_have_run, "the node that answered has it");
+        let server = StoreError::not_sent(ErrorKind::Server, "no").permanent();
+        let mut mixed = Tally::<()>::new(3);
+        mixed.note(0, Err(server));
+        (1..3).for_each(|node| mixed.note(node, Err(wrong_type())));
+        assert_eq!(mixed.failure().kind, ErrorKind::WrongType, "what most of them said");
+    }
+
+    fn held(token: &str, seconds: Option<u64>) -> Option<Held> {
+        Some(Held { token: Token::new(token), remaining: seconds.map(Duration::from_secs) })
+    }
+
+    /// Who holds the lock, and for how many seconds, by what these of five nodes say.
+    fn holder_of(said: &[Option<Held>]) -> Result<Option<(String, Option<u64>)>, Undecided> {
+        let mut tally = Tally::new(5);
+        for (node, said) in said.iter().enumerate() {
+            let said = said.as_ref().map(|held| Held { token: held.token.clone(), ..*held });
+            tally.note(node, Ok(said));
+        }
+        let holder = holder(&tally)?;
+        Ok(holder.map(|held| {
+            let remaining = held.remaining.map(|left| left.as_secs());
+            (held.token.text(), remaining)
+        }))
+    }
+
+    #[test]
+    fn a_majority_names_the_holder_for_as_long_as_a_majority_has_it() {
+        let (a, b) = (|left| held("a", Some(left)), held("b", Some(99)));
+        let all = [a(10), a(30), a(20), b, None];
+        assert_eq!(holder_of(&all), Ok(Some(("a".into(), Some(10)))));
+        let more = [a(10), a(30), a(20), a(40), None];
+        assert_eq!(holder_of(&more), Ok(Some(("a".into(), Some(20)))));
+        let for_ever = [held("a", None), a(30), held("a", None), a(5)];
+        assert_eq!(holder_of(&for_ever), Ok(Some(("a".into(), Some(30)))));
+        let only = [held("a", None), held("a", None), held("a", None)];
+        assert_eq!(holder_of(&only), Ok(Some(("a".into(), None))));
+    }
+
+    #[test]
+    fn nobody_holds_it_only_if_the_silent_nodes_could_not_change_that() {
+        let a = || held("a", Some(10));
+        assert_eq!(holder_of(&[None, None, None]), Ok(None));
+        assert_eq!(holder_of(&[None, None]), Err(Undecided));
+        assert_eq!(holder_of(&[a(), None, None, None]), Ok(None));
+        assert_eq!(holder_of(&[a(), None, None]), Err(Undecided));
+        assert_eq!(holder_of(&[a(), a(), held("b", Some(9)), None]), Err(Undecided));
+        assert_eq!(holder_of(&[a(), a(), held("b", Some(9)), None, None]), Ok(None));
     }
 }

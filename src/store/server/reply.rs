@@ -312,3 +312,6 @@ pub(crate) fn bytes(value: &Value) -> Result<&[u8], StoreError> {
 pub(crate) fn text(value: &Value) -> Result<String, StoreError> {
     bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
+
+#[cfg(test)]
+mod tests;

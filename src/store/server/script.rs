@@ -164,4 +164,38 @@ mod tests {
             );
         }
     }
+
+    fn packed(pack: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut buffer = Vec::new();
+        pack(&mut buffer);
+        String::from_utf8(buffer).expect("text")
+    }
+
+    #[test]
+    fn a_script_is_sent_by_its_hash_or_whole() {
+        let script = Script::new(Shape::Number, "return 1");
+        let parts = [Part::Text("key"), Part::Bytes(b"value")];
+        let by_hash = packed(|buffer| script.by_hash(1, &parts, buffer));
+        let hash = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+        let rest = "$1\r\n1\r\n$3\r\nkey\r\n$5\r\nvalue\r\n";
+        assert_eq!(by_hash, format!("*5\r\n$7\r\nEVALSHA\r\n$40\r\n{hash}\r\n{rest}"));
+        let by_body = packed(|buffer| script.by_body(1, &parts, buffer));
+        assert_eq!(by_body, format!("*5\r\n$4\r\nEVAL\r\n$8\r\nreturn 1\r\n{rest}"));
+    }
+
+    #[test]
+    fn an_argument_as_text_is_what_is_sent() {
+        for (part, text) in [
+            (Part::Text("a"), "a"),
+            (Part::Bytes(b"b"), "b"),
+            (Part::Joined("a:", "b"), "a:b"),
+            (Part::Braced("a:", "b"), "a:{b}"),
+            (Part::Number(7), "7"),
+            (Part::millis(Duration::from_secs(2)), "2000"),
+        ] {
+            assert_eq!(part.text(), text);
+            let sent = packed(|buffer| pack(&[part], buffer));
+            assert_eq!(sent, format!("*1\r\n${}\r\n{text}\r\n", text.len()));
+        }
+    }
 }

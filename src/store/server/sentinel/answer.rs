@@ -219,4 +219,44 @@ mod tests {
         assert!(read(vec![Value::Okay, Value::Nil, Value::Nil, Value::Nil]).is_err());
         assert!(read(vec![master]).is_err());
     }
+
+    #[test]
+    fn as_many_questions_are_asked_as_replies_are_read() {
+        let asked = String::from_utf8(questions("mymaster")).unwrap();
+        let words = ["MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS", "MYID"];
+        assert!(words.iter().all(|word| asked.contains(&format!("\r\n{word}\r\n"))));
+        assert_eq!(asked.matches("\r\nSENTINEL\r\n").count(), REPLIES);
+    }
+
+    #[test]
+    fn a_sentinel_that_refuses_is_not_one_that_does_not_know_the_service() {
+        let refuses = |words: &str| vec![error(words), Value::Nil, Value::Nil, Value::Nil];
+        let denied = read(refuses("NOPERM this user has no permissions")).unwrap_err();
+        assert_eq!(denied.kind, ErrorKind::Denied);
+        let broken = read(refuses("ERR something else")).unwrap_err();
+        assert_eq!(broken.kind, ErrorKind::Server);
+        let denied = read(refuses("NOPERM No such master for this user")).unwrap_err();
+        assert_eq!(denied.kind, ErrorKind::Denied);
+    }
+
+    #[test]
+    fn a_reply_of_the_newer_protocol_is_read_too() {
+        let text = |word: &str| Value::BulkString(word.as_bytes().into());
+        let master =
+            Value::Map(vec![(text("flags"), text("master")), (text("config-epoch"), text("3"))]);
+        let answer = read(vec![master, texts(&["10.0.0.2", "6380"]), Value::Nil, Value::Nil]);
+        let answer = answer.unwrap().unwrap();
+        assert_eq!((answer.primary.epoch, answer.settled, answer.id), (3, true, None));
+        assert!(answer.others.is_empty());
+    }
+
+    #[test]
+    fn half_of_the_sentinels_are_no_majority() {
+        let known = primary(2, 5);
+        let two = [says(1, 4), says(1, 4)];
+        assert_eq!(choose(&two, 4, Some(&known)), Some(known.clone()));
+        assert_eq!(choose(&two, 3, Some(&known)), Some(primary(1, 4)));
+        // An equal epoch is no failover either.
+        assert_eq!(choose(&[says(1, 5)], 3, Some(&known)), Some(known));
+    }
 }
