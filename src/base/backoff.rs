@@ -60,11 +60,7 @@ pub(crate) fn room_pause(wait: Duration) -> Duration {
 
 fn between(min: Duration, max: Duration) -> Duration {
     let span = u64::try_from(max.saturating_sub(min).as_nanos()).unwrap_or(u64::MAX);
-    if span == 0 {
-        min
-    } else {
-        min + Duration::from_nanos(random() % (span + u64::from(span < u64::MAX)))
-    }
+    min + Duration::from_nanos(random() % span.max(1))
 }
 
 /// A number that other waiters do not draw. Jitter needs no more than that, so the seed of std's
