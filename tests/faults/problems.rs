@@ -35,10 +35,11 @@ pub fn word(verdict: Option<Class>) -> &'static str {
     }
 }
 
-/// The verdict at the end of a row's line.
+/// The verdict at the end of a row's line. A line that ends in no verdict is red.
 pub fn verdict_of(line: &str) -> Option<Class> {
-    let is = |class: &Class| line.ends_with(&format!("| {} |", word(Some(*class))));
-    [Class::Little, Class::Late, Class::Red].into_iter().find(is)
+    let is = |verdict: &Option<Class>| line.ends_with(&format!("| {} |", word(*verdict)));
+    let verdicts = [None, Some(Class::Little), Some(Class::Late)];
+    verdicts.into_iter().find(is).unwrap_or(Some(Class::Red))
 }
 
 /// A problem as it stands among the remarks.

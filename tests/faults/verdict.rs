@@ -146,24 +146,20 @@ fn of_substance(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
 /// How calls ended, and what was logged.
 fn of_answers(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
     let of = |outcome| count(facts, outcome);
-    let (lost, unknown, overloaded) =
-        (of(Outcome::Lost), of(Outcome::Unknown), is_overloaded(world, facts));
+    let (lost, unknown) = (of(Outcome::Lost), of(Outcome::Unknown));
     let failed = of(Outcome::Unavailable) + of(Outcome::Exhausted);
+    // A process that gets no CPU for most of a lease loses it, and one whose server gets none has no
+    // answer: such a machine shows nothing. The delay that was measured is that of another thread.
+    let busy = if is_overloaded(world, facts) { Little } else { Late };
     // The growth that a million calls may cause; a minute has fewer calls. The histories themselves
     // are written to files.
     let too_large = row.number == 1 && world.size != Size::Quick && facts.grown > 5 << 10;
     those([
         (of(Outcome::Other) > 0, Red, "an outcome that nothing explains".into()),
         (row.in_step && of(Outcome::Mismatched) > 0, Red, "a reply of another command".into()),
-        // A process that gets no CPU for most of a lease loses it, and one whose server gets none
-        // has no answer. The delay that was measured is that of another thread.
-        (!row.may_lose && lost > 0 && !overloaded, Late, format!("{lost} locks lost")),
-        (
-            !row.may_be_unknown && unknown > 0 && !overloaded,
-            Late,
-            format!("{unknown} unknown outcomes"),
-        ),
-        (!row.may_fail && failed > 0 && !overloaded, Late, format!("{failed} calls failed")),
+        (!row.may_lose && lost > 0, busy, format!("{lost} locks lost")),
+        (!row.may_be_unknown && unknown > 0, busy, format!("{unknown} unknown outcomes")),
+        (!row.may_fail && failed > 0, busy, format!("{failed} calls failed")),
         (!row.may_fail && refused(facts) > 0, Red, format!("{} calls refused", refused(facts))),
         (too_large, Red, format!("a process grew by {} KiB (I9)", facts.grown)),
         (facts.logs.contains("panicked at"), Red, "a panic (I10)".into()),
@@ -234,9 +230,6 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
         (facts.delay > nanos(ms(20)))
             .then(|| format!("machine: sleepers woke up to {} ms late", facts.delay / 1_000_000)),
     );
-    if is_overloaded(world, facts) && !(row.may_lose && row.may_be_unknown && row.may_fail) {
-        remarks.push("too late for losses and errors to be judged".into());
-    }
     remarks.extend(
         (found.overlap > 0).then(|| format!("longest overlap {} ms", found.overlap / 1_000_000)),
     );
@@ -304,7 +297,8 @@ pub fn line(row: &Row, world: &mut World, facts: &Facts) -> String {
         format!("{} / {}", sums[2], sums[3]),
         format!("{} / {}", facts.connections.0, facts.connections.1),
         format!("0 / {} + {}", facts.locks, facts.queues),
-        remarks.join("; "),
+        // One line, whatever a remark quotes.
+        remarks.join("; ").replace('\n', " "),
         problems::word(problems::verdict(&all)).to_owned(),
     ];
     format!("| {} |", cells.join(" | "))

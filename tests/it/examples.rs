@@ -82,7 +82,9 @@ impl Example {
     fn run(mut self, code: i32) -> String {
         let Output { status, stdout, stderr } = self.command.output().unwrap();
         let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+        assert!(!out.contains("DOES NOT AGREE"), "a lost update: {out}{err}");
         assert_eq!(status.code(), Some(code), "{out}{err}");
+        assert!(!err.contains("panicked at"), "{err}");
         let left: Vec<_> = fs::read_dir(self.temporary.path()).unwrap().collect();
         assert!(left.is_empty(), "left behind: {left:?}");
         if code == 2 { err } else { out }

@@ -95,7 +95,8 @@ fn counts<const N: usize>(test: &str, server: &Server, mut peers: [Peer; N]) {
     eprintln!("shares and longest waits: {shares:?}");
     assert_eq!(
         ask::<u64>(server, &["GET", "counter"]),
-        EACH * N as u64 + ours.iter().map(|(mine, _)| mine).sum::<u64>()
+        EACH * N as u64 + ours.iter().map(|(mine, _)| mine).sum::<u64>(),
+        "a lost update"
     );
     assert!(shares.iter().all(|(_, longest)| *longest < LONGEST), "{shares:?}");
 }
