@@ -55,11 +55,11 @@ fn has_told(reason: LostReason) -> Told {
     ("job".to_owned(), None, reason)
 }
 
-const HOUR: Duration = Duration::from_secs(60 * 60);
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// A client whose clock stands still until the test moves it: however slow the machine is, no lease
 /// of an hour runs out by itself.
-fn timed(builder: ClientBuilder) -> (ClientBuilder, FakeClock) {
+pub fn timed(builder: ClientBuilder) -> (ClientBuilder, FakeClock) {
     let clock = FakeClock::new();
     (builder.clock(clock.clone()), clock)
 }
@@ -68,7 +68,7 @@ fn timed(builder: ClientBuilder) -> (ClientBuilder, FakeClock) {
 /// has `found` what it is to find: it asks again a second after a question that was not answered in
 /// time. All that is less than an hour.
 #[track_caller]
-fn renewal_finds(clock: &FakeClock, mut found: impl FnMut() -> bool) {
+pub fn renewal_finds(clock: &FakeClock, mut found: impl FnMut() -> bool) {
     clock.advance(HOUR / 2);
     let (begun, mut passed) = (Instant::now(), Duration::ZERO);
     eventually(SOON, || {

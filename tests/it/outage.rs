@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{SOON, Underway, error, get, ms};
+use crate::loss::{HOUR, renewal_finds, timed};
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, within};
 
 /// How much longer than planned a wait may take on a machine under load.
@@ -150,21 +150,14 @@ fn max_outage_may_be_endless_or_zero() {
 fn server_that_comes_back_empty_while_the_lock_is_held_is_a_loss() {
     let server = Server::start();
     // The restart may take as long as it likes: only the test lets time pass.
-    let clock = FakeClock::new();
-    let client = Client::builder(&server.url()).clock(clock.clone()).build().unwrap();
-    let lock = client.lock_with("x", LockOptions::new().lease(SOON * 6)).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("x", LockOptions::new().lease(HOUR)).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let tell = std::sync::Mutex::new(tell);
     lock.on_lost(move |lost| tell.lock().unwrap().send(lost.reason()).unwrap());
     lock.lock().unwrap();
     server.restart();
-    // Renewal asks after a third of the lease, and again a second after a question that was not
-    // answered in time.
-    clock.advance(SOON * 3);
-    eventually(SOON, || {
-        clock.advance(ms(2));
-        !lock.is_valid()
-    });
+    renewal_finds(&clock, || !lock.is_valid());
     assert_eq!(told.recv_timeout(SOON).unwrap(), distlock::LostReason::Taken);
     assert!(!lock.is_valid() && error(lock.unlock()).is_lost());
     assert!(lock.try_lock(SOON).unwrap());
