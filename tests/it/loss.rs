@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockOptions, LostReason, RedisLock, Renewal};
+use distlock::{Client, ClientBuilder, Lock, LostReason, RedisLock, Renewal};
 use log::Level;
 
 use crate::helpers::{
@@ -55,6 +55,30 @@ fn has_told(reason: LostReason) -> Told {
     ("job".to_owned(), None, reason)
 }
 
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// A client whose clock stands still until the test moves it: however slow the machine is, no lease
+/// of an hour runs out by itself.
+pub fn timed(builder: ClientBuilder) -> (ClientBuilder, FakeClock) {
+    let clock = FakeClock::new();
+    (builder.clock(clock.clone()), clock)
+}
+
+/// Lets half an hour pass, after which renewal asks for a lease of an hour, and then more until it
+/// has `found` what it is to find: it asks again a second after a question that was not answered in
+/// time. All that is less than an hour.
+#[track_caller]
+pub fn renewal_finds(clock: &FakeClock, mut found: impl FnMut() -> bool) {
+    clock.advance(HOUR / 2);
+    let (begun, mut passed) = (Instant::now(), Duration::ZERO);
+    eventually(SOON, || {
+        let now = begun.elapsed() * 150;
+        clock.advance(now - passed);
+        passed = now;
+        found()
+    });
+}
+
 #[test]
 fn a_deleted_key_is_noticed_by_renewal() {
     let server = Server::start();
@@ -83,10 +107,12 @@ fn assert_told_nothing_more(told: &Receiver<Told>) {
 #[test]
 fn an_overwritten_key_is_noticed_and_left_alone() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR)).unwrap();
     let told = told_of(&lock);
     (0..3).for_each(|_| lock.lock().unwrap());
     put(&server, "job", "somebody", SOON);
+    renewal_finds(&clock, || !lock.is_valid());
     assert_told_once(&told, &has_told(LostReason::Taken));
     assert_lost(&lock, 3);
     assert_eq!(get(&server, "job").as_deref(), Some("somebody"));
@@ -96,11 +122,13 @@ fn an_overwritten_key_is_noticed_and_left_alone() {
 #[test]
 fn a_key_of_another_type_is_a_loss_and_is_left_alone() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR)).unwrap();
     let told = told_of(&lock);
     lock.lock().unwrap();
     delete(&server, "job");
     redis::cmd("RPUSH").arg("job").arg("x").exec(&mut server.connection()).unwrap();
+    renewal_finds(&clock, || !lock.is_valid());
     assert_told_once(&told, &has_told(LostReason::Taken));
     assert_lost(&lock, 1);
     assert_eq!(keys(&server), ["job"]);
@@ -124,15 +152,22 @@ fn the_loss_of_a_lease_that_is_never_renewed_is_told_when_it_runs_out() {
 
 #[test]
 fn a_lease_is_renewed_at_most_as_often_as_allowed() {
-    let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(900)).renewal(Renewal::AtMost(2))).unwrap();
+    // In memory, where every question is answered.
+    let (builder, clock) = timed(Client::builder("memory://"));
+    let (client, notes) = Notes::of(builder);
+    let lock = client.lock_with("job", lease(HOUR).renewal(Renewal::AtMost(2))).unwrap();
     let told = told_of(&lock);
-    let start = Instant::now();
     lock.lock().unwrap();
+    for _ in 0..2 {
+        renewal_finds(&clock, || lock.remaining().unwrap() > HOUR * 9 / 10);
+    }
+    assert_eq!(notes.extends(), 2);
+    // From the last extend on, a whole lease passes.
+    clock.advance(HOUR / 2);
+    assert!(lock.is_valid());
+    thread::sleep(ms(20));
+    clock.advance(HOUR / 2);
     assert_told_once(&told, &has_told(LostReason::Expired));
-    // Two extends, each after up to a third of the lease, and a whole lease after the last one.
-    assert!((ms(1000)..ms(5000)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(notes.extends(), 2);
     assert_lost(&lock, 1);
 }
@@ -140,10 +175,12 @@ fn a_lease_is_renewed_at_most_as_often_as_allowed() {
 #[test]
 fn force_unlock_is_noticed_by_the_holder() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR)).unwrap();
     let told = told_of(&lock);
     lock.lock().unwrap();
     assert!(client(&server).lock("job").force_unlock().unwrap());
+    renewal_finds(&clock, || !lock.is_valid());
     assert_told_once(&told, &has_told(LostReason::Taken));
     assert_lost(&lock, 1);
 }
@@ -179,11 +216,12 @@ fn a_loss_is_found_by_extend() {
 #[test]
 fn the_thread_can_lock_again_once_it_has_unlocked() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR)).unwrap();
     lock.lock().unwrap();
     lock.lock().unwrap();
     delete(&server, "job");
-    eventually(SOON, || !lock.is_valid());
+    renewal_finds(&clock, || !lock.is_valid());
     assert_lost(&lock, 2);
     lock.lock().unwrap();
     assert!(lock.is_valid() && lock.hold_count() == 1);
@@ -194,8 +232,9 @@ fn the_thread_can_lock_again_once_it_has_unlocked() {
 #[test]
 fn local_threads_go_on_after_a_loss_before_the_loser_has_noticed() {
     let server = Server::start();
-    let client = client(&server);
-    let lock = client.lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let client = builder.build().unwrap();
+    let lock = client.lock_with("job", lease(HOUR)).unwrap();
     lock.lock().unwrap();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -204,6 +243,7 @@ fn local_threads_go_on_after_a_loss_before_the_loser_has_noticed() {
         })
         .collect();
     delete(&server, "job");
+    renewal_finds(&clock, || !lock.is_valid());
     waiters.into_iter().for_each(|waiter| waiter.result().unwrap());
     let next = Elsewhere::holds(&lock);
     let token = get(&server, "job");
@@ -278,12 +318,12 @@ fn validity_ends_with_the_clock_before_anybody_looks() {
 fn a_loss_is_logged_without_the_token() {
     logs::keep();
     let server = Server::start();
-    let (client, notes) =
-        Notes::of(Client::builder(&server.url()).lock_options(LockOptions::new().lease(ms(900))));
-    let lock = client.lock("loss-logged");
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let (client, notes) = Notes::of(builder);
+    let lock = client.lock_with("loss-logged", lease(HOUR)).unwrap();
     lock.lock().unwrap();
     delete(&server, "loss-logged");
-    eventually(SOON, || !logs::lines(Level::Warn, &["loss-logged", "lease lost"]).is_empty());
+    renewal_finds(&clock, || !logs::lines(Level::Warn, &["loss-logged", "lease lost"]).is_empty());
     let Some((_, _, Asked::Acquire { token, .. })) = notes.asked().into_iter().next() else {
         panic!("an attempt")
     };

@@ -11,11 +11,9 @@ use distlock::testing::{Answer, Ask, End, Extend, InCondition, Notify, Place, Re
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
-use crate::support::{Server, eventually, on_time};
+use crate::support::Server;
 
 const CONDITION: &str = "not|empty";
-/// The first lease that a hand-off grants.
-const SHORT: Duration = ms(100);
 /// A notified waiter has a second to ask.
 const TIME_TO_ASK: Duration = ms(1000);
 
@@ -66,12 +64,12 @@ impl<'a> Scene<'a> {
     }
 
     fn enters(&self, waiter: &str) {
-        self.enters_as(waiter, &At { first_lease: SHORT, ..At::new(waiter) });
+        self.enters_as(waiter, &At::new(waiter));
     }
 
     /// One more sign of life.
     fn asks(&self, waiter: &str) -> InCondition {
-        self.wait(waiter, 2, None, &At { first_lease: SHORT, ..At::new(waiter) })
+        self.wait(waiter, 2, None, &At::new(waiter))
     }
 
     #[track_caller]
@@ -148,8 +146,27 @@ impl<'a> Scene<'a> {
         self.rewrite("{a}:waiters", "^%d+", "1");
     }
 
+    /// Makes the entry of one waiter in the lock's queue expire.
+    fn is_dead(&self, waiter: &str) {
+        self.rewrite("{a}:waiters", &format!("^%d+(|%d+|%d+|%d+|{waiter}|)"), "1%1");
+    }
+
+    /// Ends the time to ask of all waiters that were notified and have not asked yet.
+    fn queued_are_late(&self) {
+        self.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11");
+    }
+
+    /// Returns when the next look at the owed notifications is due: soon, as few are owed.
+    fn review_is_due(&self) {
+        thread::sleep(ms(20));
+    }
+
+    /// The present lease is over, since a moment. To the scripts, a key that has expired is not
+    /// there.
+    #[track_caller]
     fn runs_out(&self) {
-        eventually(SOON, || self.lock.holder().is_none());
+        assert_eq!(self.lock.redis::<u32>("DEL a"), 1, "somebody held it");
+        self.review_is_due();
     }
 }
 
@@ -162,6 +179,8 @@ fn a_notification_that_is_sent_again_notifies_nobody_again() {
     scene.is_notified_by("notifier", 1, 1);
     assert_eq!(scene.notify("notifier", 1, 1), Some(1));
     assert_eq!(scene.in_line().len(), 3);
+    // It asks, and so keeps its notification, however long the rest of this test takes.
+    scene.is_notified("1");
     assert_eq!(scene.notify("notifier", 2, 2), Some(2));
     // A late copy of the first.
     scene.notify("notifier", 1, 1);
@@ -208,8 +227,7 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
     scene.lock.release("notifier");
     scene.enters("2");
     scene.queued_are_dead();
-    // The next check for owed notifications is due.
-    thread::sleep(ms(20));
+    scene.review_is_due();
     scene.waits("2");
     scene.holds("somebody");
     scene.lock.release("somebody");
@@ -233,8 +251,10 @@ fn a_notified_waiter_that_does_not_ask_returns_to_its_old_place_and_another_is_n
         (scene.queued(), scene.in_line()),
         (vec!["2".to_owned()], vec!["1".to_owned(), "3".to_owned()])
     );
+    scene.is_notified("2");
     // The next notification is for a waiter that asks when it is notified.
     assert_eq!(scene.notify("notifier", 1, 2), Some(1));
+    scene.is_notified("3");
     assert_eq!(scene.in_line(), ["1"]);
     // It was only slow: it goes on waiting, and can be notified again.
     scene.waits("1");
@@ -261,9 +281,10 @@ fn an_owed_notification_lasts_as_long_as_somebody_waits() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters_as("1", &At { alive_for: SHORT, ..At::new("1") });
+    scene.enters_as("1", &At { alive_for: ms(3000), ..At::new("1") });
     scene.enters("2");
     scene.is_notified_by("notifier", 1, 1);
+    assert_eq!(scene.queued(), ["1"]);
     let life = || scene.lock.redis::<i64>("PTTL {a}:owed");
     assert!(life() > 10_000, "not only as long as the one that was notified: {}", life());
     scene.asks("2");
@@ -288,40 +309,40 @@ fn a_waiter_whose_hand_off_ran_out_unheard_still_counts_as_notified() {
 
 #[test]
 fn a_notification_stays_while_a_waiter_from_before_it_may_come_back() {
-    on_time(ms(50), || {
-        let server = Server::start();
-        let scene = Scene::new(&server);
-        let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
-        scene.enters("1");
-        scene.enters("2");
-        scene.is_notified_by("a notifier", 1, 1);
-        // It has asked, and dies with its notification. The inbox of the second waiter is only
-        // reconnecting.
-        let mortal = At { alive_for: TIME_TO_ASK - ms(300), first_lease: SHORT, ..At::new("1") };
-        assert!(matches!(scene.wait("1", 2, None, &mortal), InCondition::Notified { .. }));
-        first.cut();
-        second.cut();
-        scene.lock.release("a notifier");
-        scene.enters("3");
-        scene.holds("another notifier");
-        let _second = scene.ear("2");
-        assert_eq!(scene.notify("another notifier", 1, 1), Some(1), "the second is notified, too");
-        // The first is dead, and the only waiter in the condition came later.
-        thread::sleep(TIME_TO_ASK - ms(200));
-        scene.asks("3");
-        // The second does not ask in time, and goes back into the condition.
-        thread::sleep(ms(400));
-        scene.asks("3");
-        scene.lock.release("another notifier");
-        let third = Token::new("3");
-        let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
-        scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
-        // It waited when the first notification was given, and waits again now.
-        thread::sleep(ms(50));
-        scene.asks("3, to look after what is owed");
-        let answer = scene.asks("2");
-        assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
-    });
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let (first, second, _third) = (scene.ear("1"), scene.ear("2"), scene.ear("3"));
+    scene.enters("1");
+    scene.enters("2");
+    scene.is_notified_by("a notifier", 1, 1);
+    // It has asked, and dies with its notification. The inbox of the second waiter is only
+    // reconnecting.
+    scene.is_notified("1");
+    first.cut();
+    second.cut();
+    scene.lock.release("a notifier");
+    scene.enters("3");
+    scene.holds("another notifier");
+    let _second = scene.ear("2");
+    assert_eq!(scene.notify("another notifier", 1, 1), Some(1), "the second is notified, too");
+    // The first is dead, and the only waiter in the condition came later.
+    scene.is_dead("1");
+    scene.waits("3");
+    assert_eq!(scene.queued(), ["2"]);
+    // The second does not ask in time, and goes back into the condition.
+    scene.queued_are_late();
+    scene.review_is_due();
+    scene.is_notified("3");
+    assert_eq!((scene.queued(), scene.in_line()), (vec!["3".into()], vec!["2".into()]));
+    scene.lock.release("another notifier");
+    let third = Token::new("3");
+    let release = Release { settles: true, ..Release::of(&scene.lock.key, &third) };
+    scene.lock.store.release(&release, Instant::now() + SOON).unwrap();
+    // It waited when the first notification was given, and waits again now.
+    scene.review_is_due();
+    scene.asks("3, to look after what is owed");
+    let answer = scene.asks("2");
+    assert!(!matches!(answer, InCondition::Waiting { .. }), "lost: {answer:?}");
 }
 
 #[test]

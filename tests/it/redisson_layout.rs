@@ -125,11 +125,7 @@ fn a_late_copy_of_an_attempt_is_no_second_hold() {
 fn an_attempt_whose_reply_is_lost_becomes_one_hold() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url())
-        .command_timeout(ms(300))
-        .lock_options(options())
-        .build()
-        .unwrap();
+    let client = client(&proxy.url());
     let lock = client.lock("a");
     lock.with(|_| ()).unwrap();
     let lost = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).next(1));

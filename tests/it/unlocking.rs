@@ -37,7 +37,7 @@ fn release_whose_reply_was_lost_with_its_connection_is_released() {
 #[test]
 fn release_whose_reply_was_swallowed_is_repeated_and_released() {
     let (server, proxy) = through_proxy();
-    let lock = impatient(&proxy.url()).build().unwrap().lock("x");
+    let lock = Client::open(&proxy.url()).unwrap().lock("x");
     // Loads the script on the server: otherwise it would not run the first time, and the second
     // release would find the lock.
     lock.with(|_| ()).unwrap();
@@ -105,7 +105,7 @@ fn unlock_of_a_lock_that_was_deleted_is_lost() {
 #[test]
 fn unlock_never_deletes_anothers_lock() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = Client::open(&proxy.url()).unwrap();
     for fault in [None, Some(Fault::CutBefore), Some(Fault::CutAfter), Some(Fault::SwallowReply)] {
         let lock = client.lock("x");
         lock.lock().unwrap();
@@ -128,7 +128,7 @@ fn unlock_never_deletes_anothers_lock() {
 #[test]
 fn late_copy_of_a_release_leaves_the_next_holder_alone() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = Client::builder(&proxy.url()).command_timeout(ms(1000)).build().unwrap();
     let lock = client.lock("x");
     lock.lock().unwrap();
     let late = proxy.add(Rule::any(Fault::HoldRequest).when(is_release).next(1));
@@ -170,7 +170,9 @@ fn unlock_without_a_hold_sends_nothing() {
 fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
     let (server, proxy) = through_proxy();
     let client = Client::builder(&proxy.url()).command_timeout(SOON).build().unwrap();
-    let lock = client.lock_with("x", LockOptions::new().lease(ms(2000))).unwrap();
+    // Not renewed: the first script after it was acquired is the release, however late that is.
+    let options = LockOptions::new().lease(ms(2000)).renewal(Renewal::Never);
+    let lock = client.lock_with("x", options).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     // So that the server knows the script.
@@ -194,12 +196,13 @@ fn a_release_that_was_not_answered_until_the_lease_had_run_out_is_unknown() {
 fn an_unlock_whose_lease_is_lost_while_it_waits_for_a_connection_is_lost() {
     let server = Server::start();
     let client =
-        Client::builder(&server.url()).pool_size(1).command_timeout(ms(1000)).build().unwrap();
-    let lock = client.lock_with("x", LockOptions::new().lease(ms(300))).unwrap();
+        Client::builder(&server.url()).pool_size(1).command_timeout(ms(2500)).build().unwrap();
+    let lock = client.lock_with("x", LockOptions::new().lease(ms(1800))).unwrap();
     let (lost, is_lost) = mpsc::channel();
     lock.on_lost(move |told| lost.send(told.reason()).unwrap());
     lock.lock().unwrap();
     let busy = Busy::connection_of(&client);
+    // Renewal finds it long before the lease has run out, and long before the unlock gives up.
     delete(&server, "x");
     assert!(error(lock.unlock()).is_lost());
     assert_eq!(is_lost.recv_timeout(SOON), Ok(LostReason::Taken));

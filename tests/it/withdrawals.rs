@@ -44,7 +44,7 @@ fn close_knows_of_a_lost_lease_that_is_on_its_way_to_the_cleaner() {
             let lock = client.lock_with("job", LockOptions::new().lease(ms(3_000))).unwrap();
             lock.lock().unwrap();
             // So that the server knows the script.
-            lock.extend(ms(3_000)).unwrap();
+            eventually(SOON, || lock.extend(ms(3_000)).is_ok());
             let unanswered = proxy.add(Rule::on("EVALSHA", Fault::HoldReply));
             eventually(SOON, || LOSES.load(Ordering::SeqCst));
             unanswered.remove();

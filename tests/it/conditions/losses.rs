@@ -3,28 +3,28 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
-use distlock::{Client, ErrorKind, Lock, LockOptions, Retry};
+use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, LockOptions, Retry};
 
-use super::{A_WHILE, SOON, everywhere, lock_and_condition, waiting};
-use crate::helpers::{Underway, delete, ms};
-use crate::support::{Proxy, Server, eventually, within};
+use super::{
+    SOON, everywhere, lock_and_condition, notify, waiting, waiting_until, was_not_notified,
+};
+use crate::faults::through_proxy;
+use crate::helpers::{Underway, client, delete, ms};
+use crate::support::{Fault, Rule, Server, eventually, within};
 
 #[test]
 fn a_lost_lease_neither_waits_nor_notifies() {
     everywhere(|open| {
-        let woken = waiting(open(), |condition| condition.wait_timeout(A_WHILE * 2));
+        let interrupt = Interrupt::new();
+        let woken = waiting_until(&interrupt, open());
         let (lock, condition) = lock_and_condition(&open());
         lock.lock().unwrap();
         lock_and_condition(&open()).0.force_unlock().unwrap();
         assert!(condition.notify_one().unwrap_err().is_lost());
         assert!(condition.wait().unwrap_err().is_lost());
         assert!(lock.unlock().unwrap_err().is_lost());
-        assert!(
-            !woken.recv_timeout(SOON).unwrap().unwrap(),
-            "who does not own the lock notifies nobody"
-        );
+        was_not_notified(&woken, &interrupt);
     });
 }
 
@@ -75,53 +75,67 @@ fn a_closed_client_ends_its_waits() {
 #[test]
 fn waiters_wake_spuriously_when_their_server_has_lost_its_data() {
     let server = Server::start();
-    let client = Client::open(&server.url()).unwrap();
-    let woken = waiting(client, |condition| condition.wait());
+    let woken = waiting(client(&server), |condition| condition.wait());
     server.kill();
     server.restart();
     // At the latest with the next sign of life; in fact as soon as the inbox is open again.
-    within(..SOON, || woken.recv_timeout(SOON).unwrap().unwrap());
+    woken.recv_timeout(SOON).unwrap().unwrap();
 }
 
 #[test]
 fn a_client_closed_during_a_hand_off_to_it_leaves_its_notification_to_another() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let doomed = Client::open(&proxy.url()).unwrap();
+    let (server, proxy) = through_proxy();
+    let (doomed, other) = (Client::open(&proxy.url()).unwrap(), client(&server));
+    // The first wait opens its inbox, and then asks once more.
+    let woken = waiting(doomed.clone(), |condition| condition.wait());
+    notify(&other, Condition::notify_one);
+    woken.recv_timeout(SOON).unwrap().unwrap();
     let _ended = waiting(doomed.clone(), |condition| {
         condition.wait_timeout(SOON).map_err(|error| error.kind())
     });
-    let alive = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
-    let (lock, condition) = lock_and_condition(&Client::open(&server.url()).unwrap());
-    // It is handed the lock. When it is closed, neither the hand-off nor the hint has reached it.
-    proxy.set_delay(Duration::ZERO, Duration::from_millis(400));
+    let alive = waiting(client(&server), |condition| condition.wait());
+    let (lock, condition) = lock_and_condition(&other);
+    // It is handed the lock. Neither the hint nor the hand-off behind it reaches it.
+    let unheard = proxy.add(Rule::on("message", Fault::HoldReply));
     let guard = lock.guard().unwrap();
     condition.notify_one().unwrap();
+    let _hint = unheard.wait_held(SOON);
     guard.release().unwrap();
-    doomed.close(SOON).unwrap();
-    within(..Duration::from_secs(3), || alive.recv_timeout(SOON).unwrap().unwrap());
+    assert!(lock.is_locked().unwrap());
+    // Before the first lease of the hand-off runs out, after 3 s.
+    within(..ms(2500), || {
+        doomed.close(SOON).unwrap();
+        alive.recv_timeout(SOON).unwrap().unwrap();
+    });
 }
 
 #[test]
 fn a_notified_waiter_that_finds_the_lock_free_gets_it_however_long_its_pauses_are() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let patient = LockOptions::new().retry(Retry::fixed(Duration::from_secs(15)));
+    let (server, proxy) = through_proxy();
+    let patient = LockOptions::new().retry(Retry::fixed(SOON * 6));
     let lock = Client::open(&proxy.url()).unwrap().lock_with("a", patient).unwrap();
     let waiter = Underway::start(move || {
         lock.lock().unwrap();
-        lock.new_condition("c").unwrap().wait().unwrap();
+        let condition = lock.new_condition("c").unwrap();
+        // The first wait opens the inbox, and then asks once more.
+        condition.wait().unwrap();
+        condition.wait().unwrap();
         lock.unlock()
     });
-    let in_line = || redis::cmd("ZCARD").arg("{a}:condition:c:queue").clone();
-    eventually(SOON, || in_line().query::<u64>(&mut server.connection()).unwrap() == 1);
-    let lock = Client::open(&server.url()).unwrap().lock("a");
+    let in_line = redis::cmd("ZCARD").arg("{a}:condition:c:queue").clone();
+    let somebody_waits = || in_line.query::<u64>(&mut server.connection()).unwrap() == 1;
+    eventually(SOON, somebody_waits);
+    let lock = client(&server).lock("a");
+    lock.with(|_| lock.new_condition("c").unwrap().notify_one()).unwrap().unwrap();
+    eventually(SOON, somebody_waits);
     lock.lock().unwrap();
     // It asks when the hint has reached it. By then the notifier's lease is gone: nobody hands the
     // lock over, and there is no holder whose lease could run out.
-    proxy.set_delay(Duration::ZERO, ms(200));
+    let hint = proxy.add(Rule::on("message", Fault::HoldReply).next(1));
     lock.new_condition("c").unwrap().notify_one().unwrap();
+    let hint = hint.wait_held(SOON);
     delete(&server, "a");
-    within(ms(200).., || waiter.result_within(ms(3000))).unwrap();
+    hint.release();
+    waiter.result().unwrap();
     assert!(lock.unlock().unwrap_err().is_lost());
 }

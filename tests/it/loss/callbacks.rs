@@ -8,15 +8,19 @@ use std::thread;
 use distlock::{Client, Lock, LostReason};
 use log::Level;
 
-use super::{assert_lost, assert_told_nothing_more, assert_told_once, has_told, told_of};
+use super::{
+    HOUR, assert_lost, assert_told_nothing_more, assert_told_once, has_told, renewal_finds, timed,
+    told_of,
+};
 use crate::helpers::{Asked, Notes, SOON, client, delete, error, lease, memory, ms};
 use crate::logs;
-use crate::support::{Server, eventually, within};
+use crate::support::{Server, eventually};
 
 #[test]
 fn each_lost_lease_is_told_once_with_its_fence() {
     let server = Server::start();
-    let lock = client(&server).lock_with("job", lease(ms(900)).fenced()).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR).fenced()).unwrap();
     let told = told_of(&lock);
     let mut fences = Vec::new();
     for _ in 0..3 {
@@ -24,6 +28,7 @@ fn each_lost_lease_is_told_once_with_its_fence() {
         lock.lock().unwrap();
         let fence = lock.fence();
         delete(&server, "job");
+        renewal_finds(&clock, || !lock.is_valid());
         assert_told_once(&told, &("job".to_owned(), fence, LostReason::Taken));
         assert_eq!(lock.fence(), fence, "this thread's hold had it, and may say so still");
         assert_lost(&lock, 2);
@@ -38,8 +43,8 @@ fn each_lost_lease_is_told_once_with_its_fence() {
 #[test]
 fn a_loss_that_is_found_twice_at_once_is_told_once() {
     let server = Server::start();
-    let (client, notes) = Notes::of(Client::builder(&server.url()));
-    let lock = client.lock_with("job", lease(ms(900))).unwrap();
+    let (client, notes) = Notes::of(Client::builder(&server.url()).command_timeout(SOON));
+    let lock = client.lock_with("job", lease(ms(3_000))).unwrap();
     let told = told_of(&lock);
     let found = Arc::new(AtomicBool::new(false));
     let by_renewal = Arc::clone(&found);
@@ -89,26 +94,26 @@ fn callbacks_run_in_order_on_a_thread_of_their_own() {
 fn a_callback_that_panics_is_logged_and_harms_nobody() {
     logs::keep();
     let server = Server::start();
-    let client = client(&server);
-    let (bad, good) = (
-        client.lock_with("loss-panicking", lease(ms(900))).unwrap(),
-        client.lock_with("job", lease(ms(1500))).unwrap(),
-    );
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let client = builder.build().unwrap();
+    let [bad, good] =
+        ["loss-panicking", "job"].map(|name| client.lock_with(name, lease(HOUR)).unwrap());
     bad.on_lost(|_| panic!("planned"));
     let after_the_panic = told_of(&bad);
     let told = told_of(&good);
     for _ in 0..2 {
         bad.lock().unwrap();
         delete(&server, "loss-panicking");
+        renewal_finds(&clock, || !bad.is_valid());
         after_the_panic.recv_timeout(SOON).unwrap();
         assert!(error(bad.unlock()).is_lost());
     }
     assert_eq!(logs::lines(Level::Error, &["loss-panicking", "panicked"]).len(), 2);
     // The background threads are still alive: a lease is renewed, and another loss is told.
     good.lock().unwrap();
-    thread::sleep(ms(2000));
-    assert!(good.is_valid());
+    renewal_finds(&clock, || good.remaining().unwrap() > HOUR * 9 / 10);
     delete(&server, "job");
+    renewal_finds(&clock, || !good.is_valid());
     assert_told_once(&told, &has_told(LostReason::Taken));
     assert!(error(good.unlock()).is_lost());
 }
@@ -132,12 +137,13 @@ fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
     locks.iter().for_each(|lock| lock.lock().unwrap());
     delete(&server, "slow");
     begun.recv_timeout(SOON).unwrap();
-    // The callback sleeps. Validity still ends in time, and the other lease is kept.
+    // The callback sleeps. The next loss is still found, and the other lease is kept.
     delete(&server, "job");
-    within(..ms(4490), || eventually(SOON, || !locks[1].is_valid()));
+    eventually(SOON, || !locks[1].is_valid());
     thread::sleep(ms(5000));
     assert!(locks[2].is_valid() && told.try_recv().is_err(), "callbacks run one after another");
     drop(go_on);
+    // Renewal found it, and not the end of the lease.
     assert_told_once(&told, &has_told(LostReason::Taken));
     locks[2].unlock().unwrap();
     assert_lost(&locks[0], 1);
@@ -147,8 +153,8 @@ fn a_slow_callback_delays_no_renewal_and_no_other_loss() {
 #[test]
 fn a_callback_may_use_the_lock_that_was_lost() {
     let server = Server::start();
-    let client = client(&server);
-    let lock = client.lock_with("job", lease(ms(900))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("job", lease(HOUR)).unwrap();
     let (done, outcome) = mpsc::channel();
     let again = lock.clone();
     lock.on_lost(move |_| {
@@ -159,6 +165,7 @@ fn a_callback_may_use_the_lock_that_was_lost() {
     });
     lock.lock().unwrap();
     delete(&server, "job");
+    renewal_finds(&clock, || !lock.is_valid());
     assert_eq!(outcome.recv_timeout(SOON), Ok((false, true, true)));
     assert_lost(&lock, 1);
 }

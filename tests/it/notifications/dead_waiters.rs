@@ -1,13 +1,7 @@
 //! A waiter that dies or is closed leaves its notification to another, and a lost host costs
 //! little.
 
-use std::thread;
-use std::time::Instant;
-
-use distlock::testing::{Token, Withdraw};
-
-use super::{CONDITION, Scene, TIME_TO_ASK};
-use crate::helpers::{SOON, ms};
+use super::{CONDITION, Scene};
 use crate::queue::At;
 use crate::support::Server;
 
@@ -56,7 +50,7 @@ fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
     // It has been gone for so long that its entries have expired, and the lock is held all the
     // time.
     let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
-    thread::sleep(ms(20));
+    scene.review_is_due();
     scene.is_notified("2");
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("2"));
@@ -82,43 +76,17 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
     let scene = Scene::new(&server);
     let names: Vec<String> = (0..6).map(|i| format!("lost {i}")).collect();
     let _ears: Vec<_> = names.iter().map(|name| scene.ear(name)).collect();
-    names
-        .iter()
-        .for_each(|name| scene.enters_as(name, &At { first_lease: TIME_TO_ASK, ..At::new(name) }));
+    names.iter().for_each(|name| scene.enters(name));
     scene.is_notified_by("notifier", u32::MAX, 6);
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("lost 0"));
+    // A first lease is longer than the time to ask: none of the others is handed the lock without
+    // having asked.
+    scene.queued_are_late();
     scene.runs_out();
-    // The others had time to ask meanwhile: none of them is handed the lock without having asked.
     scene.holds("another");
     assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
     scene.is_notified("lost 3");
-}
-
-#[test]
-fn a_waiter_closed_after_it_was_handed_the_lock_leaves_its_notification_to_another() {
-    let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters_as("1", &At::new("1"));
-    scene.enters("2");
-    scene.is_notified_by("notifier", 1, 1);
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("1"));
-    let token = Token::new("1");
-    let withdraw = Withdraw { key: &scene.lock.key, token: &token, condition: Some(CONDITION) };
-    scene.lock.store.withdraw_one(withdraw, Instant::now() + SOON).unwrap();
-    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
-    // A closed client's waiter that was not notified leaves the condition at once.
-    scene.runs_out();
-    scene.enters("3");
-    let token = Token::new("3");
-    scene
-        .lock
-        .store
-        .withdraw_one(Withdraw { token: &token, ..withdraw }, Instant::now() + SOON)
-        .unwrap();
-    assert!(scene.in_line().is_empty());
 }
 
 /// What has become of the notified waiters of a lost host, as a change of their entries. None of
@@ -146,7 +114,7 @@ fn commands_for(waiters: u32, fate: Fate) -> u64 {
     scene.is_notified_by("notifier", waiters / 2, u64::from(waiters / 2));
     match fate {
         Fate::Deaf => {}
-        Fate::Late => scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%11"),
+        Fate::Late => scene.queued_are_late(),
         Fate::Dead | Fate::AllDead => scene.queued_are_dead(),
     }
     if matches!(fate, Fate::AllDead) {

@@ -13,6 +13,8 @@ use crate::support::{Mode, Proxy, Server, eventually, on_time, within};
 
 /// A command timeout so long that a second one would stand out, also on a machine under load.
 const LONG: Duration = ms(1500);
+/// How much longer than planned a call may take: not quite a second command timeout.
+const LATE: Duration = ms(1300);
 
 fn timed(url: &str) -> distlock::ClientBuilder {
     Client::builder(url).command_timeout(LONG).connect_timeout(LONG)
@@ -32,7 +34,7 @@ fn try_lock_ends_in_time(client: &Client, timeouts: &[Duration]) {
                     });
                     // Local turns: no thread takes more than one command timeout after its own
                     // deadline.
-                    let error = within(*timeout / 2..*timeout + LONG + ms(800), || {
+                    let error = within(*timeout / 2..*timeout + LONG + LATE, || {
                         error(lock.try_lock(*timeout))
                     });
                     assert!(error.is_unavailable(), "{error:?}");
@@ -102,14 +104,17 @@ fn silent_on(name: &'static str) -> FakeServer {
 #[test]
 fn calls_to_a_server_that_never_answers_end_within_the_deadline_at_every_step() {
     for step in ["AUTH", "SELECT", "ROLE", "PING", "SET"] {
-        let server = silent_on(step);
-        let url = format!("redis://:secret@127.0.0.1:{}/3", server.port());
-        let client = impatient(&url).build().unwrap();
-        let error = within(PATIENCE / 2..PATIENCE + SLACK, || {
-            error(client.lock("x").try_lock(Duration::ZERO))
+        // The step is reached only if those before it leave some time.
+        on_time(ms(60), || {
+            let server = silent_on(step);
+            let url = format!("redis://:secret@127.0.0.1:{}/3", server.port());
+            let client = impatient(&url).build().unwrap();
+            let error = within(PATIENCE / 2..PATIENCE + SLACK, || {
+                error(client.lock("x").try_lock(Duration::ZERO))
+            });
+            assert!(error.is_unavailable(), "{step}: {error:?}");
+            assert!(server.count(step) >= 1);
         });
-        assert!(error.is_unavailable(), "{step}: {error:?}");
-        assert!(server.count(step) >= 1);
     }
 }
 
@@ -154,7 +159,7 @@ fn refusal_followed_by_silence_is_unavailable() {
     redis::cmd("SET").arg("x").arg("another").exec(&mut server.connection()).unwrap();
     let client = impatient(&proxy.url()).build().unwrap();
     let lock = client.lock("x");
-    assert!(!lock.try_lock(ms(100)).unwrap());
+    eventually(SOON, || lock.try_lock(ms(100)).is_ok_and(|locked| !locked));
     let waiting = Underway::start(move || lock.try_lock(ms(1500)));
     thread::sleep(ms(200));
     proxy.set_mode(Mode::Refuse);

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use distlock::{Lock, RedisLock, Renewal};
+use distlock::{Client, Lock, LostReason, RedisLock, Renewal, Retry};
 
 use super::java::{Java, Listener};
 use super::{ask, client, free, hash, options, owner};
 use crate::helpers::{SOON, error, ms};
+use crate::loss::{HOUR, renewal_finds, timed};
 use crate::support::{Server, eventually, within};
 
 #[test]
@@ -46,37 +47,46 @@ fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
     let client = client(&server.url());
     let short = client.lock_with("a", options().lease(ms(300)).renewal(Renewal::Never)).unwrap();
     let mut java = Java::new(&server, 7);
-    short.lock().unwrap();
-    within(ms(50)..SOON, || eventually(SOON, || java.acquire("a", 400).is_none()));
+    within(ms(290)..SOON, || {
+        short.lock().unwrap();
+        eventually(SOON, || java.acquire("a", 60_000).is_none());
+    });
     assert!(error(short.unlock()).is_lost());
     assert_eq!(owner(&server, "a").0, java.owner, "not ours to release");
-    // Nobody publishes that the lease has run out; the waiter knows when to ask.
-    within(ms(100)..ms(1_400), || client.lock("a").lock().unwrap());
-    assert_eq!(java.release("a", 400), None);
-    client.lock("a").unlock().unwrap();
+    // Nobody publishes that the lease has run out; the waiter knows when to ask, and its pause is a
+    // minute.
+    let next = client.lock_with("a", options().retry(Retry::fixed(SOON * 6))).unwrap();
+    within(ms(990)..SOON, || {
+        let () = ask(&server, &["PEXPIRE", "a", "1000"]);
+        next.lock().unwrap();
+    });
+    assert_eq!(java.release("a", 60_000), None);
+    next.unlock().unwrap();
 }
 
 #[test]
 fn only_our_own_lease_is_renewed() {
     let server = Server::start();
-    let lock = client(&server.url()).lock_with("a", options().lease(ms(1_000))).unwrap();
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let lock = builder.build().unwrap().lock_with("a", options().lease(HOUR)).unwrap();
     let (tell, told) = mpsc::channel();
     lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     lock.lock().unwrap();
     let mut java = Java::new(&server, 7);
-    let start = Instant::now();
-    while start.elapsed() < ms(2_500) {
-        assert!(lock.is_valid() && java.acquire("a", 5_000).is_some());
-        thread::sleep(ms(20));
+    for _ in 0..2 {
+        let () = ask(&server, &["PEXPIRE", "a", "600000"]);
+        renewal_finds(&clock, || ask::<i64>(&server, &["PTTL", "a"]) > 600_000);
+        assert!(lock.is_valid() && java.acquire("a", 60_000).is_some());
     }
     let () = ask(&server, &["DEL", "a"]);
-    assert_eq!(java.acquire("a", 5_000), None);
-    told.recv_timeout(SOON).unwrap();
+    assert_eq!(java.acquire("a", 60_000), None);
+    renewal_finds(&clock, || !lock.is_valid());
+    assert_eq!(told.recv_timeout(SOON), Ok(LostReason::Taken));
     assert_eq!(hash(&server, "a"), HashMap::from([(java.owner.clone(), "1".to_owned())]));
     let left: i64 = ask(&server, &["PTTL", "a"]);
-    assert!(left > 1_000, "the other's lease is as long as it was: {left}");
+    assert!((30_000..=60_000).contains(&left), "the other's lease is as long as it was: {left}");
     assert!(error(lock.unlock()).is_lost());
-    assert_eq!(java.release("a", 5_000), Some(1));
+    assert_eq!(java.release("a", 60_000), Some(1));
 }
 
 #[test]

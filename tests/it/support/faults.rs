@@ -10,8 +10,8 @@ use crate::helpers::{SOON, keys, ms};
 use crate::support::{Proxy, Server, eventually};
 
 /// The short command timeout of these clients. Far longer than any command takes, even on a machine
-/// under load.
-pub const PATIENCE: Duration = ms(400);
+/// that stands still for half a second.
+pub const PATIENCE: Duration = ms(1000);
 
 /// A server, and a proxy in front of it.
 pub fn through_proxy() -> (Server, Proxy) {
@@ -32,7 +32,7 @@ pub fn pool_of(url: &str, size: u32, tried: bool) -> r2d2::Pool<redis::Client> {
     r2d2::Pool::builder()
         .max_size(size)
         .test_on_check_out(tried)
-        .connection_timeout(ms(500))
+        .connection_timeout(SOON)
         .build(client)
         .unwrap()
 }

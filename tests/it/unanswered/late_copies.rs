@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use distlock::{Lock, LockOptions};
 
-use super::{ABOUT_A_SECOND, gone_soon};
-use crate::faults::{impatient, through_proxy};
+use super::{ABOUT_A_SECOND, gives_up, gone_soon};
+use crate::faults::through_proxy;
 use crate::helpers::{SOON, error, get, keys, ms};
 use crate::support::{Fault, Planned, Rule, Server, eventually, within};
 
@@ -26,7 +26,7 @@ fn deliver_late(server: &Server, held: &Planned) {
 #[test]
 fn late_copy_after_the_release_is_removed_although_a_later_attempt_succeeded() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
     for _ in 0..2 {
         let lock = client.lock("x");
         let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
@@ -41,7 +41,7 @@ fn late_copy_after_the_release_is_removed_although_a_later_attempt_succeeded() {
 #[test]
 fn late_copy_while_the_lock_is_held_changes_nothing() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
     let lock = client.lock("x");
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     lock.lock().unwrap();
@@ -56,7 +56,9 @@ fn late_copy_while_the_lock_is_held_changes_nothing() {
 #[test]
 fn try_lock_whose_request_arrives_late_leaves_nothing_behind() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
+    // The attempt needs no new connection, and is certainly sent.
+    eventually(SOON, || client.ping().is_ok());
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     assert!(error(client.lock("x").try_lock(Duration::ZERO)).is_unavailable());
     // The withdrawal has been answered before: "not ours" proved nothing. The first time it is
@@ -69,7 +71,7 @@ fn try_lock_whose_request_arrives_late_leaves_nothing_behind() {
 #[test]
 fn late_copy_of_an_interrupted_lock_is_removed() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
     let lock = client.lock("x");
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     let interrupt = distlock::Interrupt::new();
@@ -90,7 +92,7 @@ fn late_copy_of_an_interrupted_lock_is_removed() {
 #[test]
 fn late_copy_is_removed_after_a_wait_in_a_condition_has_released_the_lease() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
     let lock = client.lock_with("x", LockOptions::new().lease(SOON)).unwrap();
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     lock.lock().unwrap();
@@ -114,7 +116,7 @@ fn late_copy_is_removed_after_a_wait_in_a_condition_has_released_the_lease() {
 #[test]
 fn late_copy_is_removed_after_the_lease_was_taken_away() {
     let (server, proxy) = through_proxy();
-    let client = impatient(&proxy.url()).build().unwrap();
+    let client = gives_up(&proxy.url());
     let lock = client.lock("x");
     let late = proxy.add(Rule::on("SET", Fault::HoldRequest).next(1));
     lock.lock().unwrap();
