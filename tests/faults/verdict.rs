@@ -148,8 +148,8 @@ fn of_answers(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
     let of = |outcome| count(facts, outcome);
     let (lost, unknown) = (of(Outcome::Lost), of(Outcome::Unknown));
     let failed = of(Outcome::Unavailable) + of(Outcome::Exhausted);
-    // A process that gets no CPU for most of a lease loses it, and one whose server gets none has no
-    // answer: such a machine shows nothing. The delay that was measured is that of another thread.
+    // A process that gets no CPU for most of a lease loses it, and one whose server gets none has
+    // no answer: such a machine shows nothing. The delay that was measured is another thread's.
     let busy = if is_overloaded(world, facts) { Little } else { Late };
     // The growth that a million calls may cause; a minute has fewer calls. The histories themselves
     // are written to files.

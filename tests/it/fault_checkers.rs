@@ -299,6 +299,7 @@ fn a_line_tells_its_verdict_and_the_reasons() {
     assert_eq!(verdict_of(&late), Some(Class::Late));
     assert_eq!(reasons(&late), "late: Late; inconclusive: Little");
     assert_eq!(verdict_of(&line(None, &[])), None);
+    assert_eq!(verdict_of("| 7 | N | a line that was cut"), Some(Class::Red));
     assert_eq!(reasons(&line(None, &[])), "");
 }
 

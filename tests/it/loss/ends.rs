@@ -73,8 +73,8 @@ fn an_end_outside_the_bounds_is_refused_and_changes_nothing() {
     assert!(pttl(&server, "job") > 80_000_000);
     assert!(on_another_thread(|| error(lock.extend(SOON))).is_not_held());
     lock.unlock().unwrap();
-    // The shortest end, by a clock that stands still: a tenth of a second may be over before anybody
-    // has looked.
+    // The shortest end, by a clock that stands still: a tenth of a second may be over before
+    // anybody has looked.
     let (builder, _clock) = timed(Client::builder("memory://"));
     let lock = builder.build().unwrap().lock("job");
     lock.lock().unwrap();

@@ -1,3 +1,5 @@
+//! Unit tests of replies: each word and failure is of its kind.
+
 use std::io;
 
 use redis::{RedisError, Value};
