@@ -148,14 +148,14 @@ fn a_lock_handed_over_before_the_server_fell_silent_is_not_reported_as_held_by_a
     let (server, proxy) = through_proxy();
     let holder = client(&server).lock("job");
     holder.lock().unwrap();
-    let options = LockOptions::new().lease(SOON).renewal(Renewal::Never);
+    let options =
+        LockOptions::new().lease(SOON).renewal(Renewal::Never).retry(Retry::fixed(SOON * 6));
     // When it has waited for an answer, its time is over.
-    let client = Client::builder(&proxy.url()).command_timeout(ms(1_500)).build().unwrap();
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()).command_timeout(ms(1_500)));
     let lock = client.lock_with("job", options).unwrap();
     let waiter = Underway::start(move || lock.try_lock(ms(1_200)));
-    eventually(SOON, || {
-        redis::cmd("EXISTS").arg("{job}:queue").query(&mut server.connection()).unwrap()
-    });
+    // Refused once before it listened, and once after: no question is under way.
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
     // What is pushed still comes through.
     proxy.add(
         Rule::any(Fault::SwallowReply)
