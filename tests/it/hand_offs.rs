@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions, Renewal, Retry};
 
-use crate::faults::{impatient, through_proxy};
+use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually};
 
@@ -60,7 +60,7 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
     // nothing new from that.
     is_lost.recv_timeout(SOON).unwrap();
     thread::sleep(ms(100));
-    assert_eq!((notes.under_way(), notes.attempts()), (1, before + 1), "the turn is one thread's");
+    assert_eq!(notes.attempts(), before + 1, "the turn is one thread's");
     let ran_out = entered.load(Ordering::SeqCst) == 0;
     drop((hold, go));
     let both = [first.result(), second.result()];
@@ -70,11 +70,10 @@ fn a_hand_off_runs_out_on_its_way() -> bool {
 
 #[test]
 fn a_thread_that_takes_over_a_place_measures_its_own_outage() {
-    const OUTAGE: Duration = ms(1_500);
+    const OUTAGE: Duration = ms(2_100);
     let (server, proxy) = through_proxy();
     put(&server, "job", "somebody", SOON * 6);
-    let client =
-        Client::builder(&proxy.url()).max_outage(OUTAGE).command_timeout(ms(300)).build().unwrap();
+    let client = Client::builder(&proxy.url()).max_outage(OUTAGE).build().unwrap();
     // Asks often, so that the first thread notices the outage when it begins.
     let start = || {
         let lock = client.lock_with("job", LockOptions::new().retry(Retry::fixed(ms(50)))).unwrap();
@@ -87,7 +86,8 @@ fn a_thread_that_takes_over_a_place_measures_its_own_outage() {
     eventually(SOON, || server.command_count("zadd") > 0);
     proxy.set_mode(Mode::Refuse);
     proxy.cut_all();
-    thread::sleep(OUTAGE * 2 / 3);
+    // So much longer waits the second thread, which still comes long before the first one gives up.
+    thread::sleep(OUTAGE / 3);
     let second = Underway::behind(&client, "job", start());
     let (ended, _) = first.result();
     assert!(error(ended).is_unavailable());
@@ -101,7 +101,7 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     let server = Server::start();
     let holder = client(&server);
     let guard = holder.lock("job").guard().unwrap();
-    let options = LockOptions::new().lease(ms(2_000)).retry(Retry::fixed(SOON * 6));
+    let options = LockOptions::new().lease(ms(20_000)).retry(Retry::fixed(SOON * 6));
     let clock = FakeClock::new();
     let (waiting, notes) = Notes::of(Client::builder(&server.url()).clock(clock.clone()));
     let lock = waiting.lock_with("job", options).unwrap();
@@ -114,17 +114,18 @@ fn a_hand_off_near_its_end_is_made_whole_before_lock_returns() {
     // Refused once before it listened, and once after. The validity of a hand-off counts from the
     // last refused question.
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
-    clock.advance(ms(1_600));
+    // Of the three seconds that a hand-off grants first.
+    clock.advance(ms(2_600));
     guard.release().unwrap();
     let left = waiter.result();
-    assert!(left > ms(1_200), "{left:?} of 2 s were left when lock() returned");
+    assert!(left > ms(12_000), "{left:?} of 20 s were left when lock() returned");
 }
 
 #[test]
 fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
     let server = Server::start();
     let client = client(&server);
-    let lock = client.lock_with("job", LockOptions::new().lease(ms(2_000))).unwrap();
+    let lock = client.lock_with("job", LockOptions::new().lease(SOON)).unwrap();
     lock.lock().unwrap();
     lock.extend(Duration::from_secs(3_600)).unwrap();
     let next = {
@@ -137,7 +138,7 @@ fn a_lease_that_was_extended_beyond_its_length_is_not_handed_on() {
         })
     };
     lock.unlock().unwrap();
-    assert!(next.result() <= ms(2_000), "a dead process frees its lock within one lease");
+    assert!(next.result() <= SOON, "a dead process frees its lock within one lease");
 }
 
 /// 1. The lock is handed to a waiter whose lease nobody would make whole later; 2. it asks for
@@ -147,14 +148,14 @@ fn a_lock_handed_over_before_the_server_fell_silent_is_not_reported_as_held_by_a
     let (server, proxy) = through_proxy();
     let holder = client(&server).lock("job");
     holder.lock().unwrap();
-    let options = LockOptions::new().lease(SOON).renewal(Renewal::Never);
-    let lock = impatient(&proxy.url()).build().unwrap().lock_with("job", options).unwrap();
-    let waiter = Underway::start(move || lock.try_lock(ms(1_000)));
-    eventually(SOON, || {
-        redis::cmd("EXISTS").arg("{job}:queue").query(&mut server.connection()).unwrap()
-    });
-    // So late that the waiter's time is over when it has waited for the answer.
-    thread::sleep(ms(800));
+    let options =
+        LockOptions::new().lease(SOON).renewal(Renewal::Never).retry(Retry::fixed(SOON * 6));
+    // When it has waited for an answer, its time is over.
+    let (client, notes) = Notes::of(Client::builder(&proxy.url()).command_timeout(ms(1_500)));
+    let lock = client.lock_with("job", options).unwrap();
+    let waiter = Underway::start(move || lock.try_lock(ms(1_200)));
+    // Refused once before it listened, and once after: no question is under way.
+    eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);
     // What is pushed still comes through.
     proxy.add(
         Rule::any(Fault::SwallowReply)
@@ -169,7 +170,7 @@ fn a_message_with_an_impossible_fence_is_survived() {
     let server = Server::start();
     put(&server, "job", "somebody", SOON);
     let lock = client(&server).lock_with("job", LockOptions::new().fenced()).unwrap();
-    let waiter = Underway::start(move || lock.try_lock(ms(1_000)).map(|_| lock.fence()));
+    let waiter = Underway::start(move || lock.try_lock(ms(2_000)).map(|_| lock.fence()));
     let mut connection = server.connection();
     let mut waiters = HashMap::<String, String>::new();
     eventually(SOON, || {

@@ -1,17 +1,20 @@
 //! The permissions that the guide gives to a user suffice for everything that a lock or a rate
 //! limiter does, and each of them is needed.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use distlock::testing::FakeClock;
 use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Renewal, Result};
 
-use crate::helpers::{SOON, Underway};
+use crate::helpers::{SOON, Underway, delete};
 use crate::support::{Server, eventually};
 
 const GUIDE: &str = include_str!("../../src/guide/security.md");
 const NAME: &str = "orders:42";
+/// So long that no stall of the machine ends it.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// The words of the guide's rule for this user, from its name on.
 pub fn rule(user: &str) -> Vec<&'static str> {
@@ -31,8 +34,12 @@ fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
     let mut operator = server.connection();
     let () = redis::cmd("ACL").arg("SETUSER").arg(rule).query(&mut operator).unwrap();
     let ended = everything(&server, &server.url_with(rule[0], "password"));
-    let refused: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut operator).unwrap();
-    (ended, refused.len())
+    (ended, refused(&server).len())
+}
+
+/// What the server has refused to its users.
+fn refused(server: &Server) -> Vec<redis::Value> {
+    redis::cmd("ACL").arg("LOG").query(&mut server.connection()).unwrap()
 }
 
 fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
@@ -42,15 +49,15 @@ fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
         if fenced && layout == Layout::Timestamp {
             continue;
         }
-        let options = LockOptions::new().layout(layout).lease(Duration::from_secs(1));
+        let options = LockOptions::new().layout(layout).lease(LEASE);
         let options = if fenced { options.fenced() } else { options };
         let lock = ours.lock_with(NAME, options.clone())?;
         let other = theirs.lock_with(NAME, options)?;
         lock.lock()?;
-        lock.extend(Duration::from_secs(2))?;
+        lock.extend(LEASE * 2)?;
         lock.inspect()?;
         other.try_lock(Duration::from_millis(20))?;
-        handed_over(server, &lock, &other)?;
+        handed_over(server, layout, &lock, &other)?;
         lock.lock()?;
         other.force_unlock()?;
         assert!(lock.unlock().is_err(), "it was taken away");
@@ -58,25 +65,30 @@ fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
             notified(&lock, &other)?;
         }
     }
-    theirs.close(Duration::from_secs(2))?;
-    ours.close(Duration::from_secs(2))
+    theirs.close(LEASE)?;
+    ours.close(LEASE)
 }
 
 /// Another client waits, and is woken.
-fn handed_over(server: &Server, lock: &RedisLock, other: &RedisLock) -> Result<()> {
+fn handed_over(server: &Server, layout: Layout, lock: &RedisLock, other: &RedisLock) -> Result<()> {
+    let can_be_woken = || match layout {
+        Layout::Plain => {
+            let queue = format!("{{{NAME}}}:queue");
+            redis::cmd("EXISTS").arg(queue).query(&mut server.connection()).unwrap()
+        }
+        Layout::Redisson => server.command_count("subscribe") > 0,
+        _ => true,
+    };
     thread::scope(|scope| {
         let waiter = scope.spawn(|| other.lock().and_then(|()| other.unlock()));
-        // The lock should be handed over and not found free. A user that may not listen never
-        // subscribes.
-        let since = Instant::now();
-        while server.command_count("subscribe") == 0
-            && !waiter.is_finished()
-            && since.elapsed() < Duration::from_millis(500)
-        {
-            thread::sleep(Duration::from_millis(5));
+        // The lock should be handed over and not found free. A user who was refused something has
+        // shown what there was to show.
+        eventually(SOON, || waiter.is_finished() || can_be_woken() || !refused(server).is_empty());
+        let unlocked = lock.unlock();
+        if unlocked.is_err() {
+            delete(server, NAME);
         }
-        lock.unlock()?;
-        waiter.join().unwrap()
+        unlocked.and(waiter.join().unwrap())
     })
 }
 
@@ -87,7 +99,7 @@ fn notified(lock: &RedisLock, other: &RedisLock) -> Result<()> {
         let waiter = scope.spawn(move || -> Result<()> {
             let guard = other.guard()?;
             let _ = say.send(());
-            other.new_condition("not-empty")?.wait_timeout(Duration::from_secs(1))?;
+            other.new_condition("not-empty")?.wait_timeout(Duration::from_secs(2))?;
             guard.release()
         });
         // Also if the wait failed: then its end of the channel is gone.
@@ -105,20 +117,21 @@ fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
     let (ended, refused) = outcome(&rule, everything);
     ended.unwrap();
     assert_eq!(refused, 0, "the server refused something to {user}, see ACL LOG");
-    let granted: Vec<&str> =
-        rule.iter().filter(|word| word.starts_with(['+', '~', '&'])).copied().collect();
-    for some in granted.chunks(6) {
-        thread::scope(|scope| {
-            for without in some {
-                let less: Vec<&str> =
-                    rule.iter().filter(|word| word != &without).copied().collect();
-                scope.spawn(move || {
+    let granted = rule.iter().filter(|word| word.starts_with(['+', '~', '&']));
+    let granted = Mutex::new(granted);
+    let next = || granted.lock().unwrap().next();
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                while let Some(without) = next() {
+                    let less: Vec<&str> =
+                        rule.iter().filter(|word| *word != without).copied().collect();
                     let (ended, refused) = outcome(&less, everything);
                     assert!(ended.is_err() || refused > 0, "{user} needs no {without}");
-                });
-            }
-        });
-    }
+                }
+            });
+        }
+    });
 }
 
 /// A user of the guide's rule for plain locks, without one permission.
@@ -198,7 +211,7 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
     suffice_and_are_the_smallest("limiter", &|server, url| {
         let client = Client::open(url)?;
         client.ping()?;
-        let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(5));
+        let limiter = |name| client.rate_limiter(name, 3, Duration::from_secs(60));
         for limiter in [limiter("ip:1"), limiter("ip:1").smooth()] {
             let refused = (0..5)
                 .map(|_| limiter.check())
@@ -310,15 +323,31 @@ fn a_release_that_is_refused_is_repeated_until_the_extended_lease_ends() {
         acl.exec(&mut server.connection()).unwrap();
     };
     set("on >password ~* &* +@all");
-    let client = Client::open(&server.url_with("u", "password")).unwrap();
-    let options = LockOptions::new().lease(Duration::from_millis(500)).renewal(Renewal::Never);
+    let clock = FakeClock::new();
+    let url = server.url_with("u", "password");
+    let client = Client::builder(&url).clock(clock.clone()).build().unwrap();
+    let denials = || {
+        let errors = server.info("errorstats");
+        let count = errors.lines().find_map(|line| line.strip_prefix("errorstat_NOPERM:count="));
+        count.map_or(0, |count| count.trim().parse::<u64>().unwrap())
+    };
+    let options = LockOptions::new().lease(LEASE).renewal(Renewal::Never);
     let lock = client.lock_with(NAME, options).unwrap();
     lock.lock().unwrap();
-    lock.extend(SOON * 6).unwrap();
+    lock.extend(SOON * 60).unwrap();
     set("-evalsha -eval");
     assert!(lock.unlock().unwrap_err().is_unknown());
-    thread::sleep(Duration::from_millis(1500));
+    // The lease that was granted is over, and since then the release was refused once more at least.
+    clock.advance(LEASE * 2);
+    let before = denials();
+    eventually(SOON, || {
+        clock.advance(Duration::from_millis(10));
+        denials() > before + 1
+    });
     set("+evalsha +eval");
     let held = || redis::cmd("EXISTS").arg(NAME).query::<bool>(&mut server.connection()).unwrap();
-    eventually(SOON, || !held());
+    eventually(SOON, || {
+        clock.advance(Duration::from_millis(10));
+        !held()
+    });
 }

@@ -263,11 +263,11 @@ fn without_a_queue_nothing_is_left_while_waiting() {
 fn attempts_stay_a_pause_apart_while_the_inbox_opens() {
     let server = Server::start();
     let guard = Client::open(&server.url()).unwrap().lock("a").guard().unwrap();
-    let options = LockOptions::new().retry(Retry::fixed(ms(400)).attempts(3));
+    let options = LockOptions::new().retry(Retry::fixed(ms(1_000)).attempts(3));
     // A client's first wait opens its inbox. The waiter asks again once the inbox is open: this is
     // one extra attempt, and not the last of three.
     let lock = Client::open(&server.url()).unwrap().lock_with("a", options).unwrap();
-    within(ms(780)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
+    within(ms(1_950)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
     assert_eq!(server.command_count("subscribe"), 1, "it opened");
     guard.release().unwrap();
 }

@@ -1,15 +1,13 @@
-//! Waiters that are dead, frozen, not listening or gone: they are passed over, and cost the others
-//! little.
+//! Waiters that are dead or do not listen: they are passed over.
 
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use distlock::testing::Answer;
-use distlock::{Client, Lock};
 
-use super::{A_WHILE, At, ByHand, SOON, listen};
-use crate::support::{Server, within};
+use super::{At, ByHand, SOON, listen};
+use crate::support::Server;
 
 #[test]
 fn a_waiter_whose_entry_has_expired_is_dropped() {
@@ -25,40 +23,6 @@ fn a_waiter_whose_entry_has_expired_is_dropped() {
     lock.release("holder");
     assert_eq!(lock.holder().as_deref(), Some("alive"));
     assert_eq!(lock.redis::<u32>("ZCARD {a}:queue"), 0);
-}
-
-#[test]
-fn a_cancelled_waiter_that_was_granted_meanwhile_passes_the_lock_on() {
-    let server = Server::start();
-    let lock = ByHand::new(&server);
-    let _ears = (listen(&server, "b"), listen(&server, "c"));
-    lock.ask("holder", 1, &At::new("none"));
-    lock.is_refused("b", 1, &At::new("b"));
-    lock.is_refused("c", 1, &At::new("c"));
-    lock.release("holder");
-    assert_eq!(lock.holder().as_deref(), Some("b"));
-    lock.withdraw("b");
-    assert_eq!(lock.holder().as_deref(), Some("c"));
-    lock.withdraw("b");
-    assert_eq!(lock.holder().as_deref(), Some("c"), "a withdrawal may be repeated");
-    lock.release("c");
-    assert_eq!(lock.holder(), None);
-}
-
-#[test]
-fn a_frozen_waiter_costs_no_more_than_its_first_lease() {
-    let server = Server::start();
-    let lock = ByHand::new(&server);
-    let _ear = listen(&server, "frozen");
-    lock.ask("holder", 1, &At::new("none"));
-    lock.is_refused("frozen", 1, &At { first_lease: A_WHILE, ..At::new("frozen") });
-    lock.release("holder");
-    assert_eq!(lock.holder().as_deref(), Some("frozen"));
-    // A hand-off grants at most three seconds, whatever the lease.
-    let client = Client::open(&server.url()).unwrap();
-    within(..Duration::from_secs(2), || {
-        assert!(client.lock("a").try_lock(Duration::from_secs(2)).unwrap())
-    });
 }
 
 #[test]

@@ -81,8 +81,9 @@ fn an_inbox_at_a_demoted_server_lets_no_second_holder_in_and_moves_to_the_new_ma
             inside.fetch_sub(1, Ordering::SeqCst);
         })
     });
+    // The replica knows of all three, and of the holder before them.
     eventually(SOON, || {
-        redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut old.connection()).unwrap() == 3
+        redis::cmd("ZCARD").arg("{a}:queue").query::<u32>(&mut new.connection()).unwrap() == 3
     });
     // A manual failover behind a name that leads to the new master: commands go there, but
     // subscriptions stay.

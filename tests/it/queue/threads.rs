@@ -5,9 +5,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use distlock::testing::FakeClock;
 use distlock::{Client, Lock, LockOptions};
 
 use super::SOON;
+use crate::helpers::ms;
 use crate::support::{Server, eventually};
 
 #[test]
@@ -16,15 +18,15 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
     let holder = Client::open(&server.url()).unwrap();
     let guard = holder.lock("a").guard().unwrap();
     let (say, hear) = mpsc::channel();
-    let ours = Client::open(&server.url()).unwrap();
+    let clock = FakeClock::new();
+    let ours = Client::builder(&server.url()).clock(clock.clone()).build().unwrap();
     let other = Client::open(&server.url()).unwrap();
     let waiters = |server: &Server| -> u32 {
         redis::cmd("ZCARD").arg("{a}:queue").query(&mut server.connection()).unwrap()
     };
     // The first thread takes the place in the server's queue,
     let first = ours.clone();
-    let gives_up =
-        thread::spawn(move || first.lock("a").try_lock(Duration::from_millis(600)).unwrap());
+    let gives_up = thread::spawn(move || first.lock("a").try_lock(ms(600)).unwrap());
     eventually(SOON, || waiters(&server) == 1);
     // the second waits behind it in this process,
     let (second, said) = (ours.clone(), say.clone());
@@ -33,6 +35,7 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
     // and another process comes last.
     thread::spawn(move || other.lock("a").with(|_| say.send("other").unwrap()));
     eventually(SOON, || waiters(&server) == 2);
+    clock.advance(ms(600));
     assert!(!gives_up.join().unwrap());
     assert_eq!(waiters(&server), 2, "the place was handed on, not given back");
     guard.release().unwrap();
@@ -44,7 +47,7 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
 fn fences_grow_over_local_and_direct_hand_offs() {
     let server = Server::start();
     let (say, hear) = mpsc::channel();
-    let holds_of_each = 100_000 / 8;
+    let holds_of_each = 40_000 / 8;
     for _ in 0..2 {
         let client = Client::open(&server.url()).unwrap();
         for _ in 0..4 {

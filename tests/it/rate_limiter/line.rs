@@ -2,7 +2,7 @@
 //! ask as there are permits.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distlock::Client;
 
@@ -14,8 +14,10 @@ fn fifty_threads_ask_little_more_than_once_for_each_permit() {
     let server = Server::start();
     let limiter = open(&server).rate_limiter("ip", 5, ms(50));
     let questions = questions_per_permit(&server, &limiter, 4);
-    // One question for each permit, one for each window, and one of every thread at the beginning.
-    assert!((1.0..2.5).contains(&questions), "{questions} questions for each permit");
+    // One question for each permit, one for each window, and one of every thread at the beginning:
+    // 1.5, and more if a window passes unused. If all asked whenever there may be room, it would be
+    // more than 6.
+    assert!((1.0..4.0).contains(&questions), "{questions} questions for each permit");
 }
 
 #[test]
@@ -47,6 +49,7 @@ fn a_caller_that_cannot_be_served_in_time_is_told_at_once_even_behind_others() {
 fn a_caller_whose_time_runs_out_in_the_line_asks_once_itself() {
     everywhere(|client| {
         let limiter = client.rate_limiter("ip", 1, ms(400));
+        let start = Instant::now();
         assert!(limiter.check().unwrap().allowed);
         thread::scope(|scope| {
             // One permit comes back before their timeouts.
@@ -54,8 +57,9 @@ fn a_caller_whose_time_runs_out_in_the_line_asks_once_itself() {
                 .map(|_| scope.spawn(|| within(..SOON, || limiter.acquire(ms(600)).unwrap())))
                 .collect();
             let taken =
-                waiters.into_iter().map(|waiter| u32::from(waiter.join().unwrap())).sum::<u32>();
-            assert!((1..=2).contains(&taken), "{taken}");
+                waiters.into_iter().map(|waiter| u128::from(waiter.join().unwrap())).sum::<u128>();
+            let windows = start.elapsed().as_millis() / 400;
+            assert!((1..=windows).contains(&taken), "{taken} in {windows} windows");
         });
     });
 }
@@ -65,8 +69,8 @@ fn an_outage_ends_all_waits_of_the_line_and_not_one_after_the_other() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let client = Client::builder(&proxy.url())
-        .command_timeout(ms(300))
-        .max_outage(ms(1000))
+        .command_timeout(ms(1_500))
+        .max_outage(ms(1_000))
         .build()
         .unwrap();
     let limiter = client.rate_limiter("ip", 1, ms(500));

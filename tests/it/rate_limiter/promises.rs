@@ -113,7 +113,7 @@ fn a_slow_question_makes_no_permit_come_early() {
 fn a_promise_whose_answer_was_lost_is_not_given_back() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let client = Client::builder(&proxy.url()).command_timeout(ms(300)).build().unwrap();
+    let client = Client::builder(&proxy.url()).command_timeout(ms(1_500)).build().unwrap();
     let limiter = client.rate_limiter("ip", 10, LONG).smooth();
     assert!(limiter.check().unwrap().allowed);
     let fault = proxy.add(Rule::on("EVALSHA", Fault::SwallowReply).next(1));
