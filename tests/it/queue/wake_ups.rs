@@ -147,7 +147,7 @@ fn forged_and_stale_wake_ups_let_nobody_in() {
         &format!("{} 0 0 {token} a", attempt + 1_000),
     ] {
         let heard: u32 =
-            redis::cmd("PUBLISH").arg(&channels[0]).arg(&message).query(&mut connection).unwrap();
+            redis::cmd("PUBLISH").arg(&channels[0]).arg(message).query(&mut connection).unwrap();
         assert_eq!(heard, 1, "{message:?}");
     }
     assert!(hear.recv_timeout(A_WHILE).is_err(), "nobody released the lock");
