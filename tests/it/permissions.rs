@@ -337,7 +337,8 @@ fn a_release_that_is_refused_is_repeated_until_the_extended_lease_ends() {
     lock.extend(SOON * 60).unwrap();
     set("-evalsha -eval");
     assert!(lock.unlock().unwrap_err().is_unknown());
-    // The lease that was granted is over, and since then the release was refused once more at least.
+    // The lease that was granted is over, and since then the release was refused once more at
+    // least.
     clock.advance(LEASE * 2);
     let before = denials();
     eventually(SOON, || {

@@ -119,8 +119,8 @@ fn a_lost_inbox_is_opened_again_and_loses_nobody() {
 #[test]
 fn forged_and_stale_wake_ups_let_nobody_in() {
     let server = Server::start();
-    // It asks again only when a message concerns it, so until then the number of its last attempt is
-    // known.
+    // It asks again only when a message concerns it, so until then the number of its last attempt
+    // is known.
     let (guard, hear) = held_and_waited_for(&server, patient());
     let mut connection = server.connection();
     let channels: Vec<String> = redis::cmd("PUBSUB")
