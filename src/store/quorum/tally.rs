@@ -24,14 +24,10 @@ impl<T> Tally<Vec<Result<T, StoreError>>> {
                     .for_each(|(tally, answer)| tally.note(node, answer)),
                 Some(Err(error)) => {
                     let same = || StoreError {
-                        source: None,
                         message: error.message.clone(),
-                        ..StoreError::not_sent(error.kind, "")
-                    };
-                    let same = || StoreError {
                         may_have_run: error.may_have_run,
                         permanent: error.permanent,
-                        ..same()
+                        ..StoreError::not_sent(error.kind, "")
                     };
                     tallies.iter_mut().for_each(|tally| tally.note(node, Err(same())));
                 }

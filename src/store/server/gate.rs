@@ -206,23 +206,49 @@ mod tests {
 
     const NO_WAIT: Duration = Duration::ZERO;
 
-    fn open() -> Gate {
-        let gate = Gate::new(PAUSE);
+    /// Longer than any test.
+    const LONG: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(1);
+
+    fn open_with(pause: Duration) -> Gate {
+        let gate = Gate::new(pause);
         gate.enter(NO_WAIT, false).expect("the first").opened();
         gate
     }
 
+    fn open() -> Gate {
+        open_with(LONG)
+    }
+
+    fn target(port: u16) -> Target {
+        Target { address: format!("test:{port}"), tls: false, within: PAUSE, process: 0 }
+    }
+
     #[test]
-    fn one_thread_probes_while_the_others_fail_fast() {
+    fn a_quorums_nodes_share_the_attempts() {
+        let millis = |nodes| pause(nodes).as_millis();
+        assert_eq!([None, Some(1), Some(5)].map(millis), [75, 75, 250]);
+    }
+
+    #[test]
+    fn after_a_failure_nobody_tries_for_a_pause() {
         let gate = open();
         gate.shut();
         assert!(gate.enter(NO_WAIT, false).is_none());
-        std::thread::sleep(PAUSE);
+        let gate = Gate::new(LONG);
+        drop(gate.enter(NO_WAIT, false).expect("the first"));
+        assert!(gate.enter(NO_WAIT, false).is_none(), "a failed probe has a pause after it");
+    }
+
+    #[test]
+    fn one_thread_probes_while_the_others_fail_fast() {
+        let gate = open_with(SHORT);
+        gate.shut();
+        std::thread::sleep(SHORT);
         let probe = gate.enter(NO_WAIT, false).expect("its time has come");
         assert!(probe.probe && gate.enter(NO_WAIT, false).is_none());
         drop(probe);
-        assert!(gate.enter(NO_WAIT, false).is_none(), "a failed probe has a pause after it");
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(SHORT);
         let probe = gate.enter(NO_WAIT, false).expect("the next probe");
         probe.opened();
         assert!(gate.enter(NO_WAIT, false).is_some());
@@ -288,12 +314,6 @@ mod tests {
 
     #[test]
     fn clients_share_a_gate_if_they_open_the_same_connections() {
-        let target = |port: u16| Target {
-            address: format!("test:{port}"),
-            tls: false,
-            within: PAUSE,
-            process: 0,
-        };
         let gate = Gate::at(target(1), PAUSE);
         assert!(Arc::ptr_eq(&gate, &Gate::at(target(1), PAUSE)));
         for other in [
@@ -303,5 +323,12 @@ mod tests {
         ] {
             assert!(!Arc::ptr_eq(&gate, &Gate::at(other, PAUSE)));
         }
+    }
+
+    #[test]
+    fn a_gate_that_nobody_uses_is_forgotten() {
+        drop(Gate::at(target(3), PAUSE));
+        let _other = Gate::at(target(4), PAUSE);
+        assert!(locked(&GATES).iter().all(|(at, _)| *at != target(3)));
     }
 }

@@ -66,7 +66,11 @@ fn each_refusal_is_of_its_kind() {
     assert_eq!(nature(&half_way), (ErrorKind::Denied, true, true));
     let whole = refused("ERR", "no such thing script: 12, on @user_script:9.");
     assert!(!whole.may_have_run, "any other error comes before what a script writes");
-    assert_eq!(refused("OOM", "OOM command not allowed").message, "the server is out of memory");
+    let full = "the server is out of memory";
+    assert_eq!(refused("OOM", "command not allowed").message, full);
+    assert_eq!(refused("ERR", "script: OOM command not allowed").message, full);
+    let cannot_persist = "the server cannot persist and accepts no writes";
+    assert_eq!(refused("MISCONF", "Redis is configured to save").message, cannot_persist);
 }
 
 #[test]
