@@ -215,6 +215,8 @@ mod tests {
         let unknown = error("ERR No such master with that name");
         let nothing = || vec![unknown.clone(), Value::Nil, unknown.clone(), Value::Nil];
         assert_eq!(read(nothing()).unwrap(), None);
+        let no_address = vec![master.clone(), Value::Nil, Value::Nil, Value::Nil];
+        assert_eq!(read(no_address).unwrap(), None);
         assert!(read(vec![master.clone(), Value::Int(3), Value::Nil, Value::Nil]).is_err());
         assert!(read(vec![Value::Okay, Value::Nil, Value::Nil, Value::Nil]).is_err());
         assert!(read(vec![master]).is_err());
@@ -256,6 +258,8 @@ mod tests {
         let two = [says(1, 4), says(1, 4)];
         assert_eq!(choose(&two, 4, Some(&known)), Some(known.clone()));
         assert_eq!(choose(&two, 3, Some(&known)), Some(primary(1, 4)));
+        let three = [says(1, 4), says(1, 4), says(1, 4)];
+        assert_eq!(choose(&three, 5, Some(&known)), Some(primary(1, 4)));
         // An equal epoch is no failover either.
         assert_eq!(choose(&[says(1, 5)], 3, Some(&known)), Some(known));
     }
