@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use distlock::testing::{Answer, Ask, Gone, Key, LeaseStore, Place, Release, Token, Withdraw};
 use distlock::{Client, Layout, Lock, LockOptions, Queue, Retry};
 
-use crate::helpers::{ms, put};
+use crate::helpers::{close_connections, ms, put};
 use crate::support::{Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -278,12 +278,7 @@ fn a_connection_that_was_closed_while_idle_uses_up_no_attempt() {
     put(&server, "a", "another", SOON);
     let client = Client::open(&server.url()).unwrap();
     client.ping().unwrap();
-    let () = redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .query(&mut server.connection())
-        .unwrap();
+    close_connections(&mut server.connection());
     let options = LockOptions::new().queue(Queue::None).retry(Retry::fixed(ms(400)).attempts(2));
     let lock = client.lock_with("a", options).unwrap();
     within(ms(380)..SOON, || assert!(lock.lock().unwrap_err().is_exhausted()));

@@ -6,19 +6,8 @@ use std::time::Duration;
 use distlock::{Client, Lock, LockOptions};
 
 use crate::faults::{impatient, through_proxy, warm_up};
-use crate::helpers::{SOON, error, get, ms, pttl, put};
+use crate::helpers::{SOON, close_connections, error, get, ms, pttl, put};
 use crate::support::{Fault, Rule, Server, within};
-
-fn close_idle(server: &Server) {
-    redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .arg("SKIPME")
-        .arg("yes")
-        .exec(&mut server.connection())
-        .unwrap();
-}
 
 fn scripts(server: &Server) -> u64 {
     server.command_count("evalsha") + server.command_count("eval")
@@ -64,7 +53,7 @@ fn a_shortening_over_an_idle_connection_that_was_closed_is_sent_once() {
     warm_up(&client, 4);
     lock.lock().unwrap();
     lock.extend(ms(25_000)).unwrap();
-    close_idle(&server);
+    close_connections(&mut server.connection());
     let before = scripts(&server);
     lock.extend(ms(10_000)).unwrap();
     assert_eq!(scripts(&server) - before, 1);
@@ -96,12 +85,12 @@ fn force_unlock_and_notify_do_not_notice_that_idle_connections_were_closed() {
         let lock = client.lock("x");
         put(&server, "x", "somebody's", SOON);
         warm_up(&client, 4);
-        close_idle(&server);
+        close_connections(&mut server.connection());
         assert!(lock.force_unlock().unwrap());
         assert!(lock.try_lock(Duration::ZERO).unwrap());
-        close_idle(&server);
+        close_connections(&mut server.connection());
         lock.new_condition("c").unwrap().notify_one().unwrap();
-        close_idle(&server);
+        close_connections(&mut server.connection());
         assert!(lock.is_locked().unwrap());
         lock.unlock().unwrap();
     }

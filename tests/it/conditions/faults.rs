@@ -7,7 +7,7 @@ use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, Renewal};
 
 use super::{A_WHILE, SOON, lock_and_condition, notify, waiting, waiting_until, was_not_notified};
 use crate::faults::through_proxy;
-use crate::helpers::{Busy, lease, ms};
+use crate::helpers::{Busy, close_connections, lease, ms};
 use crate::support::{Fault, Rule, Server, eventually, within};
 
 /// A command timeout so long that a second one would stand out, also on a machine under load.
@@ -118,15 +118,7 @@ fn notify_and_force_unlock_succeed_after_their_connection_was_closed_while_idle(
     let client = Client::open(&server.url()).unwrap();
     let woken = waiting(Client::open(&server.url()).unwrap(), |condition| condition.wait());
     let (lock, condition) = lock_and_condition(&client);
-    let cut = || {
-        let mut connection = server.connection();
-        let _: u32 = redis::cmd("CLIENT")
-            .arg("KILL")
-            .arg("TYPE")
-            .arg("NORMAL")
-            .query(&mut connection)
-            .unwrap();
-    };
+    let cut = || close_connections(&mut server.connection());
     let guard = lock.guard().unwrap();
     cut();
     condition.notify_one().unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, Lock, LockOptions, RedisLock};
 
 use crate::faults::{impatient, nothing_is_left, pool_of, through_proxy, warm_up};
-use crate::helpers::{SOON, ms};
+use crate::helpers::{SOON, close_connections, ms};
 use crate::support::{Fault, Rule, Server, eventually, on_time};
 
 #[test]
@@ -133,16 +133,7 @@ fn connections_may_be_killed_at_any_moment() {
         let held = client.lock_with("held", LockOptions::new().lease(ms(3000))).unwrap();
         held.lock().unwrap();
         let killer = std::cell::RefCell::new(server.connection());
-        let kill = || {
-            redis::cmd("CLIENT")
-                .arg("KILL")
-                .arg("TYPE")
-                .arg("normal")
-                .arg("SKIPME")
-                .arg("yes")
-                .exec(&mut *killer.borrow_mut())
-                .unwrap()
-        };
+        let kill = || close_connections(&mut killer.borrow_mut());
         work_while(&client, kill, |_, _| false);
         assert!(held.is_valid());
         held.unlock().unwrap();

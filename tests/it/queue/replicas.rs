@@ -9,7 +9,7 @@ use distlock::Client;
 use distlock::testing::Answer;
 
 use super::{A_WHILE, At, ByHand, SOON, listen};
-use crate::helpers::Underway;
+use crate::helpers::{Underway, close_connections};
 use crate::support::{Proxy, Server, eventually};
 
 /// A replica of `server`, in step with it.
@@ -90,12 +90,7 @@ fn an_inbox_at_a_demoted_server_lets_no_second_holder_in_and_moves_to_the_new_ma
     let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut new.connection()).unwrap();
     proxy.set_upstream(new.port());
     follow(&old, &new);
-    let _: u32 = redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("NORMAL")
-        .query(&mut old.connection())
-        .unwrap();
+    close_connections(&mut old.connection());
     guard.release().unwrap();
     waits.into_iter().for_each(Underway::result);
     // From now on waiters are handed the lock there, through inboxes that have moved.

@@ -59,6 +59,11 @@ pub fn pttl(server: &Server, key: &str) -> i64 {
     redis::cmd("PTTL").arg(key).query(&mut server.connection()).unwrap()
 }
 
+/// Closes every connection to the server but this one and subscriptions.
+pub fn close_connections(but: &mut redis::Connection) {
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(but).unwrap();
+}
+
 /// Every key of the server, sorted.
 pub fn keys(server: &Server) -> Vec<String> {
     let mut keys: Vec<String> =

@@ -9,7 +9,7 @@ use std::time::Duration;
 use distlock::{Client, ClientBuilder, Lock, LockOptions};
 
 use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
-use crate::helpers::{SOON, error, is_free, keys, ms};
+use crate::helpers::{SOON, close_connections, error, is_free, keys, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};
 
 /// Many threads ask for an echo of their own text over few connections, while replies are delayed
@@ -150,14 +150,7 @@ fn nothing_is_noticed(server: &Server, builder: impl Fn() -> ClientBuilder, conn
     let close_idle = |client: &Client, killed: bool| {
         warm_up(client, connections);
         if killed {
-            redis::cmd("CLIENT")
-                .arg("KILL")
-                .arg("TYPE")
-                .arg("normal")
-                .arg("SKIPME")
-                .arg("yes")
-                .exec(&mut server.connection())
-                .unwrap();
+            close_connections(&mut server.connection());
         } else {
             server.restart();
         }
