@@ -76,10 +76,10 @@ impl Client {
     /// are asked at once, so a call takes as long as the slowest node of the fastest majority.
     /// Nodes that are slow or down delay nobody while a majority is up. A minority's grant is
     /// released again. A node that was down, or missed the lock, gets the lease at a later renewal,
-    /// once the key that it had before has run out: up to two leases after its return. So
-    /// restarting nodes one after the other, with two leases between, does not end a hold. Guards,
-    /// reentrancy, renewal, `on_lost` and hand-offs between this process's threads work as with any
-    /// other lock.
+    /// once the key that it had before has run out: up to two leases after its return, if a lease
+    /// is at least twice as long as the command timeout. So restarting nodes one after the other,
+    /// with two leases between, does not end a hold. Guards, reentrancy, renewal, `on_lost` and
+    /// hand-offs between this process's threads work as with any other lock.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
