@@ -275,8 +275,9 @@ impl Client {
     /// out to be dropped, `work` runs once more, from its start.
     ///
     /// So it must be safe to run `work` twice. `work` must undo its changes to the connection
-    /// itself (a transaction left open, a subscription, another database). Its replies are taken as
-    /// they come: unlike for locks, a proxy that sends a reply again is not noticed.
+    /// itself (a transaction left open, a subscription, another database). If it leaves replies
+    /// unread, the next lock command notices that and closes the connection; the next `work` does
+    /// not.
     ///
     /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or
     /// `redis::Script`, and sent by their `query` or `invoke`. The methods of `redis::Commands` are

@@ -58,7 +58,7 @@ pub struct Row {
     /// Whether the load must come back to its former rate (I8).
     pub recovers: bool,
     /// Whether a caller's own commands must be answered by their own replies. Not where replies
-    /// come twice: `Client::execute` takes them as they come.
+    /// are garbled: `Client::execute` takes them as they come.
     pub in_step: bool,
     /// Whether two servers may take writes at once, and no replica confirms: then a release at one
     /// of them says nothing about the other.

@@ -20,6 +20,7 @@ mod hand_offs;
 #[path = "support/helpers.rs"]
 mod helpers;
 mod holds;
+mod in_step;
 mod inbox;
 mod interrupts;
 mod killed;
@@ -30,7 +31,6 @@ mod lock;
 mod logs;
 mod loss;
 mod notifications;
-mod out_of_step;
 mod outage;
 mod own_lock;
 mod owner;

@@ -215,7 +215,7 @@ fn other_stores_have_no_such_layout() {
 fn a_user_with_the_documented_permissions_can_lock_wait_and_wake() {
     let server = Server::start();
     let commands = "+eval +evalsha +hlen +hgetall +hset +hexists +pexpire +pttl +get +del \
-                    +publish +subscribe +unsubscribe +ping +echo +role +incrby +time";
+                    +publish +subscribe +unsubscribe +ping +role +incrby +time";
     let mut setuser = redis::cmd("ACL");
     setuser.arg("SETUSER").arg("u").arg("on").arg(">secret").arg("resetchannels").arg("-@all");
     setuser.arg(commands.split(' ').collect::<Vec<_>>());

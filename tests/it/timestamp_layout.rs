@@ -310,7 +310,7 @@ fn a_user_with_the_documented_permissions_can_lock() {
         "~a",
         "~{a}:owner",
     ]);
-    setuser.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+echo"]);
+    setuser.arg(&["+eval", "+evalsha", "+get", "+set", "+del", "+time"]);
     setuser.exec(&mut server.connection()).unwrap();
     let lock = client(&server.url_with("u", "secret")).lock("a");
     lock.lock().unwrap();

@@ -4,15 +4,11 @@ use redis::{RedisResult, Value};
 
 use super::ask::by_body;
 use super::confirm::Wanted;
-use super::exchange::{self, Exchange};
+use super::exchange::Exchange;
 use super::reply;
 use super::script::{Part, Script};
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
-
-/// A tag follows this many commands. The replies before a tag count, even if the connection fails
-/// after it.
-const BETWEEN_TAGS: usize = 64;
 
 /// One call of the script for each list of parts, and the replies so far.
 pub(crate) struct Bulk<'a> {
@@ -60,28 +56,15 @@ impl<'a> Bulk<'a> {
             // An empty packet is an error, and that would cost the connection.
             return Ok(());
         }
-        let pack = |part: &[Vec<Part<'a>>]| {
-            part.iter().for_each(|parts| script.by_hash(*keys, parts, buffer));
-            exchange::push_tag(buffer)
-        };
-        let tags: Vec<u64> = calls.chunks(BETWEEN_TAGS).map(pack).collect();
-        let last = wanted.map(|wanted| {
-            exchange.ask_for(Some(wanted), buffer);
-            (wanted, exchange::push_tag(buffer))
-        });
+        calls.iter().for_each(|parts| script.by_hash(*keys, parts, buffer));
+        exchange.ask_for(*wanted, buffer);
         exchange.send(buffer)?;
-        for (part, tag) in calls.chunks(BETWEEN_TAGS).zip(tags) {
-            let mut heard = Vec::with_capacity(part.len());
-            for _ in part {
-                exchange.bound()?;
-                heard.push(exchange.receive(script.shape, tag)?);
-            }
+        for _ in &*calls {
             exchange.bound()?;
-            exchange.receive_tag(tag, heard.iter().all(exchange::is_refusal))?;
-            values.append(&mut heard);
+            values.push(exchange.receive(script.shape)?);
         }
-        if let Some((wanted, tag)) = last {
-            *confirmed = Some(exchange.receive_confirmations(wanted, tag, true)?);
+        if let Some(wanted) = *wanted {
+            *confirmed = Some(exchange.receive_confirmations(wanted)?);
         }
         for (value, parts) in
             values.iter_mut().zip(&*calls).filter(|(value, _)| reply::unknown_script(value))
@@ -93,9 +76,8 @@ impl<'a> Bulk<'a> {
         Ok(())
     }
 
-    /// The answers, in the order of the calls. What was read before a failure counts. A script that
-    /// the server did not know has no answer.
-    /// With what was said of the confirmations.
+    /// One answer per call, and the reply to the question for confirmations. What was read before a
+    /// failure counts. A script that the server did not know has no answer.
     pub(crate) fn answers(
         self,
         talked: Result<(), StoreError>,

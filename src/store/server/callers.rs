@@ -18,6 +18,7 @@ impl Node {
         let mut run = || {
             let mut value = None;
             let talked = self.pooled(deadline, &mut |exchange, _, _| {
+                exchange.state.was_lent = true;
                 let mut watched = Watched { connection: exchange.connection, failed: None };
                 let result = work(&mut watched);
                 match watched.failed {

@@ -1,4 +1,8 @@
-//! One exchange over a connection: commands, and replies that certainly belong to them.
+//! One exchange over a connection: commands and their replies.
+//!
+//! A reply in Redis's protocol does not say to which command it belongs: the next one in the stream
+//! is taken as the answer. So a connection that failed, timed out, or gave a reply of another shape
+//! than its command has is closed, and never used again (R6).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,10 +31,14 @@ pub(crate) struct Reply {
 pub(crate) struct Known {
     /// The present value of its socket's timeouts. Kept because setting each of them costs a system
     /// call.
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// Whether the server has carried out all that it was sent, and only its replicas or its disk
     /// have not answered.
     pub(crate) awaits_confirmations: bool,
+    /// Whether the program's own code may have used the connection since the last exchange. It may
+    /// have left replies that nobody has read: redis-rs goes on using a connection after a read
+    /// that timed out.
+    pub(crate) was_lent: bool,
 }
 
 /// How much too late a read may end before its socket's timeouts are set again, which costs two
@@ -84,13 +92,14 @@ impl Exchange<'_> {
         self.bound()
     }
 
-    /// Sends the command in `buffer` and returns the reply, which certainly belongs to it.
+    /// Sends the command in `buffer` and returns its reply.
     pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
-        Ok(self.ask_confirmed(buffer, shape, None)?.0)
+        self.send(buffer)?;
+        self.receive(shape)
     }
 
-    /// The same. In the same packet goes the question for what is `wanted` of confirmations, and
-    /// with the reply comes what was said of them.
+    /// Like [`ask`](Self::ask), but adds the question for what is `wanted` of confirmations to the
+    /// packet, and returns its reply as well.
     pub(crate) fn ask_confirmed(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -98,16 +107,9 @@ impl Exchange<'_> {
         wanted: Wanted,
     ) -> RedisResult<(Value, Option<Value>)> {
         self.ask_for(wanted, buffer);
-        let tag = push_tag(buffer);
-        self.connection.send_packed_command(buffer)?;
-        let reply = self.receive(shape, tag)?;
-        match self.receive_rest(tag, wanted, &reply) {
-            // A server that hangs up on somebody who has not logged in answers nothing more.
-            Err(error) if error.is_io_error() && reply::is_unauthenticated(&reply) => {
-                Ok((reply, None))
-            }
-            confirmed => confirmed.map(|confirmed| (reply, confirmed)),
-        }
+        let reply = self.ask(buffer, shape)?;
+        let confirmed = wanted.map(|wanted| self.receive_confirmations(wanted)).transpose()?;
+        Ok((reply, confirmed))
     }
 
     /// Appends the question for what is `wanted` of confirmations: they have as long as the reply.
@@ -117,43 +119,40 @@ impl Exchange<'_> {
         }
     }
 
-    /// Reads what was said of the confirmations, and the tag behind it.
-    pub(crate) fn receive_confirmations(
-        &mut self,
-        wanted: Confirmations,
-        tag: u64,
-        all_refused: bool,
-    ) -> RedisResult<Value> {
+    /// Reads the reply to the question for confirmations.
+    pub(crate) fn receive_confirmations(&mut self, wanted: Confirmations) -> RedisResult<Value> {
         self.bound()?;
         self.state.awaits_confirmations = true;
-        let said = self.receive(confirm::shape(wanted.what), tag)?;
+        let said = self.receive(confirm::shape(wanted.what))?;
         self.state.awaits_confirmations = false;
-        self.bound()?;
-        self.receive_tag(tag, all_refused && is_refusal(&said))?;
         Ok(said)
     }
 
-    /// What comes behind a reply: what was said of the confirmations, and the tag.
-    fn receive_rest(
-        &mut self,
-        tag: u64,
-        wanted: Wanted,
-        reply: &Value,
-    ) -> RedisResult<Option<Value>> {
-        if let Some(wanted) = wanted {
-            return self.receive_confirmations(wanted, tag, is_refusal(reply)).map(Some);
+    /// Sends the commands in `buffer`. Over a connection that was lent to the program, an `ECHO` of
+    /// a new number goes in front of them in the same packet: if the next reply is that number, the
+    /// replies are in step with the commands.
+    pub(crate) fn send(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
+        if !self.state.was_lent {
+            return self.connection.send_packed_command(buffer);
         }
-        self.bound()?;
-        self.receive_tag(tag, is_refusal(reply)).map(|()| None)
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let mut question = Vec::new();
+        pack(&[Part::Text("ECHO"), Part::Number(number)], &mut question);
+        buffer.splice(0..0, question);
+        self.connection.send_packed_command(buffer)?;
+        match self.connection.recv_response()? {
+            Value::BulkString(said) if said == number.to_string().as_bytes() => {}
+            // Perhaps of an earlier command: no matter, nothing more is asked over this connection.
+            Value::ServerError(error) => return Err(error.into()),
+            _ => return Err(reply::out_of_step()),
+        }
+        self.state.was_lent = false;
+        self.bound()
     }
 
-    /// Sends what is in `buffer`: commands with tags between them.
-    pub(crate) fn send(&mut self, buffer: &[u8]) -> RedisResult<()> {
-        self.connection.send_packed_command(buffer)
-    }
-
-    /// The next reply. `tag`: the tag that comes after it.
-    pub(crate) fn receive(&mut self, shape: Shape, tag: u64) -> RedisResult<Value> {
+    /// The next reply.
+    pub(crate) fn receive(&mut self, shape: Shape) -> RedisResult<Value> {
         let reply = self.connection.recv_response()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
@@ -162,44 +161,9 @@ impl Exchange<'_> {
             // This ends the connection, and all others to this server (R22).
             return Err(said);
         }
-        if is_tag(&reply, tag) {
-            return Err(reply::out_of_step());
-        }
         if !shape.fits(&reply) {
             return Err(reply::misshapen());
         }
         Ok(reply)
     }
-
-    /// Reads the answer to a tag. A server that refuses everything refuses the tag, too: then all
-    /// replies before it are refusals, and it does not matter which command each belongs to. A
-    /// server that began to refuse in between looks the same as replies that are out of step.
-    pub(crate) fn receive_tag(&mut self, tag: u64, all_refused: bool) -> RedisResult<()> {
-        let reply = self.connection.recv_response()?;
-        if is_tag(&reply, tag) {
-            return Ok(());
-        }
-        match reply {
-            Value::ServerError(_) if all_refused => Ok(()),
-            Value::ServerError(error) if error.code() == "NOPERM" => Err(error.into()),
-            _ => Err(reply::out_of_step()),
-        }
-    }
-}
-
-/// Appends an ECHO of a number that no other ECHO has.
-pub(crate) fn push_tag(buffer: &mut Vec<u8>) -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let tag = LAST.fetch_add(1, Ordering::Relaxed);
-    pack(&[Part::Text("ECHO"), Part::Number(tag)], buffer);
-    tag
-}
-
-pub(crate) fn is_refusal(reply: &Value) -> bool {
-    matches!(reply, Value::ServerError(_))
-}
-
-fn is_tag(reply: &Value, tag: u64) -> bool {
-    let Value::BulkString(text) = reply else { return false };
-    std::str::from_utf8(text).is_ok_and(|text| text.parse() == Ok(tag))
 }

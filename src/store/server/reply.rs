@@ -191,58 +191,45 @@ pub(crate) fn unanswered(error: &RedisError) -> StoreError {
         refused.may_have_run = !refused.dropped;
         return refused;
     }
-    match stream(error) {
-        Some(Stream::Misshapen) => nonsense(),
-        Some(Stream::OutOfStep) => StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "the connection's replies were out of step with its commands",
-        )
-        .maybe_run(),
-        None => {
-            let message = if error.is_timeout() {
-                "the server did not answer in time"
-            } else {
-                "the connection failed before the reply"
-            };
-            let mut unanswered = StoreError::not_sent(ErrorKind::Unavailable, message)
-                .maybe_run()
-                .because(Words::failed(error));
-            unanswered.dropped = !error.is_timeout();
-            unanswered
-        }
+    if is_misshapen(error) {
+        return nonsense();
     }
+    let message = if error.is_timeout() {
+        "the server did not answer in time"
+    } else {
+        "the connection failed before the reply"
+    };
+    let mut unanswered = StoreError::not_sent(ErrorKind::Unavailable, message)
+        .maybe_run()
+        .because(Words::failed(error));
+    unanswered.dropped = !error.is_timeout();
+    unanswered
 }
 
-/// What is wrong with the stream of replies.
-#[derive(Debug, Clone, Copy)]
-enum Stream {
-    Misshapen,
-    OutOfStep,
-}
+/// A reply does not fit its command.
+#[derive(Debug)]
+struct Misshapen;
 
-impl std::fmt::Display for Stream {
+impl std::fmt::Display for Misshapen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Misshapen => "the reply does not fit the command",
-            Self::OutOfStep => "the reply belongs to another command",
-        })
+        f.write_str("the reply does not fit the command")
     }
 }
 
-impl Error for Stream {}
+impl Error for Misshapen {}
 
-fn stream(error: &RedisError) -> Option<&Stream> {
-    io_error(error)?.get_ref()?.downcast_ref()
+fn is_misshapen(error: &RedisError) -> bool {
+    io_error(error).and_then(io::Error::get_ref).is_some_and(|inner| inner.is::<Misshapen>())
 }
 
 /// The error for a reply that its command cannot have.
 pub(crate) fn misshapen() -> RedisError {
-    io::Error::new(io::ErrorKind::InvalidData, Stream::Misshapen).into()
+    io::Error::new(io::ErrorKind::InvalidData, Misshapen).into()
 }
 
-/// The error for a reply that certainly belongs to another command.
+/// The error for a connection on which the reply to an earlier command of the program comes first.
 pub(crate) fn out_of_step() -> RedisError {
-    io::Error::new(io::ErrorKind::InvalidData, Stream::OutOfStep).into()
+    io::Error::from(io::ErrorKind::InvalidData).into()
 }
 
 /// The error for a reply that no version of our scripts gives: the server is not ours, or is
@@ -256,13 +243,6 @@ pub(crate) fn nonsense() -> StoreError {
 pub(crate) fn turned_away(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     error.details().is_some_and(|details| details.contains("max number of clients"))
-}
-
-/// Whether the server refused a command because nobody has logged in. It refuses a long command
-/// even before it has read it, and then closes the connection.
-pub(crate) fn is_unauthenticated(reply: &Value) -> bool {
-    let Value::ServerError(error) = reply else { return false };
-    error.code() == "NOAUTH" || error.details().is_some_and(|said| said.contains("unauthenticated"))
 }
 
 /// Whether the server does not know a script, and so did not run it.

@@ -99,7 +99,6 @@ fn reply(
             | "HDEL"
             | "UNSUBSCRIBE"
             | "GET"
-            | "ECHO"
     );
     let odd = rng.u32(0..100) < if setup { oddness / 8 } else { oddness };
     let bytes = if odd {
@@ -217,7 +216,6 @@ fn plausible(rng: &mut Rng, name: &str, command: &[Vec<u8>]) -> Vec<u8> {
             _ => format!(":{}\r\n", rng.u32(0..3)).into_bytes(),
         },
         "GET" => bulk(b"value"),
-        "ECHO" => bulk(&command[1]),
         _ => number(rng).into_bytes(),
     }
 }

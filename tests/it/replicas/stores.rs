@@ -22,7 +22,6 @@ fn a_refusal_inside_a_script_is_recognised_in_its_old_form() {
                    -READONLY You can't write against a read only replica. ";
     let server = FakeServer::start(move |connection, command| match connection {
         0 if fake::is(command, "EVALSHA") => Reply::error(wrapped),
-        _ if fake::is(command, "ECHO") => Reply::bulk(&command[1]),
         _ if fake::is(command, "EVALSHA") => {
             Reply::array(&[Reply::int(1), Reply::int(0), Reply::int(0)])
         }

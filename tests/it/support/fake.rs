@@ -209,7 +209,7 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push((number, command.clone()));
-        match tagged((shared.script)(number, &command), &command) {
+        match (shared.script)(number, &command) {
             Reply::Bytes(bytes) if stream.write_all(&bytes).is_ok() => {}
             Reply::Silence => {}
             Reply::Bytes(_) | Reply::Close => break,
@@ -217,17 +217,6 @@ fn serve(shared: &Shared, number: usize, mut stream: &TcpStream) {
     }
     // The server keeps the socket until its thread is joined, so it is shut down here.
     let _ = stream.shutdown(Shutdown::Both);
-}
-
-/// A server that answers commands answers the ECHO behind each of them, too, unless the script has
-/// it refuse everything.
-fn tagged(reply: Reply, command: &[Vec<u8>]) -> Reply {
-    match (reply, command) {
-        (Reply::Bytes(bytes), [_, said]) if is(command, "ECHO") && bytes.first() != Some(&b'-') => {
-            Reply::bulk(said)
-        }
-        (reply, _) => reply,
-    }
 }
 
 fn spawn(port: u16, role: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {

@@ -202,7 +202,7 @@ impl Proxy {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many requests clients have sent so far, without the ECHOs that mark the end of a reply.
+    /// How many requests clients have sent so far.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
     }

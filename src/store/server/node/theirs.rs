@@ -61,8 +61,7 @@ impl Node {
         deadline: Instant,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
-        // What the program did with the connection is not known.
-        let mut state = Known::default();
+        let mut state = Known { was_lent: true, ..Known::default() };
         let generation = self.generation();
         let asked_at = self.clock.now();
         let mut exchange =

@@ -155,8 +155,7 @@ fn a_reply_that_is_not_the_commands_is_told_apart() {
     assert_eq!(nature(&misshapen), (ErrorKind::Server, false, true));
     let other = unanswered(&out_of_step());
     assert_eq!(nature(&other), (ErrorKind::Unavailable, false, true));
-    assert_eq!(other.message, "the connection's replies were out of step with its commands");
-    assert_ne!(super::misshapen().to_string(), out_of_step().to_string());
+    assert_eq!(other.message, "the connection failed before the reply");
 }
 
 #[test]
@@ -164,11 +163,6 @@ fn some_error_replies_say_that_nothing_was_read() {
     let full = reply("-ERR max number of clients reached\r\n");
     assert!(turned_away(&full) && !turned_away(&reply("-ERR other\r\n")));
     assert!(!turned_away(&reply("+max number of clients\r\n")));
-    for words in ["-NOAUTH Authentication required.\r\n", "-ERR unauthenticated bulk length\r\n"] {
-        assert!(is_unauthenticated(&reply(words)));
-    }
-    assert!(!is_unauthenticated(&reply("-ERR other\r\n")));
-    assert!(!is_unauthenticated(&reply("+NOAUTH\r\n")));
     assert!(unknown_script(&reply("-NOSCRIPT No matching script.\r\n")));
     assert!(!unknown_script(&reply("-ERR other\r\n")));
 }

@@ -118,9 +118,7 @@ impl Link {
     fn read_requests(&self, to_server: &Sender<Parcel>, to_client: &Sender<Parcel>) {
         let mut frames = FrameReader::commands(&self.client);
         while let Ok(Some(frame)) = frames.next() {
-            if !is_tag(&frame) {
-                self.shared.requests.fetch_add(1, Ordering::SeqCst);
-            }
+            self.shared.requests.fetch_add(1, Ordering::SeqCst);
             match frame {
                 Frame::Raw(bytes) => self.send(to_server, Direction::ToServer, Load::Bytes(bytes)),
                 Frame::Whole(bytes) => self.request(bytes, to_server, to_client),
@@ -290,12 +288,4 @@ impl Link {
 fn is_subscription(name: &[u8]) -> bool {
     let name = name.strip_prefix(b"p").unwrap_or(name);
     matches!(name, b"subscribe" | b"unsubscribe" | b"ssubscribe" | b"sunsubscribe")
-}
-
-/// Whether this only marks the end of the reply before it: an ECHO of a number.
-fn is_tag(frame: &Frame) -> bool {
-    let Frame::Whole(bytes) = frame else { return false };
-    let words = resp::elements(bytes);
-    let [name, said] = words.as_slice() else { return false };
-    name.eq_ignore_ascii_case(b"ECHO") && said.iter().all(u8::is_ascii_digit)
 }
