@@ -96,19 +96,20 @@ mod tests {
 
     #[test]
     fn each_pause_is_within_its_range() {
-        let within = |drawn: Duration, (min, max): (Duration, Duration)| {
-            assert!((min..=max).contains(&drawn), "{drawn:?}");
+        let within = |draw: &dyn Fn() -> Duration, (min, max): (Duration, Duration)| {
+            let drawn: Vec<_> = (0..200).map(|_| draw()).collect();
+            assert!(drawn.iter().all(|pause| (min..=max).contains(pause)), "{drawn:?}");
         };
         let lease = Duration::from_secs(60);
         let own = Retry::jittered(Duration::from_secs(7), Duration::from_secs(8));
-        within(pause(Some(own), true, lease), (own.min, own.max));
-        within(pause(None, true, lease), WOKEN);
-        within(pause(None, false, lease), POLLING);
-        within(outage_pause(), OUTAGE);
-        within(condition_pause(), IN_CONDITION);
+        within(&|| pause(Some(own), true, lease), (own.min, own.max));
+        within(&|| pause(None, true, lease), WOKEN);
+        within(&|| pause(None, false, lease), POLLING);
+        within(&outage_pause, OUTAGE);
+        within(&condition_pause, IN_CONDITION);
         // Half of a short lease is left after the longest pause.
         let short = Duration::from_millis(600);
-        within(pause(None, true, short), (short / 3, short / 2));
+        within(&|| pause(None, true, short), (short / 3, short / 2));
         assert_eq!(condition_life(), Duration::from_secs(18));
         let longest = [longest_pause(Some(own), true), longest_pause(None, true)];
         assert_eq!(longest, [own.max, WOKEN.1]);
