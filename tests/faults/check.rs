@@ -352,3 +352,23 @@ pub fn longest_unnoticed(holds: &[Record], taken: &[(u64, u64)]) -> u64 {
     });
     unnoticed.max().unwrap_or(0)
 }
+
+/// I12: whether the old token of a key that was `deleted` may not be there when it was `seen`. It
+/// may if an acquisition was under way at the deletion: its attempt had been carried out and not
+/// answered, so the next one takes the lock under the same token.
+pub fn is_created_again(
+    holds: &[Record],
+    calls: &[Record],
+    key: u64,
+    (deleted, seen): (u64, u64),
+) -> bool {
+    let asks = |record: &Record, answered: u64| {
+        record.key == key && record.called < deleted && deleted < answered
+    };
+    let granted = |hold: &Record| asks(hold, hold.granted) && hold.granted <= seen;
+    let unanswered = |call: &Record| {
+        let is_known = matches!(call.outcome, Outcome::Ok | Outcome::Lost | Outcome::Refused);
+        !is_known && asks(call, if call.ended == 0 { u64::MAX } else { call.ended })
+    };
+    !holds.iter().any(granted) && !calls.iter().any(unanswered)
+}

@@ -14,7 +14,7 @@ use super::rows::Row;
 use super::samples::{Sampler, Seen};
 use super::substance::Substance;
 use super::support::Server;
-use super::third_party::Background;
+use super::third_party::{Back, Background};
 use super::tune::{Size, Tune, ms};
 use super::verdict;
 use super::witness::Offer;
@@ -130,6 +130,7 @@ fn facts(row: &Row, world: &mut World) -> Facts {
             .then(|| format!("{} other locks taken by a third party", round.taken.len())),
     );
     round.problems.into_iter().for_each(|problem| world.red(problem));
+    world.back.extend(round.back);
     let delay = noise.worst();
     let counts = stop(world);
     println!("{LOAD_OVER}");
@@ -149,6 +150,13 @@ fn facts(row: &Row, world: &mut World) -> Facts {
     fs::write(world.dir().join("exit"), "").expect("a file");
     (row.after)(world);
     let (mut holds, mut calls) = history::read_all(world.dir());
+    let late = nanos(world.tune.load.command);
+    let again = |back: &Back| {
+        check::is_created_again(&holds, &calls, back.key, (back.deleted, back.seen + late))
+    };
+    if world.back.iter().any(again) {
+        world.red("a deleted lock was created again under its old token (I12)");
+    }
     let judged = world.tune.load.all_keys();
     holds.retain(|hold| hold.key < judged);
     calls.retain(|call| call.key < judged);

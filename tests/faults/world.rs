@@ -20,6 +20,7 @@ use super::support::fake::FakeServer;
 use super::support::process::Guarded;
 use super::support::sentinels::Sentinel;
 use super::support::{Proxy, Server};
+use super::third_party::Back;
 use super::tune::{Size, Tune, ms};
 use super::witness::Resource;
 
@@ -82,6 +83,8 @@ pub struct World {
     pub least: Substance,
     /// Keys that a third party took away, and when.
     pub taken: Vec<(u64, u64)>,
+    /// Which of them came back under the old token.
+    pub back: Vec<Back>,
     /// Problems that the row itself found.
     pub problems: Vec<Problem>,
     pub remarks: Vec<String>,
@@ -141,6 +144,7 @@ impl World {
             faults: 0,
             least: Substance::default(),
             taken: Vec::new(),
+            back: Vec::new(),
             problems: Vec::new(),
             remarks: Vec::new(),
             secrets,

@@ -24,8 +24,8 @@ mod substance;
 mod witness;
 
 use check::{
-    false_releases, fence_regressions, idle, longest_run, longest_stuck, longest_unnoticed,
-    lost_updates, orphans, overlaps, recovery, stale_writes, timing,
+    false_releases, fence_regressions, idle, is_created_again, longest_run, longest_stuck,
+    longest_unnoticed, lost_updates, orphans, overlaps, recovery, stale_writes, timing,
 };
 use history::{Outcome, Record};
 use problems::{Class, is_open, reasons, remark, settle, verdict, verdict_of, word};
@@ -246,6 +246,23 @@ fn a_holder_that_believes_for_too_long_that_it_holds_is_found() {
     let believes = Record { last_valid: 90, ..hold(1, 10, 95, 1) };
     assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(1, 30)]), 60);
     assert_eq!(longest_unnoticed(std::slice::from_ref(&believes), &[(2, 30), (1, 5), (1, 92)]), 0);
+}
+
+#[test]
+fn a_deleted_lock_comes_back_only_by_an_acquisition_that_was_under_way() {
+    let (deleted, seen) = (100, 200);
+    let again =
+        |holds: &[Record], calls: &[Record]| is_created_again(holds, calls, 1, (deleted, seen));
+    let granted_at = |called: u64, granted: u64| Record { called, ..hold(1, granted, 300, 1) };
+    assert!(again(&[], &[]));
+    assert!(again(&[granted_at(40, 50)], &[]), "it was held: its renewal has created it");
+    assert!(again(&[granted_at(110, 150)], &[]), "an acquisition of its own, with its own token");
+    assert!(again(&[granted_at(40, 250)], &[]), "of somebody who came later");
+    assert!(!again(&[granted_at(40, 150)], &[]));
+    let call = |outcome| Record { ended: 150, outcome, ..Record::call(1, 1, 1, 40, 0) };
+    assert!(again(&[], &[call(Outcome::Refused)]));
+    assert!(!again(&[], &[call(Outcome::Unavailable)]));
+    assert!(again(&[], &[Record { ended: 90, ..call(Outcome::Unavailable) }]));
 }
 
 #[test]

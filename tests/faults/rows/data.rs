@@ -134,6 +134,7 @@ fn third_parties(world: &mut World) {
         let round = third_party::take(&keys, load.lease, &mut |words| world.command(words));
         world.faults += round.taken.len() as u64;
         world.taken.extend(round.taken);
+        world.back.extend(round.back);
         round.problems.into_iter().for_each(|problem| world.red(problem));
     });
 }
