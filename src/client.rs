@@ -260,13 +260,11 @@ impl Client {
     #[must_use]
     pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
         let open = &self.open;
-        let (store, context) = (Arc::clone(open.backend.limits()), Arc::clone(&open.context));
-        let shared = (store, context, Arc::clone(&open.lines));
         RateLimiter::new(
             (name, &open.prefix),
             count,
             window,
-            shared,
+            (Arc::clone(open.backend.limits()), Arc::clone(&open.context)),
             Arc::clone(open) as Arc<dyn Send + Sync>,
         )
     }

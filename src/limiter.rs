@@ -1,5 +1,6 @@
 //! `RateLimiter`: at most `count` calls in a window, counted for all processes together.
 
+pub(crate) mod memory;
 pub(crate) mod port;
 
 use std::fmt;
@@ -12,7 +13,6 @@ use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::lease::context::Context;
 use crate::lease::store::StoreError;
-use crate::local::line::{Lines, Next};
 use port::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
@@ -69,9 +69,6 @@ pub struct RateLimiter {
     window: Duration,
     store: Arc<dyn LimitStore>,
     context: Arc<Context>,
-    lines: Arc<Lines>,
-    /// The key of the line in which its threads wait, with others that ask for the same.
-    line: Key,
     /// Keeps the client open: dropping the last handle closes it.
     _client: Arc<dyn Send + Sync>,
 }
@@ -81,21 +78,17 @@ impl RateLimiter {
         (name, prefix): (&str, &str),
         count: u64,
         window: Duration,
-        (store, context, lines): (Arc<dyn LimitStore>, Arc<Context>, Arc<Lines>),
+        (store, context): (Arc<dyn LimitStore>, Arc<Context>),
         client: Arc<dyn Send + Sync>,
     ) -> Self {
-        let key = Key::new(format!("{prefix}{name}"));
-        let line = Key::new(format!("{count} {} {prefix}{name}", window.as_nanos()));
         Self {
             name: name.into(),
-            key,
+            key: Key::new(format!("{prefix}{name}")),
             form: Form::Fixed,
             count,
             window,
             store,
             context,
-            lines,
-            line,
             _client: client,
         }
     }
@@ -181,12 +174,10 @@ impl RateLimiter {
     /// restart without data, or a clock that was set forward it counts from zero, and calls with
     /// earlier promises pass in addition.
     ///
-    /// **Fixed window**: nothing can be promised, because others count in the same key. The threads
-    /// of one client stand in line, first come first served, and ask in that order. No more of them
-    /// ask at a time than there is room for. When a window is used up, the first thread sleeps
-    /// until the window ends and asks again. That is one question for each permit, one more for
-    /// each window, and one for each thread whose `timeout` ends in the line. Among processes there
-    /// is no order.
+    /// **Fixed window**: nothing can be promised, because others count in the same key. Each thread
+    /// that was refused sleeps until the window ends, and asks again: one question at once, and one
+    /// for each window that it waits for. There is no order among the threads that wait: use
+    /// [`smooth`](RateLimiter::smooth) if the first to come shall be the first to be served.
     ///
     /// # Errors
     /// As [`check_n`](RateLimiter::check_n), but the call waits through an outage: until the
@@ -202,39 +193,27 @@ impl RateLimiter {
         let deadline = clock.after(timeout);
         let bell = Bell::new();
         let _closing = closing.rings(&bell);
-        let place = (self.form == Form::Fixed)
-            .then(|| self.lines.enter(&self.line, &bell, deadline, clock.now()));
         let mut silent_since = None;
         loop {
             self.context.check_open().map_err(|error| self.named(error))?;
             let asked_at = clock.now();
-            if let Some(Next::Sleep(until)) = place.as_ref().map(|place| place.next(asked_at)) {
-                bell.wait(clock, until.into_iter().chain(deadline).min());
-                continue;
-            }
-            match self.take(
-                1,
-                deadline
-                    .map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(asked_at)),
-            ) {
+            let longest_wait = deadline
+                .map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(asked_at));
+            let until = match self.take(1, longest_wait) {
                 Ok(decision) if decision.allowed => {
-                    if let Some(place) = &place {
-                        place.passed(decision.remaining);
-                    }
                     // Counted from the reply: the server promised the permit at some moment before
                     // that.
                     return self.sleep(&bell, clock.after(decision.retry_after)).map(|()| true);
                 }
+                // A smooth limit would have promised a permit that comes in time.
+                Ok(Decision { retry_after, .. })
+                    if self.form == Form::Smooth || retry_after > longest_wait =>
+                {
+                    return Ok(false);
+                }
                 Ok(Decision { retry_after, .. }) => {
-                    // Counted from before the question: the server counted from some moment after
-                    // that.
-                    let room = asked_at
-                        .checked_add(retry_after)
-                        .filter(|room| deadline.is_none_or(|deadline| *room <= deadline));
-                    // A smooth limit would have promised a permit that comes in time.
-                    let (Some(place), Some(room)) = (&place, room) else { return Ok(false) };
-                    place.refused(room.max(clock.now() + backoff::SHORTEST));
                     silent_since = None;
+                    clock.after(backoff::room_pause(retry_after))
                 }
                 Err(error) => {
                     let now = clock.now();
@@ -245,13 +224,10 @@ impl RateLimiter {
                     if error.permanent || is_over {
                         return Err(self.named(error.into_error()));
                     }
-                    if let Some(place) = &place {
-                        place.unanswered();
-                    }
-                    let until = clock.after(backoff::outage_pause());
-                    bell.wait(clock, until.into_iter().chain(deadline).min());
+                    clock.after(backoff::outage_pause())
                 }
-            }
+            };
+            bell.wait(clock, until.into_iter().chain(deadline).min());
         }
     }
 

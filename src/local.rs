@@ -1,7 +1,6 @@
 //! This process and its threads: who holds what, and whose turn it is.
 
 pub(crate) mod holds;
-pub(crate) mod line;
 pub(crate) mod queue;
 
 use std::collections::HashMap;

@@ -166,7 +166,6 @@ impl ClientBuilder {
                 store,
                 context: Arc::new(context),
                 names: Arc::default(),
-                lines: Arc::default(),
                 prefix: self.prefix,
                 options: Arc::new(self.options),
                 command_timeout,

@@ -10,7 +10,6 @@ use crate::lease::ended::Ended;
 use crate::lease::lost::LostReason;
 use crate::lease::store::LeaseStore;
 use crate::local::Names;
-use crate::local::line::Lines;
 use crate::store::Backend;
 
 /// Closes the client when the last handle is dropped.
@@ -18,7 +17,6 @@ pub(super) struct Open {
     pub(super) backend: Backend,
     pub(super) context: Arc<Context>,
     pub(super) names: Arc<Names>,
-    pub(super) lines: Arc<Lines>,
     pub(super) prefix: String,
     pub(super) options: Arc<LockOptions>,
     /// The store of locks with these options.

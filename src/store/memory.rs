@@ -2,7 +2,6 @@
 //! and for tests of programs that use the crate.
 
 mod entry;
-mod limit;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -19,8 +18,9 @@ use crate::lease::store::{
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
+use crate::limiter::memory::MemoryLimits;
+use crate::limiter::port::{Decision, LimitStore, Take};
 use entry::{Entry, Shared, Waiter};
-use limit::MemoryLimits;
 
 /// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
 /// the fork.
@@ -29,8 +29,8 @@ static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 /// Leases of this process.
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
-    pub(super) limits: Arc<Mutex<MemoryLimits>>,
-    pub(super) clock: Clock,
+    limits: Arc<Mutex<MemoryLimits>>,
+    clock: Clock,
 }
 
 /// What clients of the same name share.
@@ -81,6 +81,12 @@ impl Memory {
             locks.remove(key);
         }
         result
+    }
+}
+
+impl LimitStore for Memory {
+    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
+        locked(&self.limits).take(take, self.clock.now())
     }
 }
 

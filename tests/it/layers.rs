@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("base", &["base"]),
     ("lease", &["base", "lease"]),
     ("local", &["base", "lease", "local"]),
-    ("limiter", &["base", "lease", "local", "limiter"]),
+    ("limiter", &["base", "lease", "limiter"]),
     // It implements the limiter's own trait, too.
     ("store", &["base", "lease", "limiter", "store"]),
     ("lock", &["base", "lease", "local", "lock"]),

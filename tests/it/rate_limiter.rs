@@ -3,9 +3,9 @@
 mod faults;
 mod fixed;
 mod input;
-mod line;
 mod promises;
 mod smooth;
+mod threads;
 mod together;
 mod waiting;
 

@@ -3,11 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::Memory;
+use super::port::{Decision, Form, Take, foreign};
 use crate::base::key::Key;
-use crate::base::locked;
 use crate::lease::store::StoreError;
-use crate::limiter::port::{Decision, Form, LimitStore, Take, foreign};
 
 /// With fewer limits than this it is not worth looking for those that have ended.
 const FEW: usize = 64;
@@ -19,12 +17,6 @@ pub(crate) struct MemoryLimits {
     /// At this number of limits those that have ended are removed. There may be one for each
     /// address on the net, and nobody says which are not needed any more.
     sweep_at: usize,
-}
-
-impl LimitStore for Memory {
-    fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
-        locked(&self.limits).take(take, self.clock.now())
-    }
 }
 
 struct Limit {
