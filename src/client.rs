@@ -154,8 +154,8 @@ impl Client {
     /// default. Does not connect.
     ///
     /// The URLs are those of sentinels, `redis://[user:password@]host[:port]`; with `rediss://`,
-    /// the primary is reached over TLS, too. One sentinel is enough to find the others, but name
-    /// all of them: one that is down cannot name any. The port is 26379 unless the URL has one. The
+    /// the primary is reached over TLS, too. Name all sentinels, each once: others are not asked,
+    /// and a majority is one of those that are named. The port is 26379 unless the URL has one. The
     /// protocol is described in the [Redis documentation for Sentinel
     /// clients](https://redis.io/docs/latest/develop/reference/sentinel-clients/).
     ///

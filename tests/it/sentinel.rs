@@ -33,7 +33,7 @@ fn the_primary_is_found_by_a_url_and_by_a_list_of_sentinels() {
     for client in [
         Client::open(&all.url()).unwrap(),
         Client::sentinel(all.urls(), SERVICE).unwrap(),
-        // One is enough to find the others.
+        // One alone is its own majority.
         Client::sentinel(&all.urls()[2..], SERVICE).unwrap(),
     ] {
         let guard = within(..SOON, || client.lock("x").guard()).unwrap();

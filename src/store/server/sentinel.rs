@@ -8,8 +8,6 @@ pub(crate) mod place;
 mod state;
 pub(crate) mod watcher;
 
-use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -34,6 +32,8 @@ const GRACE: Duration = Duration::from_millis(10);
 /// The sentinels of one service, and what they have said.
 pub(crate) struct Sentinels {
     service: String,
+    /// Those that the program named.
+    all: Vec<Arc<Sentinel>>,
     /// How the sentinels are reached.
     dialer: Dialer,
     /// How their primary is reached.
@@ -52,29 +52,9 @@ pub(crate) type Moved = Box<dyn Fn() + Send + Sync>;
 
 struct Sentinel {
     address: Address,
-    /// Whether the program named it. Others are forgotten when nobody names them any more.
-    own: bool,
-    /// Its own name, once it is known: it may be reached by several addresses.
-    id: Mutex<Option<String>>,
     connection: Mutex<Option<Connection>>,
     /// Whether a thread is asking it.
     busy: AtomicBool,
-    /// Whether it has ever answered. Sentinels go on naming others that have been gone for long.
-    answered: AtomicBool,
-}
-
-impl Sentinel {
-    /// `id`: as another sentinel told; `None`: the program named it.
-    fn at(address: Address, id: Option<String>) -> Arc<Self> {
-        Arc::new(Self {
-            address,
-            own: id.is_none(),
-            id: Mutex::new(id),
-            connection: Mutex::default(),
-            busy: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
-        })
-    }
 }
 
 /// What came of asking one sentinel. `Ok(None)`: it does not know the service.
@@ -88,22 +68,18 @@ impl Sentinels {
         primary: Dialer,
         within: Duration,
     ) -> Arc<Self> {
-        let sentinels = addresses.into_iter().map(|address| Sentinel::at(address, None)).collect();
+        let sentinel = |address| {
+            let (connection, busy) = (Mutex::default(), AtomicBool::new(false));
+            Arc::new(Sentinel { address, connection, busy })
+        };
         Arc::new(Self {
             service: service.to_owned(),
+            all: addresses.into_iter().map(sentinel).collect(),
             dialer,
             primary,
             // The rest is for the primary.
             within: within / 2,
-            state: Mutex::new(State {
-                sentinels,
-                known: None,
-                in_doubt: true,
-                moved: false,
-                left: None,
-                lower: None,
-                closed: false,
-            }),
+            state: Mutex::new(State::new()),
             asking: Mutex::default(),
             moved: OnceLock::new(),
         })
@@ -169,13 +145,11 @@ impl Sentinels {
     fn ask(self: &Arc<Self>, until: Instant) -> Result<Primary, StoreError> {
         let asked_at = Instant::now();
         let until = until.min(asked_at + self.within);
-        let sentinels = locked(&self.state).sentinels.clone();
-        let answers = self.collect(&sentinels, asked_at, until);
         let mut refusals = Vec::new();
         let mut said = Vec::new();
-        for (sentinel, answer) in answers {
+        for answer in self.collect(asked_at, until) {
             match answer {
-                Ok(Some(answer)) => said.push((sentinel, answer)),
+                Ok(Some(answer)) => said.push(answer),
                 Ok(None) => refusals.push(unknown_service()),
                 Err(error) => {
                     log::debug!("a sentinel did not say where the primary is: {}", error.message);
@@ -183,11 +157,7 @@ impl Sentinels {
                 }
             }
         }
-        let primary = self.learn(&said);
-        if !said.is_empty() {
-            locked(&self.state).forget_others(&said);
-        }
-        primary.ok_or_else(|| worst(refusals, sentinels.len()))
+        self.learn(said).ok_or_else(|| worst(refusals, self.all.len()))
     }
 
     /// Asks one sentinel alone, which has just told of a failover: the others may not know of it
@@ -195,30 +165,23 @@ impl Sentinels {
     fn ask_alone(&self, sentinel: &Arc<Sentinel>) {
         let said = self.ask_one(sentinel, Instant::now() + self.within);
         if let Ok(Some(answer)) = said {
-            self.learn(&[(Arc::clone(sentinel), answer)]);
+            self.learn(vec![answer]);
         }
     }
 
     /// What the sentinels say, until all have answered, or a majority and a little more time has
     /// passed, or the deadline.
-    fn collect(
-        self: &Arc<Self>,
-        sentinels: &[Arc<Sentinel>],
-        asked_at: Instant,
-        until: Instant,
-    ) -> Vec<(Arc<Sentinel>, Said)> {
-        let told = self.ask_each(sentinels, until);
+    fn collect(self: &Arc<Self>, asked_at: Instant, until: Instant) -> Vec<Said> {
+        let told = self.ask_each(until);
         let (mut answers, mut until) = (Vec::new(), until);
-        let is_there = |its: &&Arc<Sentinel>| its.own || its.answered.load(Ordering::SeqCst);
-        let all = sentinels.iter().filter(is_there).count();
         let mut good = 0;
-        while answers.len() < sentinels.len()
+        while answers.len() < self.all.len()
             && let Ok(answer) = told.recv_deadline(until)
         {
-            if let Ok(Some(_)) = answer.1 {
-                answer.0.answered.store(true, Ordering::SeqCst);
+            if let Ok(Some(_)) = answer {
                 good += 1;
-                let more = if good * 2 > all { asked_at.elapsed().max(GRACE) } else { PATIENCE };
+                let is_majority = good * 2 > self.all.len();
+                let more = if is_majority { asked_at.elapsed().max(GRACE) } else { PATIENCE };
                 until = until.min(Instant::now() + more);
             }
             answers.push(answer);
@@ -227,13 +190,9 @@ impl Sentinels {
     }
 
     /// Each sentinel is asked on a short-lived thread, as connections are opened on one.
-    fn ask_each(
-        self: &Arc<Self>,
-        sentinels: &[Arc<Sentinel>],
-        until: Instant,
-    ) -> Receiver<(Arc<Sentinel>, Said)> {
+    fn ask_each(self: &Arc<Self>, until: Instant) -> Receiver<Said> {
         let (tell, told) = unbounded();
-        for sentinel in sentinels {
+        for sentinel in &self.all {
             // A sentinel that has not answered the last question is not asked again: threads that
             // wait for it would pile up.
             if sentinel.busy.swap(true, Ordering::SeqCst) {
@@ -244,7 +203,7 @@ impl Sentinels {
             let started = thread.spawn(move || {
                 let said = all.ask_one(&its, until);
                 its.busy.store(false, Ordering::SeqCst);
-                let _ = tell.send((its, said));
+                let _ = tell.send(said);
             });
             if started.is_err() {
                 sentinel.busy.store(false, Ordering::SeqCst);
@@ -289,27 +248,16 @@ impl Sentinels {
     pub(crate) fn close(&self) {
         let mut state = locked(&self.state);
         state.closed = true;
-        for sentinel in &state.sentinels {
+        for sentinel in &self.all {
             *locked(&sentinel.connection) = None;
         }
     }
 
     /// Remembers what was said. The primary that counts now, if there is any.
-    fn learn(&self, said: &[(Arc<Sentinel>, Answer)]) -> Option<Primary> {
+    fn learn(&self, mut answers: Vec<Answer>) -> Option<Primary> {
         let mut state = locked(&self.state);
-        for (sentinel, answer) in said {
-            state.name(sentinel, answer.id.as_deref());
-            for (id, address) in &answer.others {
-                state.add(id, address);
-            }
-        }
-        // One answer of each sentinel: it may have been asked at two addresses.
-        let mut seen = HashSet::new();
-        let mut answers: Vec<Answer> = said.iter().map(|(_, answer)| answer.clone()).collect();
-        answers.sort_by_key(|answer| Reverse(answer.primary.epoch));
-        answers.retain(|answer| answer.id.clone().is_none_or(|id| seen.insert(id)));
         answers.retain(|answer| !state.has_left(&answer.primary));
-        let chosen = choose(&answers, state.voters(&answers), state.known.as_ref())?;
+        let chosen = choose(&answers, self.all.len(), state.known.as_ref())?;
         let chosen = state.unless_lower(chosen);
         if state.has_left(&chosen) {
             return None;

@@ -34,7 +34,7 @@ pub fn locks_at(client: &Client, server: &Server) -> bool {
 }
 
 /// How many `SENTINEL` commands a client sends to each sentinel when it looks around, in one go.
-const QUESTIONS: usize = 4;
+const QUESTIONS: usize = 2;
 
 /// Returns once the client has heard what the sentinels say now. `asked`: how many questions the
 /// one has got that got the fewest.
@@ -80,19 +80,6 @@ fn one_sentinel_with_an_old_epoch_leads_nobody_back() {
     all[2].name(&old, 4);
     let [first, second, _third] = sentinels;
     drop((first, second));
-    waits_for(&client, &new, &old);
-}
-
-#[test]
-fn one_sentinel_at_two_addresses_leads_nobody_back() {
-    let (old, new) = (Server::start(), Server::start());
-    let (cut_off, right) = (Says::new(&new, 5), Says::new(&new, 5));
-    let sentinels = [sentinel(&cut_off), sentinel(&cut_off), sentinel(&right)];
-    let client = client(&sentinels.each_ref());
-    assert!(locks_at(&client, &new));
-    cut_off.name(&old, 4);
-    let [_one, _two, third] = sentinels;
-    drop(third);
     waits_for(&client, &new, &old);
 }
 

@@ -4,44 +4,10 @@ use distlock::{Client, Lock};
 
 use super::answers::{client, client_of_one_near, locks_at};
 use crate::helpers::{SOON, Underway, error, get, ms};
-use crate::support::fake::{FakeServer, Reply};
+use crate::support::fake::FakeServer;
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
 use crate::support::{Fault, Proxy, Rule, Server, eventually, on_time};
-
-#[test]
-fn two_addresses_of_one_sentinel_count_once_and_one_of_them_stays() {
-    let (old, new) = (Server::start(), Server::start());
-    let says = Says::new(&old, 5);
-    let sentinels = [0; 2].map(|_| sentinel(&says));
-    let [first, second] = sentinels.each_ref().map(|sentinel| Proxy::start(sentinel.port()));
-    // In the first round only one answers in time, and in the next ones the other one first.
-    let _slow = second.add(Rule::on("SENTINEL", Fault::DelayReply(ms(700))).next(1));
-    let _later = first.add(Rule::on("SENTINEL", Fault::DelayReply(ms(20))));
-    let client = Client::sentinel([first.url(), second.url()], SERVICE).unwrap();
-    assert!(locks_at(&client, &old));
-    std::thread::sleep(ms(3000));
-    says.name(&new, 6);
-    // The subscription is lost, too.
-    first.cut_all();
-    second.cut_all();
-    eventually(SOON, || locks_at(&client, &new));
-}
-
-#[test]
-fn sentinels_that_nobody_names_any_more_have_no_vote() {
-    let (old, new) = (Server::start(), Server::start());
-    let all = [0; 3].map(|_| Says::new(&old, 5));
-    let gone: Vec<u16> = (0..5).map(|_| FakeServer::start(|_, _| Reply::Close).port()).collect();
-    all.iter().for_each(|says| says.knows(&gone));
-    let sentinels = all.each_ref().map(sentinel);
-    let client = client(&sentinels.each_ref());
-    assert!(locks_at(&client, &old));
-    all.iter().for_each(|says| says.knows(&[]));
-    // Their operator has begun again.
-    all.iter().for_each(|says| says.name(&new, 0));
-    eventually(SOON * 2, || locks_at(&client, &new));
-}
 
 #[test]
 fn a_majority_that_has_not_heard_of_a_failover_yet_leads_nobody_back() {

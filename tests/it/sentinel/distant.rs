@@ -40,37 +40,6 @@ fn sentinels_that_hang_leave_time_for_the_primary() {
 }
 
 #[test]
-fn sentinels_that_are_gone_and_still_named_delay_little() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port());
-    let says = Says::default();
-    says.at(proxy.port(), 1);
-    // They answer nothing, as hosts that are gone.
-    let gone = [0; 4].map(|_| FakeServer::start(|_, _| Reply::Silence));
-    says.knows(&gone.iter().map(FakeServer::port).collect::<Vec<_>>());
-    let says = Arc::new(says);
-    let good = sentinel(&says);
-    on_time(ms(40), || {
-        let before = gone.each_ref().map(FakeServer::accepted);
-        let client = builder(&proxy, &[&good]).command_timeout(ms(1_200)).build().unwrap();
-        client.lock("x").with(|_| ()).unwrap();
-        // A client that still waits for an answer of theirs does not ask them again. It has given
-        // them half of its time when it looked around, and does so again after two seconds.
-        eventually(SOON, || gone.iter().zip(&before).all(|(its, before)| its.accepted() > *before));
-        thread::sleep(ms(800));
-        let since = Instant::now();
-        // The client has to ask anew.
-        proxy.cut_all();
-        proxy.set_mode(Mode::Refuse);
-        assert!(client.lock("x").try_lock(ms(100)).is_err());
-        proxy.set_mode(Mode::Forward);
-        client.lock("x").with(|_| ()).unwrap();
-        // Those that are gone could be waited for for half a second.
-        assert!(since.elapsed() < ms(600), "asking took {:?}", since.elapsed());
-    });
-}
-
-#[test]
 fn sentinels_that_are_far_away_have_half_of_the_time() {
     let server = Server::start();
     let good = sentinel(&Says::new(&server, 1));
@@ -79,23 +48,6 @@ fn sentinels_that_are_far_away_have_half_of_the_time() {
     let builder = Client::sentinel_builder([far.url()], SERVICE);
     let client = builder.command_timeout(SOON).connect_timeout(SOON).build().unwrap();
     client.lock("x").with(|_| ()).unwrap();
-}
-
-/// They are older than Redis 6.2, or this user may not ask.
-#[test]
-fn sentinels_without_names_can_begin_again() {
-    let (old, new) = (Server::start(), Server::start());
-    let all = [0; 3].map(|_| Says::new(&old, 5));
-    let sentinels = all.each_ref().map(sentinel);
-    for (n, says) in all.iter().enumerate() {
-        says.is_nameless();
-        let others = sentinels.iter().enumerate().filter(|(other, _)| *other != n);
-        says.knows(&others.map(|(_, other)| other.port()).collect::<Vec<_>>());
-    }
-    let client = client(&sentinels.each_ref());
-    assert!(locks_at(&client, &old));
-    all.iter().for_each(|says| says.name(&new, 0));
-    eventually(SOON * 2, || locks_at(&client, &new));
 }
 
 #[test]

@@ -12,11 +12,8 @@ use super::sentinels::SERVICE;
 pub struct Says {
     port: AtomicU64,
     epoch: AtomicU64,
-    /// The other sentinels that it names.
-    others: Mutex<Vec<u16>>,
     news: Mutex<Option<String>>,
     hangs: AtomicBool,
-    nameless: AtomicBool,
 }
 
 impl Says {
@@ -38,16 +35,6 @@ impl Says {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// Refuses to say its own id.
-    pub fn is_nameless(&self) {
-        self.nameless.store(true, Ordering::SeqCst);
-    }
-
-    /// Which other sentinels it names, by their ports.
-    pub fn knows(&self, others: &[u16]) {
-        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = others.to_vec();
-    }
-
     /// As `name`, for whatever listens at this port.
     pub fn at(&self, port: u16, epoch: u64) {
         self.port.store(port.into(), Ordering::SeqCst);
@@ -55,7 +42,7 @@ impl Says {
     }
 }
 
-/// A sentinel. Two of them that say the same are one sentinel at two addresses.
+/// A sentinel.
 pub fn sentinel(says: &Arc<Says>) -> FakeServer {
     let says = Arc::clone(says);
     let text = |text: &str| Reply::bulk(text.as_bytes());
@@ -82,16 +69,6 @@ pub fn sentinel(says: &Arc<Says>) -> FakeServer {
                 &["name", SERVICE, "flags", "master", "config-epoch", &epoch].map(text),
             ),
             b"GET-MASTER-ADDR-BY-NAME" => Reply::array(&["127.0.0.1", &port].map(text)),
-            b"SENTINELS" => {
-                let other = |port: &u16| {
-                    let (port, id) = (port.to_string(), format!("at {port}"));
-                    Reply::array(&["runid", &id, "ip", "127.0.0.1", "port", &port].map(text))
-                };
-                let others = says.others.lock().unwrap_or_else(PoisonError::into_inner);
-                Reply::array(&others.iter().map(other).collect::<Vec<_>>())
-            }
-            b"MYID" if says.nameless.load(Ordering::SeqCst) => Reply::error("NOPERM no"),
-            b"MYID" => text(&format!("{:p}", Arc::as_ptr(&says))),
             _ => Reply::ok(),
         }
     })

@@ -27,31 +27,20 @@ pub(super) struct Answer {
     pub(super) primary: Primary,
     /// Whether no failover is under way as far as it knows.
     pub(super) settled: bool,
-    /// Its own name; `None`: it is older than Redis 6.2, or this user may not ask.
-    pub(super) id: Option<String>,
-    /// The other sentinels that it knows, with their names.
-    pub(super) others: Vec<(String, Address)>,
 }
 
 /// The questions to a sentinel, in one packet.
 pub(super) fn questions(service: &str) -> Vec<u8> {
     let about = |what: &str| redis::cmd("SENTINEL").arg(what).arg(service).get_packed_command();
-    [
-        about("MASTER"),
-        about("GET-MASTER-ADDR-BY-NAME"),
-        about("SENTINELS"),
-        redis::cmd("SENTINEL").arg("MYID").get_packed_command(),
-    ]
-    .concat()
+    [about("MASTER"), about("GET-MASTER-ADDR-BY-NAME")].concat()
 }
 
 /// How many replies [`questions`] has.
-pub(super) const REPLIES: usize = 4;
+pub(super) const REPLIES: usize = 2;
 
 /// What the replies to [`questions`] say. `Ok(None)`: the sentinel does not know the service.
 pub(super) fn read(replies: Vec<Value>) -> Result<Option<Answer>, StoreError> {
-    let [master, address, others, id] =
-        <[Value; REPLIES]>::try_from(replies).map_err(|_| reply::nonsense())?;
+    let [master, address] = <[Value; REPLIES]>::try_from(replies).map_err(|_| reply::nonsense())?;
     let master = match reply::value(master) {
         Ok(master) => fields(master)?,
         Err(error) if says_no_such_service(&error) => return Ok(None),
@@ -70,8 +59,6 @@ pub(super) fn read(replies: Vec<Value>) -> Result<Option<Answer>, StoreError> {
     Ok(Some(Answer {
         primary: Primary { address: primary, epoch: epoch.ok_or_else(reply::nonsense)? },
         settled,
-        id: reply::value(id).ok().and_then(|id| reply::text(&id).ok()),
-        others: reply::value(others).map_or_else(|_| Vec::new(), self::others),
     }))
 }
 
@@ -84,18 +71,6 @@ fn address(parts: &[Value]) -> Result<Address, StoreError> {
     let [host, port] = parts else { return Err(reply::nonsense()) };
     let port = reply::text(port)?.parse().map_err(|_| reply::nonsense())?;
     Ok(Address { host: reply::text(host)?, port })
-}
-
-/// The other sentinels. One that cannot be understood is left out: nothing depends on it.
-fn others(reply: Value) -> Vec<(String, Address)> {
-    let Value::Array(all) = reply else { return Vec::new() };
-    let other = |one: Value| {
-        let one = fields(one).ok()?;
-        let port = field(&one, "port")?.parse().ok()?;
-        let address = Address { host: field(&one, "ip")?.to_owned(), port };
-        Some((field(&one, "runid")?.to_owned(), address))
-    };
-    all.into_iter().filter_map(other).collect()
 }
 
 /// A reply that lists names and values in turn.
@@ -149,7 +124,7 @@ mod tests {
     }
 
     fn says(port: u16, epoch: u64) -> Answer {
-        Answer { primary: primary(port, epoch), settled: true, id: None, others: Vec::new() }
+        Answer { primary: primary(port, epoch), settled: true }
     }
 
     #[test]
@@ -186,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_read_and_what_is_missing_is_done_without() {
+    fn replies_are_read() {
         let master = texts(&[
             "name",
             "mymaster",
@@ -197,42 +172,28 @@ mod tests {
             "config-epoch",
             "7",
         ]);
-        let other = texts(&["runid", "b", "ip", "10.0.0.9", "port", "26379"]);
-        let answer = read(vec![
-            master.clone(),
-            texts(&["10.0.0.2", "6380"]),
-            Value::Array(vec![other, Value::Nil]),
-            Value::BulkString(b"a".to_vec()),
-        ]);
-        let answer = answer.unwrap().unwrap();
+        let answer = read(vec![master.clone(), texts(&["10.0.0.2", "6380"])]).unwrap().unwrap();
         assert_eq!(answer.primary.address, Address { host: "10.0.0.2".into(), port: 6380 });
-        assert_eq!(
-            (answer.primary.epoch, answer.settled, answer.id.as_deref()),
-            (7, false, Some("a"))
-        );
-        let sentinel = Address { host: "10.0.0.9".into(), port: 26379 };
-        assert_eq!(answer.others, [("b".to_owned(), sentinel)]);
+        assert_eq!((answer.primary.epoch, answer.settled), (7, false));
         let unknown = error("ERR No such master with that name");
-        let nothing = || vec![unknown.clone(), Value::Nil, unknown.clone(), Value::Nil];
-        assert_eq!(read(nothing()).unwrap(), None);
-        let no_address = vec![master.clone(), Value::Nil, Value::Nil, Value::Nil];
-        assert_eq!(read(no_address).unwrap(), None);
-        assert!(read(vec![master.clone(), Value::Int(3), Value::Nil, Value::Nil]).is_err());
-        assert!(read(vec![Value::Okay, Value::Nil, Value::Nil, Value::Nil]).is_err());
+        assert_eq!(read(vec![unknown, Value::Nil]).unwrap(), None);
+        assert_eq!(read(vec![master.clone(), Value::Nil]).unwrap(), None);
+        assert!(read(vec![master.clone(), Value::Int(3)]).is_err());
+        assert!(read(vec![Value::Okay, Value::Nil]).is_err());
         assert!(read(vec![master]).is_err());
     }
 
     #[test]
     fn as_many_questions_are_asked_as_replies_are_read() {
         let asked = String::from_utf8(questions("mymaster")).unwrap();
-        let words = ["MASTER", "GET-MASTER-ADDR-BY-NAME", "SENTINELS", "MYID"];
+        let words = ["MASTER", "GET-MASTER-ADDR-BY-NAME"];
         assert!(words.iter().all(|word| asked.contains(&format!("\r\n{word}\r\n"))));
         assert_eq!(asked.matches("\r\nSENTINEL\r\n").count(), REPLIES);
     }
 
     #[test]
     fn a_sentinel_that_refuses_is_not_one_that_does_not_know_the_service() {
-        let refuses = |words: &str| vec![error(words), Value::Nil, Value::Nil, Value::Nil];
+        let refuses = |words: &str| vec![error(words), Value::Nil];
         let denied = read(refuses("NOPERM this user has no permissions")).unwrap_err();
         assert_eq!(denied.kind, ErrorKind::Denied);
         let broken = read(refuses("ERR something else")).unwrap_err();
@@ -246,10 +207,8 @@ mod tests {
         let text = |word: &str| Value::BulkString(word.as_bytes().into());
         let master =
             Value::Map(vec![(text("flags"), text("master")), (text("config-epoch"), text("3"))]);
-        let answer = read(vec![master, texts(&["10.0.0.2", "6380"]), Value::Nil, Value::Nil]);
-        let answer = answer.unwrap().unwrap();
-        assert_eq!((answer.primary.epoch, answer.settled, answer.id), (3, true, None));
-        assert!(answer.others.is_empty());
+        let answer = read(vec![master, texts(&["10.0.0.2", "6380"])]).unwrap().unwrap();
+        assert_eq!((answer.primary.epoch, answer.settled), (3, true));
     }
 
     #[test]

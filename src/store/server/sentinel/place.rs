@@ -105,7 +105,11 @@ pub(crate) fn open(
     for info in &infos {
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                addresses.push(Address { host: host.clone(), port: *port });
+                let address = Address { host: host.clone(), port: *port };
+                // Named twice, it has one vote.
+                if !addresses.contains(&address) {
+                    addresses.push(address);
+                }
             }
             _ => return Err(Error::invalid("a sentinel is named by its host and port")),
         }

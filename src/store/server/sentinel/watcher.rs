@@ -31,8 +31,8 @@ impl Watcher<'_> {
     pub(crate) fn run(&self) {
         let mut at = 0;
         while !self.is_over() {
-            let sentinels = locked(&self.sentinels.state).sentinels.clone();
-            let Some(sentinel) = sentinels.get(at % sentinels.len().max(1)) else { return };
+            let all = &self.sentinels.all;
+            let Some(sentinel) = all.get(at % all.len().max(1)) else { return };
             at += 1;
             match self.open(sentinel) {
                 Ok(mut ask) => {
