@@ -21,7 +21,6 @@ mod hand_offs;
 mod helpers;
 mod holds;
 mod in_step;
-mod inbox;
 mod interrupts;
 mod killed;
 mod layers;

@@ -12,19 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-
 use super::node::Node;
 use super::subscriptions::Channels;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::worker::Worker;
 use crate::lease::store::Listening;
 use crate::lease::token::Token;
-use reader::Reader;
 
-/// How many readers may be stuck at a time. At this number no new reader starts, and waiters poll.
-const MOST_STUCK: usize = 4;
 /// Called for a grant whose token nobody here knows any more: its wait was cancelled, and the grant
 /// came late. It has to be withdrawn.
 pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
@@ -32,15 +28,8 @@ pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
 /// Where a client receives wake-ups.
 pub(crate) struct Inbox {
     ears: Arc<Ears>,
-    readers: Mutex<Readers>,
-}
-
-#[derive(Default)]
-struct Readers {
-    /// The one that reads, and a channel that is disconnected once its thread has ended.
-    now: Option<(Arc<Reader>, Receiver<()>)>,
-    /// Those that another reader has replaced.
-    stuck: Vec<Receiver<()>>,
+    /// Reads the subscription.
+    reader: Worker<()>,
 }
 
 struct Ears {
@@ -50,7 +39,10 @@ struct Ears {
     /// The channels on which other libraries publish releases.
     channels: Mutex<Channels>,
     stray: Stray,
-    stopped: AtomicBool,
+    /// When the subscription came up; `None`: it is not up.
+    stands_since: Mutex<Option<Instant>>,
+    /// The subscription is at another server than the one that answers: it has to be opened again.
+    elsewhere: AtomicBool,
 }
 
 impl Inbox {
@@ -60,9 +52,10 @@ impl Inbox {
             waiting: Mutex::default(),
             channels: Mutex::default(),
             stray,
-            stopped: AtomicBool::new(false),
+            stands_since: Mutex::default(),
+            elsewhere: AtomicBool::new(false),
         };
-        Self { ears: Arc::new(ears), readers: Mutex::default() }
+        Self { ears: Arc::new(ears), reader: Worker::new("distlock-inbox") }
     }
 
     /// Lets hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
@@ -115,61 +108,31 @@ impl Inbox {
     /// was the master until a failover: Redis closes no subscription for that. The reader opens it
     /// again within a second, and waiters poll meanwhile.
     pub(crate) fn is_not_heard(&self, asked_at: Instant) {
-        let readers = locked(&self.readers);
-        let Some((reader, _)) = &readers.now else { return };
-        if locked(&reader.stands_since).is_some_and(|since| since < asked_at) {
-            reader.elsewhere.store(true, Ordering::SeqCst);
+        if locked(&self.ears.stands_since).is_some_and(|since| since < asked_at) {
+            self.ears.elsewhere.store(true, Ordering::SeqCst);
         }
     }
 
     /// Makes sure that a thread reads the subscription. A waiter calls this each time it asks.
     /// `None`: there is no thread.
-    ///
-    /// Nothing can close the connection of a stuck reader. The reader ends with its connection, or
-    /// once it has read nothing for a second.
     pub(crate) fn start(&self, node: &Arc<Node>) -> Option<()> {
-        let mut readers = locked(&self.readers);
-        let is_over = |ended: &Receiver<()>| ended.try_recv() != Err(TryRecvError::Empty);
-        readers.stuck.retain(|ended| !is_over(ended));
-        let is_fine = |(reader, ended): &(Arc<Reader>, _)| !reader.is_stuck() && !is_over(ended);
-        if readers.now.as_ref().is_some_and(is_fine)
-            || readers.stuck.len() == MOST_STUCK
-            || self.ears.stopped.load(Ordering::SeqCst)
-        {
-            return Some(());
+        let (ears, node) = (Arc::clone(&self.ears), Arc::downgrade(node));
+        let started = self.reader.start(move |stop| ears.run(&node, stop));
+        if let Err(error) = &started {
+            log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
         }
-        // First: from now on the old reader must not change the channels.
-        self.ears.replace(readers.now.as_ref(), true);
-        match self.ears.start(node) {
-            Ok(new) => {
-                let old = readers.now.replace(new);
-                readers.stuck.extend(old.map(|(_, ended)| ended));
-                Some(())
-            }
-            Err(error) => {
-                self.ears.replace(readers.now.as_ref(), false);
-                let had_one = readers.now.is_some();
-                drop(readers);
-                log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
-                had_one.then_some(())
-            }
-        }
+        started.ok()
     }
 
-    /// Ends the threads. `false`: not all of them by `deadline`.
+    /// Ends the thread. `false`: not by `deadline`.
     pub(crate) fn close(&self, node: &Node, deadline: Instant) -> bool {
-        self.ears.stopped.store(true, Ordering::SeqCst);
-        let (now, mut threads) = {
-            let readers = locked(&self.readers);
-            (readers.now.clone(), readers.stuck.clone())
-        };
-        let Some((_, ended)) = now else { return true };
-        threads.push(ended);
+        let stopped = self.reader.stop();
+        if stopped.wait(Instant::now()) {
+            return true;
+        }
         // A reader that waits for a message is woken by one.
         node.publish(&self.ears.address, "", deadline);
-        let runs =
-            |ended: &Receiver<()>| ended.recv_deadline(deadline) == Err(RecvTimeoutError::Timeout);
-        !threads.iter().any(runs)
+        stopped.wait(deadline)
     }
 }
 

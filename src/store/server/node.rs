@@ -3,7 +3,6 @@
 mod connecting;
 mod limit;
 mod primary;
-mod role;
 mod talk;
 mod theirs;
 
@@ -51,18 +50,12 @@ pub(crate) struct Node {
     demotions: Demotions,
     /// The sentinels that say where it is, and the thread that listens to them.
     watched: Option<Watched>,
-    /// Whether the server answered ROLE at the last log-in.
-    tells_role: AtomicBool,
     /// Whether a primary has ever been reached. Before that, a replica is a wrong address.
     had_primary: AtomicBool,
     /// Whether it is a node of a quorum.
     is_member: bool,
     /// Whether it has been said that the server does not tell its role.
     said_untold: AtomicBool,
-    /// When the last successful talk over a pooled connection began, in nanoseconds since the node
-    /// was made: a server that is in use is not asked for its role.
-    answered: AtomicU64,
-    made_at: Instant,
     closed: AtomicBool,
     /// Renewal's own connections, so that renewal waits for nobody (R9), by what has to be
     /// confirmed.
@@ -118,12 +111,9 @@ impl Node {
             generation,
             demotions,
             watched,
-            tells_role: AtomicBool::new(false),
             had_primary: AtomicBool::new(false),
             is_member: settings.member_of.is_some(),
             said_untold: AtomicBool::new(false),
-            answered: AtomicU64::new(0),
-            made_at: clock.now(),
             closed: AtomicBool::new(false),
             renewing: Mutex::default(),
             clock,
@@ -226,10 +216,6 @@ impl Node {
         let mut bulk = Bulk::new(script, keys, calls);
         let talked = self.pooled(deadline, &mut |exchange, buffer, _| bulk.talk(exchange, buffer));
         bulk.answers(talked).0
-    }
-
-    fn since_made(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.made_at).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// For a connection that only its reader uses: the reader checks it for demotions.

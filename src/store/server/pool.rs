@@ -147,16 +147,6 @@ impl OwnPool {
         Some(Some(pool))
     }
 
-    /// A slot, if one is free at this moment.
-    pub(crate) fn idle(&self) -> Option<CheckedOut> {
-        match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Open(lanes) => {
-                lanes.pools.iter().find_map(|(_, pool)| pool.try_get()).map(CheckedOut::Pooled)
-            }
-            Stage::New | Stage::Closed => None,
-        }
-    }
-
     fn start(&self) -> Option<Arc<ScheduledThreadPool>> {
         // This panics if the system has no thread left.
         let thread = || {

@@ -1,4 +1,5 @@
-//! `acquire` of the fixed window by many threads: each sleeps until the window ends, and asks again.
+//! `acquire` of the fixed window by many threads: each sleeps until the window ends, and asks
+//! again.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -23,7 +23,6 @@ impl Node {
             Ok(Opened::Ready { connection, untold }) => {
                 pass.opened();
                 self.had_primary.store(true, Ordering::SeqCst);
-                self.tells_role.store(untold.is_none(), Ordering::SeqCst);
                 if let Some(why) = untold {
                     self.say_untold(&why);
                 }

@@ -97,9 +97,6 @@ impl Node {
             Ok(_) if self.demotions.count() != demotions => Err(reply::moved()),
             Ok(value) => {
                 slot.connection = Some(connection);
-                if let TimeLimit::By(_) = limit {
-                    self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
-                }
                 Ok(value)
             }
             Err(error) => {

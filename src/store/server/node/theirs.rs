@@ -38,22 +38,6 @@ impl Node {
         result
     }
 
-    /// As [`talk_over_theirs`](Self::talk_over_theirs), but only if a connection is free at this
-    /// moment.
-    pub(crate) fn talk_if_idle(
-        &self,
-        theirs: &Theirs,
-        deadline: Instant,
-        talk: Talk<'_, ()>,
-    ) -> Result<(), StoreError> {
-        if theirs.pool.state().idle_connections == 0 {
-            return Ok(());
-        }
-        theirs.pool.try_get().map_or(Ok(()), |mut connection| {
-            self.talk_over(theirs, &mut connection, deadline, talk)
-        })
-    }
-
     fn talk_over<T>(
         &self,
         theirs: &Theirs,
@@ -70,7 +54,6 @@ impl Node {
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {
             theirs.failures.store(0, Ordering::Relaxed);
-            self.answered.store(self.since_made(asked_at), Ordering::Relaxed);
             self.give_back(connection);
         }
         result.map_err(|error| {
