@@ -58,17 +58,14 @@ enum Position {
     /// Nobody has asked yet, or a connection has failed. Without this state every connection of
     /// every pool would be opened in vain when a node goes down, and that alone is more attempts
     /// than a node may get in a second.
-    ///
-    /// `next_hurried`: before then, nobody in a hurry may try, because one such attempt has just
-    /// run out of time. That says nothing to those who have more time.
-    Unknown { probing: bool, next_hurried: Option<Instant> },
+    Unknown { probing: bool },
     /// The last attempt failed.
     Shut { next: Instant, probing: bool },
 }
 
 impl Default for Position {
     fn default() -> Self {
-        Self::Unknown { probing: false, next_hurried: None }
+        Self::Unknown { probing: false }
     }
 }
 
@@ -101,8 +98,8 @@ impl Gate {
 
     /// Permission to connect. `None`: the node is down, and another thread is trying or has just
     /// tried; or `wait` was over before this was known, or before one of `AT_ONCE` places came
-    /// free. `hurried`: the attempt has less than half of the time that the target allows.
-    pub(crate) fn enter(&self, wait: Duration, hurried: bool) -> Option<Pass<'_>> {
+    /// free.
+    pub(crate) fn enter(&self, wait: Duration) -> Option<Pass<'_>> {
         let entered = Instant::now();
         let mut state = locked(&self.state);
         loop {
@@ -111,12 +108,7 @@ impl Gate {
                     *opening += 1;
                     return Some(Pass { gate: self, probe: false });
                 }
-                Position::Unknown { probing: false, next_hurried: Some(next) }
-                    if hurried && Instant::now() < *next =>
-                {
-                    return None;
-                }
-                Position::Unknown { probing: probing @ false, .. } => {
+                Position::Unknown { probing: probing @ false } => {
                     *probing = true;
                     return Some(Pass { gate: self, probe: true });
                 }
@@ -152,7 +144,7 @@ impl Gate {
     pub(crate) fn shut(&self) {
         let mut state = locked(&self.state);
         // A probe that is under way knows better.
-        if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false, .. }) {
+        if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false }) {
             *state = Position::Shut { next: Instant::now() + self.pause, probing: false };
             self.changed.notify_all();
         }
@@ -167,12 +159,11 @@ impl Pass<'_> {
         }
     }
 
-    /// A hurried attempt had no answer. Whether the node is up is as unknown as before:
-    /// a lease of 300 ms must not tell everybody that a node behind a slow link is down.
-    pub(crate) fn ran_out(mut self) {
+    /// An attempt that had little time had no answer. Whether the node is up is as unknown as
+    /// before: a lease of 300 ms must not tell everybody that a node behind a slow link is down.
+    pub(crate) fn had_no_time(mut self) {
         if std::mem::take(&mut self.probe) {
-            let next_hurried = Some(Instant::now() + self.gate.pause);
-            *locked(&self.gate.state) = Position::Unknown { probing: false, next_hurried };
+            *locked(&self.gate.state) = Position::default();
         }
     }
 
@@ -212,7 +203,7 @@ mod tests {
 
     fn open_with(pause: Duration) -> Gate {
         let gate = Gate::new(pause);
-        gate.enter(NO_WAIT, false).expect("the first").opened();
+        gate.enter(NO_WAIT).expect("the first").opened();
         gate
     }
 
@@ -234,10 +225,10 @@ mod tests {
     fn after_a_failure_nobody_tries_for_a_pause() {
         let gate = open();
         gate.shut();
-        assert!(gate.enter(NO_WAIT, false).is_none());
+        assert!(gate.enter(NO_WAIT).is_none());
         let gate = Gate::new(LONG);
-        drop(gate.enter(NO_WAIT, false).expect("the first"));
-        assert!(gate.enter(NO_WAIT, false).is_none(), "a failed probe has a pause after it");
+        drop(gate.enter(NO_WAIT).expect("the first"));
+        assert!(gate.enter(NO_WAIT).is_none(), "a failed probe has a pause after it");
     }
 
     #[test]
@@ -245,48 +236,46 @@ mod tests {
         let gate = open_with(SHORT);
         gate.shut();
         std::thread::sleep(SHORT);
-        let probe = gate.enter(NO_WAIT, false).expect("its time has come");
-        assert!(probe.probe && gate.enter(NO_WAIT, false).is_none());
+        let probe = gate.enter(NO_WAIT).expect("its time has come");
+        assert!(probe.probe && gate.enter(NO_WAIT).is_none());
         drop(probe);
         std::thread::sleep(SHORT);
-        let probe = gate.enter(NO_WAIT, false).expect("the next probe");
+        let probe = gate.enter(NO_WAIT).expect("the next probe");
         probe.opened();
-        assert!(gate.enter(NO_WAIT, false).is_some());
+        assert!(gate.enter(NO_WAIT).is_some());
     }
 
     #[test]
-    fn an_attempt_that_ran_out_of_time_shuts_the_gate_to_those_in_a_hurry_only() {
+    fn an_attempt_that_had_little_time_neither_opens_nor_shuts_the_gate() {
         let gate = open();
         gate.doubt();
-        gate.enter(NO_WAIT, true).expect("the first to ask").ran_out();
-        assert!(gate.enter(NO_WAIT, true).is_none(), "with a pause");
-        let probe = gate.enter(NO_WAIT, false).expect("one who has more time finds out");
+        gate.enter(NO_WAIT).expect("the first to ask").had_no_time();
+        let probe = gate.enter(NO_WAIT).expect("the next finds out");
         assert!(probe.probe);
         probe.opened();
-        gate.enter(NO_WAIT, true).expect("open").ran_out();
-        assert!(gate.enter(NO_WAIT, true).is_some(), "one of many says nothing");
+        gate.enter(NO_WAIT).expect("open").had_no_time();
+        assert!(gate.enter(NO_WAIT).is_some_and(|pass| !pass.probe), "one of many says nothing");
     }
 
     #[test]
     fn few_are_let_through_at_a_time() {
         let gate = open();
         let mut opening: Vec<_> =
-            (0..AT_ONCE).map(|_| gate.enter(NO_WAIT, false).expect("open")).collect();
-        assert!(gate.enter(NO_WAIT, false).is_none());
+            (0..AT_ONCE).map(|_| gate.enter(NO_WAIT).expect("open")).collect();
+        assert!(gate.enter(NO_WAIT).is_none());
         opening.pop().expect("some").opened();
-        assert!(gate.enter(NO_WAIT, false).is_some());
+        assert!(gate.enter(NO_WAIT).is_some());
     }
 
     #[test]
     fn one_failure_through_an_open_gate_shuts_it() {
         let gate = open();
-        let (one, other) =
-            (gate.enter(NO_WAIT, false).expect("open"), gate.enter(NO_WAIT, false).expect("open"));
+        let (one, other) = (gate.enter(NO_WAIT).expect("open"), gate.enter(NO_WAIT).expect("open"));
         one.failed();
-        assert!(gate.enter(NO_WAIT, false).is_none());
+        assert!(gate.enter(NO_WAIT).is_none());
         other.opened();
         assert!(
-            gate.enter(NO_WAIT, false).is_none(),
+            gate.enter(NO_WAIT).is_none(),
             "one that was let through before says nothing about now"
         );
     }
@@ -296,12 +285,11 @@ mod tests {
         for answers in [true, false] {
             let gate = open();
             gate.doubt();
-            let probe = gate.enter(NO_WAIT, false).expect("the first to ask");
-            assert!(probe.probe && gate.enter(NO_WAIT, false).is_none());
+            let probe = gate.enter(NO_WAIT).expect("the first to ask");
+            assert!(probe.probe && gate.enter(NO_WAIT).is_none());
             std::thread::scope(|scope| {
-                let waiting = scope.spawn(|| {
-                    gate.enter(Duration::from_secs(60), false).is_some_and(|pass| !pass.probe)
-                });
+                let waiting = scope
+                    .spawn(|| gate.enter(Duration::from_secs(60)).is_some_and(|pass| !pass.probe));
                 if answers {
                     probe.opened();
                 } else {

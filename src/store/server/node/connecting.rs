@@ -15,8 +15,8 @@ impl Node {
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     pub(super) fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();
-        let hurried = self.clock.left(deadline) < self.time_to_connect / 2;
-        let pass = self.gate.enter(self.clock.left(deadline), hurried);
+        let left = self.clock.left(deadline);
+        let pass = self.gate.enter(left);
         let pass =
             pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
         match self.connector.open(deadline) {
@@ -46,8 +46,8 @@ impl Node {
             Err(error) => {
                 if error.permanent {
                     pass.opened()
-                } else if hurried && self.clock.left(deadline).is_zero() {
-                    pass.ran_out()
+                } else if left < self.time_to_connect / 2 && self.clock.left(deadline).is_zero() {
+                    pass.had_no_time()
                 } else {
                     pass.failed()
                 }
