@@ -342,8 +342,8 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::base::key::Key;
     pub use crate::lease::store::{
-        Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening,
-        Notify, Place, Release, StoreError, Withdraw, Within,
+        Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
+        Place, Release, StoreError, Withdraw, Within,
     };
     pub use crate::lease::token::Token;
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
     StoreError, Token, Withdraw, Within,
 };
 use distlock::{Error, LockOptions};
@@ -73,13 +73,8 @@ impl LeaseStore for Watch {
         answers
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        self.inner.move_end(lease, end, deadline)
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.extend_one(lease, deadline)
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {

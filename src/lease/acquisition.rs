@@ -12,7 +12,7 @@ use super::context::Context;
 use super::count::Counted;
 use super::granted::Keeper;
 use super::granted::{Lease, Terms};
-use super::store::{Answer, Ask, End, Extend, LeaseStore, Listening, Place, StoreError};
+use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place, StoreError};
 use super::timeouts::FIRST_LEASE;
 use super::token::Token;
 use super::validity::valid_until;
@@ -342,8 +342,7 @@ impl Acquisition {
             lease: self.options.lease,
             settles: false,
         };
-        let is_ours =
-            self.store.move_end(&whole, End::NotBefore, self.context.command_deadline())?;
+        let is_ours = self.store.extend_one(&whole, self.context.command_deadline())?;
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }
 

@@ -65,8 +65,6 @@ pub(crate) struct Lease {
     settles: AtomicBool,
     /// How many notifications have been sent under it.
     notifications: AtomicU64,
-    /// The moves of its end to an earlier one.
-    moves: Mutex<Moves>,
     /// How many times renewal may still move the end; `u32::MAX`: no limit. Kept here, because a
     /// wait takes the lease out of the book for a while.
     pub(super) extends_left: AtomicU32,
@@ -75,19 +73,6 @@ pub(crate) struct Lease {
 }
 
 const OVER: u64 = 0;
-
-#[derive(Default)]
-struct Moves {
-    /// How often the end was moved to an earlier one.
-    count: u64,
-    /// The end that was valid before a shortening that has no answer yet.
-    shortening: Option<u64>,
-}
-
-/// How often a lease had been shortened when an extend was sent; `None`: a shortening was under way
-/// then.
-#[derive(Clone, Copy)]
-pub(crate) struct Mark(Option<u64>);
 
 /// What a grant says about the lease that it made.
 pub(crate) struct Terms {
@@ -143,7 +128,6 @@ impl Lease {
             listening: OnceLock::new(),
             settles: AtomicBool::new(terms.settles),
             notifications: AtomicU64::new(0),
-            moves: Mutex::default(),
             extends_left: AtomicU32::new(match terms.renew {
                 Renew::UntilUnlock => u32::MAX,
                 Renew::Never => 0,
@@ -197,23 +181,15 @@ impl Lease {
         }
     }
 
-    /// Taken before an extend is sent, and passed to `extended` with its answer.
-    pub(crate) fn mark(&self) -> Mark {
-        let moves = locked(&self.moves);
-        Mark(moves.shortening.is_none().then_some(moves.count))
-    }
-
     /// Moves the end of the validity to a later one, after the server confirmed an extend that was
     /// asked for at `asked_at`. `false`: the validity was over before.
-    ///
-    /// The answer does not count if a shortening was under way at any time since `asked_at`: the
-    /// two may have been carried out in either order.
-    pub(crate) fn extended(&self, mark: Mark, asked_at: Instant, length: Duration) -> bool {
-        let moves = locked(&self.moves);
-        if moves.shortening.is_some() || mark.0 != Some(moves.count) {
-            return self.is_valid();
+    pub(crate) fn extended(&self, asked_at: Instant, length: Duration) -> bool {
+        let new = self.stamp(valid_until(asked_at, length));
+        if self.is_valid() {
+            let later = |old| (old != OVER && old < new).then_some(new);
+            let _ = self.until.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
         }
-        self.move_to(valid_until(asked_at, length), |old, new| new > old)
+        self.is_valid()
     }
 
     /// Called before an extend by hand is sent: the lease may last for so long then, whatever the
@@ -221,59 +197,6 @@ impl Lease {
     pub(crate) fn may_last(&self, length: Duration) {
         let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         self.longest.fetch_max(millis, Ordering::SeqCst);
-    }
-
-    /// Called before a shortening is sent: the server may carry it out and its answer may get lost,
-    /// so our end moves first. `false`: an earlier shortening has no answer yet. Until it has one,
-    /// nothing makes the lease longer, because a late copy would shorten it unseen.
-    pub(crate) fn begin_shortening(&self, asked_at: Instant, length: Duration) -> bool {
-        let mut moves = locked(&self.moves);
-        if moves.shortening.is_some() {
-            return false;
-        }
-        *moves =
-            Moves { count: moves.count + 1, shortening: Some(self.until.load(Ordering::SeqCst)) };
-        self.move_to(valid_until(asked_at, length), |old, new| new < old);
-        true
-    }
-
-    /// The shortening was answered.
-    pub(crate) fn end_shortening(&self) {
-        let mut moves = locked(&self.moves);
-        *moves = Moves { count: moves.count + 1, shortening: None };
-    }
-
-    /// The shortening was certainly not sent: the end is as before, unless the validity has been
-    /// seen to end meanwhile.
-    pub(crate) fn cancel_shortening(&self) {
-        let mut moves = locked(&self.moves);
-        let before = moves.shortening.take();
-        moves.count += 1;
-        if let Some(before) = before.filter(|before| *before != OVER) {
-            self.move_to(self.origin + Duration::from_nanos(before), |old, new| new > old);
-        }
-    }
-
-    /// Whether a shortening has no answer: then nothing makes the lease longer any more.
-    fn is_being_shortened(&self) -> bool {
-        locked(&self.moves).shortening.is_some()
-    }
-
-    fn move_to(&self, end: Instant, wanted: impl Fn(u64, u64) -> bool) -> bool {
-        let new = self.stamp(end);
-        while self.is_valid() {
-            let old = self.until.load(Ordering::SeqCst);
-            if old != OVER
-                && (!wanted(old, new)
-                    || self
-                        .until
-                        .compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst)
-                        .is_ok())
-            {
-                return self.is_valid();
-            }
-        }
-        false
     }
 
     /// Ends the validity.
@@ -298,13 +221,12 @@ impl Lease {
         // A store that undoes by itself began to do so with the release.
         let by_store = self.store.abilities().undoes_attempts
             && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
-        // A late copy of a release, or of a shortening, finds nothing under a fresh token, but it
-        // finds the next hold under a caller's own value (R38).
-        let released_late = matches!(
+        // A late copy of a release finds nothing under a fresh token, but it finds the next hold
+        // under a caller's own value (R38).
+        let release_in_flight = matches!(
             how,
             Ended::Released { copy_in_flight: true } | Ended::GivenUp { release_sent: true }
         );
-        let release_in_flight = released_late || self.is_being_shortened();
         let may_be_left = match how {
             Ended::Released { .. } | Ended::Lost(LostReason::Taken) => {
                 self.unsettled || (self.reuses_value && release_in_flight)
@@ -348,10 +270,9 @@ impl Lease {
     /// none is left.
     pub(crate) fn take_hand_off(&self) -> bool {
         let left = self.hand_offs.load(Ordering::SeqCst);
-        // A lease that may be shortened unseen could end under the next thread. A lease that was
-        // extended beyond its length is not passed on, either: if this process dies, the lock shall
-        // be free within one lease.
-        if left == 0 || self.is_being_shortened() || self.remaining() > self.length {
+        // A lease that was extended beyond its length is not passed on: if this process dies, the
+        // lock shall be free within one lease.
+        if left == 0 || self.remaining() > self.length {
             return false;
         }
         // Only the holder hands off, so nobody counts down at the same time.

@@ -265,7 +265,6 @@ impl RenewerThread {
         let Some(first) = bulk.first() else { return };
         let asked_at = self.clock.now();
         let (within, hurried) = self.within(bulk, asked_at);
-        let marks: Vec<_> = bulk.iter().map(|due| due.lease.mark()).collect();
         let asked: Vec<_> = bulk
             .iter()
             .map(|Due { lease, .. }| Extend {
@@ -295,10 +294,9 @@ impl RenewerThread {
         } else if answers.iter().all(Result::is_ok) {
             locked(&self.book).pace.answered(took, most);
         }
-        for ((Due { lease, extends_left, .. }, mark), answer) in bulk.iter().zip(marks).zip(answers)
-        {
+        for (Due { lease, extends_left, .. }, answer) in bulk.iter().zip(answers) {
             match answer {
-                Ok(true) if lease.extended(mark, asked_at, lease.length) => {
+                Ok(true) if lease.extended(asked_at, lease.length) => {
                     lease.settled();
                     // `AtMost` counts only extends that moved the end: the holder may have moved it
                     // further meanwhile.

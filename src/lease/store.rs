@@ -13,7 +13,7 @@ use crate::base::bell::{Bell, Fences};
 use crate::base::error::{Cause, Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::{Confirm, LockOptions};
-pub use request::{Ask, End, Extend, Notify, Place, Release, Withdraw, Within};
+pub use request::{Ask, Extend, Notify, Place, Release, Withdraw, Within};
 
 /// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte
 /// was sent.
@@ -142,12 +142,11 @@ pub trait LeaseStore: Send + Sync {
     /// exhausted pool delays it (R9).
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>>;
 
-    /// Moves the end of one lease that is ours, over a pooled connection. `Ok(false)`: not ours.
+    /// As [`extend`](Self::extend), for one lease, over a pooled connection.
     ///
     /// # Errors
-    /// Unknown: the end may have been moved or not.
-    fn move_end(&self, lease: &Extend<'_>, end: End, deadline: Instant)
-    -> Result<bool, StoreError>;
+    /// Unknown: it may have been extended or not.
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError>;
 
     /// Deletes the lease if it is ours (R10), and hands the lock on to the first waiter if the
     /// store has a queue.

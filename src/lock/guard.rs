@@ -79,7 +79,8 @@ impl LockGuard {
         self.lock.fence()
     }
 
-    /// Moves the end of the lease to `lease` from now. See [`RedisLock::extend`].
+    /// Extends the lease until `lease` from now, and never shortens it. See
+    /// [`RedisLock::extend`].
     ///
     /// # Errors
     /// As [`RedisLock::extend`].

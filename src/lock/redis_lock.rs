@@ -14,8 +14,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::{Interrupt, Interruption};
 use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
 use crate::lease::context::Context;
+use crate::lease::extend::Extended;
 use crate::lease::lost::Lost;
-use crate::lease::move_end::Moved;
 use crate::lease::release::Released;
 use crate::lease::store::{LeaseStore, StoreError};
 use crate::lease::wait_limits::WaitLimits;
@@ -96,21 +96,15 @@ impl RedisLock {
         holds::with(&self.shared, |hold| hold.fence).flatten()
     }
 
-    /// Moves the end of this thread's lease to `lease` from now, which may be later or earlier than
-    /// the present end. `lease` is 100 ms to 24 h. The call works also with
-    /// [`Renewal::Never`](crate::Renewal::Never). One round trip; for an earlier end over an idle
-    /// connection, one more comes first, because an earlier end must not be sent twice. Renewal
-    /// goes on as before, and never moves the end to an earlier time.
+    /// Extends this thread's lease until `lease` from now. It never shortens: if the lease ends
+    /// later anyway, nothing changes. `lease` is 100 ms to 24 h. The call works also with
+    /// [`Renewal::Never`](crate::Renewal::Never). One round trip. Renewal goes on as before.
     ///
     /// # Errors
     /// `NotHeld`: this thread does not hold the lock. `Lost`: another may hold the lock. `Unknown`:
-    /// no answer; the lock is still held, and valid until the earlier of the two ends. If the new
-    /// end was the earlier one, the lease is no longer extended or handed to another thread: a late
-    /// copy of the command could end it unseen. `Unavailable`, `InvalidInput`: nothing was sent,
-    /// and the lease is as before. `Denied`, `Server`: the lease is as before, too.
-    ///
-    /// The answer to an earlier end must come within two thirds of the new length, and within one
-    /// command timeout.
+    /// no answer; the lock is still held, at least until its old end. `Unavailable`,
+    /// `InvalidInput`: nothing was sent, and the lease is as before. `Denied`, `Server`: the lease
+    /// is as before, too.
     pub fn extend(&self, lease: Duration) -> Result<()> {
         let length = whole_millis(lease);
         check_lease(length).map_err(|error| self.named(error))?;
@@ -121,15 +115,11 @@ impl RedisLock {
         if !held.is_valid() {
             return Err(self.lost());
         }
-        match context.move_end(&held, length) {
-            Moved::Yes => Ok(()),
-            Moved::Lost => Err(self.lost()),
-            Moved::Unanswered => Err(self.named(Error::new(
-                ErrorKind::Unknown,
-                "an earlier end of the lease has not been answered",
-            ))),
-            Moved::No(error) => Err(self.failed(error)),
-            Moved::Unknown(error) => Err(self.unknown(
+        match context.extend(&held, length) {
+            Extended::Yes => Ok(()),
+            Extended::Lost => Err(self.lost()),
+            Extended::No(error) => Err(self.failed(error)),
+            Extended::Unknown(error) => Err(self.unknown(
                 "the extend had no answer: the lease has its old end or the new one",
                 error,
             )),

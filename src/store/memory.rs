@@ -14,7 +14,7 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
+    Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
@@ -118,19 +118,12 @@ impl LeaseStore for Memory {
     fn extend(&self, leases: &[Extend<'_>], _within: Within) -> Vec<Result<bool, StoreError>> {
         leases
             .iter()
-            .map(|lease| {
-                Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, End::NotBefore, now)))
-            })
+            .map(|lease| Ok(self.at(lease.key, |entry, _, now| entry.extend(lease, now))))
             .collect()
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        _deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        Ok(self.at(lease.key, |entry, _, now| entry.move_end(lease, end, now)))
+    fn extend_one(&self, lease: &Extend<'_>, _deadline: Instant) -> Result<bool, StoreError> {
+        Ok(self.at(lease.key, |entry, _, now| entry.extend(lease, now)))
     }
 
     fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {

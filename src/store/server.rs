@@ -12,7 +12,6 @@ pub(crate) mod gate;
 pub(crate) mod inbox;
 pub(crate) mod log_in;
 pub(crate) mod node;
-pub(crate) mod once;
 pub(crate) mod pool;
 pub(crate) mod reply;
 pub(crate) mod script;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, End, Extend, Gone, Key, LeaseStore, Release, Token, Withdraw, Within,
+    Answer, Ask, Extend, Gone, Key, LeaseStore, Release, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Layout, LockOptions};
 
@@ -190,8 +190,8 @@ impl Place {
             .collect()
     }
 
-    fn move_end(&self, key: &Key, token: &Token, lease: Duration, end: End) -> bool {
-        self.store.move_end(&Extend { key, token, lease, settles: false }, end, deadline()).unwrap()
+    fn extend_one(&self, key: &Key, token: &Token, lease: Duration) -> bool {
+        self.store.extend_one(&Extend { key, token, lease, settles: false }, deadline()).unwrap()
     }
 
     fn release(&self, key: &Key, token: &Token) -> Gone {
@@ -242,8 +242,8 @@ macro_rules! over_every_store {
                     extend_never_creates
                     extend_never_shortens
                     extend_answers_for_each_lease_by_itself
-                    an_end_moves_both_ways_when_that_is_asked_for
-                    an_end_moves_only_for_the_owner
+                    an_extend_of_one_lease_never_shortens
+                    only_the_owner_extends_one_lease
                     release_by_an_old_owner_leaves_the_new_owner_alone
                     withdraw_may_be_repeated_and_removes_only_what_is_ours
                     force_release_frees_it_whoever_has_it
@@ -259,7 +259,7 @@ macro_rules! over_every_store {
                     two_clients_exclude_each_other
                     a_waiting_client_gets_the_lock_when_it_is_released
                     guards_unlock_when_they_are_dropped
-                    an_end_is_moved_by_the_holder
+                    the_holder_extends
                     force_unlock_lets_the_next_in_and_the_holder_learns_of_it
                     a_lease_is_renewed_until_it_is_unlocked
                     a_lease_that_is_not_renewed_runs_out

@@ -307,10 +307,9 @@ fn the_programs_idle_connections_keep_their_timeouts_when_one_of_them_was_closed
     let pool = pool_of(&proxy.url(), 3, false);
     let lock = Client::builder(&proxy.url()).pool(pool.clone()).build().unwrap().lock("job");
     lock.lock().unwrap();
-    // Before an earlier end is sent, the connection is tried with little time. This one is closed,
-    // so all idle connections are tried.
-    let cut = proxy.add(Rule::on("PING", Fault::CutBefore).next(1));
-    lock.extend(ms(100)).unwrap();
+    // It is closed, so all idle connections are tried.
+    let cut = proxy.add(Rule::on("EVALSHA", Fault::CutBefore).next(1));
+    lock.extend(ms(60_000)).unwrap();
     cut.wait_fired(SOON);
     let mut all: Vec<_> = (0..3).map(|_| pool.get().unwrap()).collect();
     // Far less than the client's command timeout.

@@ -46,7 +46,6 @@ mod rules;
 mod secrets;
 mod sent_once;
 mod sentinel;
-mod shortening;
 #[allow(dead_code)]
 mod support;
 mod support_works;

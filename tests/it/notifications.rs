@@ -7,7 +7,7 @@ mod first_commands;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, End, Extend, InCondition, Notify, Place, Release, Token};
+use distlock::testing::{Answer, Ask, Extend, InCondition, Notify, Place, Release, Token};
 
 use crate::helpers::{SOON, ms};
 use crate::queue::{At, ByHand, Ear, listen};
@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
     fn says_a_word(&self, token: &str) {
         let lease =
             Extend { key: &self.lock.key, token: &Token::new(token), lease: SOON, settles: true };
-        assert!(self.lock.store.move_end(&lease, End::NotBefore, Instant::now() + SOON).unwrap());
+        assert!(self.lock.store.extend_one(&lease, Instant::now() + SOON).unwrap());
     }
 
     /// Changes the entries of those who wait: in the lock's queue, or in the condition.

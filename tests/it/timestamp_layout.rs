@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use distlock::testing::{Answer, Ask, End, Extend, Gone, Key, Release, Token, Within};
+use distlock::testing::{Answer, Ask, Extend, Gone, Key, Release, Token, Within};
 use distlock::{Client, Layout, Lock, LockOptions, LostReason, Renewal, Retry};
 
 use crate::helpers::{SOON, error, ms};
@@ -163,7 +163,7 @@ fn extends_move_the_deadline() {
 
     let lock = client.lock_with("a", options().lease(ms(5_000)).renewal(Renewal::Never)).unwrap();
     lock.lock().unwrap();
-    for length in [60_000, 20_000] {
+    for length in [20_000, 60_000] {
         let before = now();
         lock.extend(ms(length)).unwrap();
         let value = deadline(&server, "a").unwrap();
@@ -235,7 +235,7 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     let () = ask(&server, &["SET", "a", &value, "KEEPTTL"]);
     let () = ask(&server, &["SET", "{a}:owner", &format!("{value} new"), "KEEPTTL"]);
     let stale = Extend { key: &key, token: &old, lease: lease * 3, settles: false };
-    assert!(!store.move_end(&stale, End::Exactly, soon()).unwrap());
+    assert!(!store.extend_one(&stale, soon()).unwrap());
     assert!(!store.extend(&[stale], Within::until(soon())).remove(0).unwrap());
     assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::NotOurs);
     assert_eq!(store.inspect(&key, soon()).unwrap().unwrap().token.text(), "new");

@@ -153,12 +153,3 @@ pub struct Notify<'a> {
     /// The number of this notification under this lease: a repeated one notifies nobody again.
     pub number: u64,
 }
-
-/// Which way an end may be moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Only to a later one.
-    NotBefore,
-    /// Also to an earlier one.
-    Exactly,
-}

@@ -46,8 +46,7 @@ impl RedisLock {
     }
 
     /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.
-    /// One round trip; over an idle connection, one more comes first, because the release must not
-    /// be sent twice.
+    /// One round trip over a connection that is opened for it: the release must not be sent twice.
     ///
     /// For operators: the holder goes on working until it notices the loss, and a waiting process
     /// does not wait for that.

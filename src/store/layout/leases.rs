@@ -15,8 +15,8 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-    Place, Release, StoreError, Withdraw, Within,
+    Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify, Place,
+    Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
@@ -192,13 +192,9 @@ impl ServerLeases {
         (keys, parts)
     }
 
-    fn extend_parts<'a>(&self, lease: &Extend<'a>, end: End) -> (usize, Vec<Part<'a>>) {
+    fn extend_parts<'a>(&self, lease: &Extend<'a>) -> (usize, Vec<Part<'a>>) {
         let (keys, mut parts) = self.lease_keys(lease.key);
-        parts.extend([
-            Part::Bytes(lease.token.as_bytes()),
-            Part::millis(lease.lease),
-            Part::Number(u64::from(end == End::Exactly)),
-        ]);
+        parts.extend([Part::Bytes(lease.token.as_bytes()), Part::millis(lease.lease)]);
         parts.extend(lease.settles.then(|| Name::Companion("owed").of(lease.key)));
         (keys, parts)
     }
@@ -244,7 +240,7 @@ impl LeaseStore for ServerLeases {
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
-        let calls = leases.iter().map(|lease| self.extend_parts(lease, End::NotBefore).1);
+        let calls = leases.iter().map(|lease| self.extend_parts(lease).1);
         let (keys, wanted) = (self.table.lease_keys, self.wanted(Duration::MAX));
         let (answers, said) =
             self.node.script_in_bulk(&self.table.extend, keys, calls, wanted, within);
@@ -261,28 +257,19 @@ impl LeaseStore for ServerLeases {
             .collect()
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        let (keys, parts) = self.extend_parts(lease, end);
-        let script = &self.table.extend;
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
+        let (keys, parts) = self.extend_parts(lease);
+        let (script, wanted) = (&self.table.extend, self.wanted(Duration::MAX));
         let mut said = None;
-        let answer = match end {
-            End::Exactly => self.node.script_once(script, keys, &parts, deadline),
-            End::NotBefore => again_if_stale(|| {
-                let wanted = self.wanted(Duration::MAX);
-                self.node.script_if(&|| true, script, keys, &parts, wanted, deadline)
-            }),
-        }
+        let answer = again_if_stale(|| {
+            self.node.script_if(&|| true, script, keys, &parts, wanted, deadline)
+        })
         .map(|reply| {
             said = reply.confirmed;
             reply.value
         });
         let ours = answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)?;
-        if ours && end == End::NotBefore {
+        if ours {
             self.confirmed(said)?;
         }
         Ok(ours)

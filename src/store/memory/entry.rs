@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::bell::{Bell, Fences, Grant};
-use crate::lease::store::{Ask, End, Extend, Gone, Notify, Place};
+use crate::lease::store::{Ask, Extend, Gone, Notify, Place};
 use crate::lease::token::Token;
 
 #[derive(Default)]
@@ -192,15 +192,13 @@ impl Entry {
         Gone::Released
     }
 
-    /// Moves the end of a lease, and returns whether the lease is held by this token.
-    pub(super) fn move_end(&mut self, lease: &Extend<'_>, end: End, now: Instant) -> bool {
+    /// Extends a lease, and returns whether the lease is held by this token.
+    pub(super) fn extend(&mut self, lease: &Extend<'_>, now: Instant) -> bool {
         let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
         else {
             return false;
         };
-        if end == End::Exactly || *until < now + lease.lease {
-            *until = now + lease.lease;
-        }
+        *until = (*until).max(now + lease.lease);
         if lease.settles {
             self.settle(lease.token);
         }

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::attempt::{Wanted, attempt, still_shortened};
+use super::attempt::{Wanted, attempt};
 use super::node_thread::{Job, Member, Order};
 use super::tally::Tally;
 use super::undo_log::{Name, UndoLog};
@@ -152,12 +152,7 @@ impl Quorum {
                 again.leases.iter().zip(&mut answers).enumerate()
             {
                 match answer {
-                    Ok(true) => {
-                        undo_log.holds(name, now, *length);
-                        if let Err(error) = still_shortened(name, undo_log) {
-                            *answer = Err(error);
-                        }
-                    }
+                    Ok(true) => undo_log.holds(name, now, *length),
                     Ok(false) if undo_log.had_run_out(name, again.sent) => {
                         locked(&again.missing).insert((node, i));
                     }

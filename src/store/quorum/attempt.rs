@@ -71,18 +71,6 @@ pub(super) fn attempt(
     answer
 }
 
-/// An error if a late command may yet shorten the lease on the node: then nobody can count on its
-/// whole length.
-pub(super) fn still_shortened(name: &Name, undo_log: &UndoLog) -> Result<(), StoreError> {
-    match undo_log.may_be_shortened(name) {
-        true => Err(StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "an earlier end of the lease has not been answered there",
-        )),
-        false => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

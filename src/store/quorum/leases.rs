@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::again::Again;
-use super::attempt::{Wanted, attempt, still_shortened};
+use super::attempt::{Wanted, attempt};
 use super::node_thread::{Order, Undone, again_if_stale};
 use super::tally::{Tally, Undecided, holder};
 use super::undo_log::Name;
@@ -17,7 +17,7 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
-    Abilities, Answer, Ask, End, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
+    Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
     Withdraw, Within,
 };
 use crate::lease::token::Token;
@@ -231,41 +231,19 @@ impl LeaseStore for Quorum {
         decided.into_iter().map(|decided| decided.ok_or_else(|| unknown().maybe_run())).collect()
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
         let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
         let grant = locked(&self.granted).get(&name).cloned();
         let (asked, clock) = (name.clone(), self.clock.clone());
-        let round = self.ask(deadline, Order::Barrier, move |_, member, undo_log| {
+        let round = self.ask(deadline, Order::First, move |_, member, undo_log| {
             let name = &asked;
             let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
-            let move_end = || member.leases.move_end(&lease, end, deadline);
-            let answer = match end {
-                End::NotBefore => again_if_stale(|_| move_end()),
-                // Sent only once (R36). With a second copy: 1. the first copy is late; 2. the
-                // second is answered, and the lease is made whole again; 3. the first copy ends it,
-                // unseen. So a ping finds a dead connection before that.
-                End::Exactly => {
-                    let alive =
-                        member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline));
-                    alive.map_err(unsent).and_then(|()| move_end())
-                }
-            };
+            let answer = again_if_stale(|_| member.leases.extend_one(&lease, deadline));
             match &answer {
-                Err(error) if error.may_have_run && end == End::Exactly => {
-                    undo_log.shortening_unanswered(name, clock.now(), length)
-                }
                 Err(error) if error.may_have_run => {
                     undo_log.extend_unanswered(name, clock.now(), length)
                 }
-                Ok(true) => {
-                    undo_log.holds(name, clock.now(), length);
-                    still_shortened(name, undo_log)?;
-                }
+                Ok(true) => undo_log.holds(name, clock.now(), length),
                 _ => {}
             }
             answer

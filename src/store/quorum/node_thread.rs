@@ -56,13 +56,10 @@ pub(super) type Undone = Result<Option<Gone>, StoreError>;
 /// When a question's turn comes among those that wait for the node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// After everything that came before it: what undoes an attempt, or moves its end, must not
-    /// reach the node before the attempt.
+    /// After everything that came before it: what undoes an attempt must not reach the node before
+    /// the attempt.
     InTurn,
-    /// As `InTurn`, but no extend overtakes it: otherwise an extend would count for its whole
-    /// length, and then be shortened.
-    Barrier,
-    /// Before everything but a barrier, so that no crowd of waiters delays a renewal (R9).
+    /// Before everything else, so that no crowd of waiters delays a renewal (R9).
     First,
 }
 
@@ -150,27 +147,21 @@ impl NodeThread {
 
 /// What waits for the node.
 #[derive(Default)]
-struct Lanes {
+struct Waiting {
     first: VecDeque<Job>,
     in_turn: VecDeque<Job>,
-    barriers: usize,
 }
 
-impl Lanes {
+impl Waiting {
     fn push(&mut self, job: Job) {
         match job {
-            Job::Ask { order: Order::First, .. } if self.barriers == 0 => self.first.push_back(job),
-            job => {
-                self.barriers += usize::from(is_barrier(&job));
-                self.in_turn.push_back(job);
-            }
+            Job::Ask { order: Order::First, .. } => self.first.push_back(job),
+            job => self.in_turn.push_back(job),
         }
     }
 
     fn pop(&mut self) -> Option<Job> {
-        let job = self.first.pop_front().or_else(|| self.in_turn.pop_front())?;
-        self.barriers -= usize::from(is_barrier(&job));
-        Some(job)
+        self.first.pop_front().or_else(|| self.in_turn.pop_front())
     }
 }
 
@@ -179,23 +170,19 @@ fn is_in_turn(job: &Job) -> bool {
     matches!(job, Job::Ask { order: Order::InTurn, .. })
 }
 
-fn is_barrier(job: &Job) -> bool {
-    matches!(job, Job::Ask { order: Order::Barrier, .. })
-}
-
 impl Talker {
     fn serve(&self, work: &Receiver<Job>) {
-        let mut lanes = Lanes::default();
+        let mut waiting = Waiting::default();
         let mut undo_log = UndoLog::default();
         loop {
-            work.try_iter().for_each(|job| lanes.push(job));
-            let Some(job) = lanes.pop() else {
+            work.try_iter().for_each(|job| waiting.push(job));
+            let Some(job) = waiting.pop() else {
                 let received = match undo_log.next() {
                     None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
                     Some(next) => work.recv_timeout(self.clock.sleep_for(next)),
                 };
                 match received {
-                    Ok(job) => lanes.push(job),
+                    Ok(job) => waiting.push(job),
                     Err(RecvTimeoutError::Timeout) => {
                         undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout)
                     }
@@ -215,10 +202,10 @@ impl Talker {
             };
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let answered = self.run(job, &mut undo_log);
-            work.try_iter().for_each(|job| lanes.push(job));
+            work.try_iter().for_each(|job| waiting.push(job));
             // Even in a crowd of questions there is one short retry after each; but an extend goes
             // first (R9).
-            if answered && lanes.first.is_empty() {
+            if answered && waiting.first.is_empty() {
                 undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout);
             }
         }
@@ -309,25 +296,19 @@ mod tests {
         Job::Ask { deadline: Instant::now(), order, run: Box::new(|_, _| true) }
     }
 
-    fn drain(lanes: &mut Lanes) -> Vec<Order> {
+    fn drain(waiting: &mut Waiting) -> Vec<Order> {
         let order = |job| match job {
             Job::Ask { order, .. } => order,
             Job::Undo(_) => unreachable!("none is pushed"),
         };
-        std::iter::from_fn(|| lanes.pop()).map(order).collect()
+        std::iter::from_fn(|| waiting.pop()).map(order).collect()
     }
 
     #[test]
-    fn extends_pass_a_crowd_and_never_a_barrier() {
-        use Order::{Barrier, First, InTurn};
-        let mut lanes = Lanes::default();
-        [InTurn, InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
-        assert!(drain(&mut lanes) == [First, InTurn, InTurn]);
-        [InTurn, First, Barrier, First, InTurn]
-            .into_iter()
-            .for_each(|order| lanes.push(ask(order)));
-        assert!(drain(&mut lanes) == [First, InTurn, Barrier, First, InTurn]);
-        [InTurn, First].into_iter().for_each(|order| lanes.push(ask(order)));
-        assert!(drain(&mut lanes) == [First, InTurn]);
+    fn extends_pass_a_crowd() {
+        use Order::{First, InTurn};
+        let mut waiting = Waiting::default();
+        [InTurn, InTurn, First].into_iter().for_each(|order| waiting.push(ask(order)));
+        assert!(drain(&mut waiting) == [First, InTurn, InTurn]);
     }
 }

@@ -54,8 +54,6 @@ struct Entry {
     until: Instant,
     /// A copy of a command that makes or undoes the lease may still arrive.
     in_flight: bool,
-    /// A copy of a command that moves the lease's end to an earlier one may still arrive.
-    shortened: bool,
     pending: Option<Pending>,
 }
 
@@ -68,7 +66,7 @@ struct Pending {
 
 impl Entry {
     fn new(now: Instant, lease: Duration) -> Self {
-        Self { lease, until: now + lease, in_flight: false, shortened: false, pending: None }
+        Self { lease, until: now + lease, in_flight: false, pending: None }
     }
 
     /// Whether the lease has ended by itself, even if the server's clock is a little slow. What a
@@ -109,12 +107,6 @@ impl UndoLog {
         self.entries.get(name).is_none_or(|entry| entry.pending.is_none() && entry.until <= then)
     }
 
-    /// Whether a late shortening may still end the lease there: then an extend that the node
-    /// confirms does not count.
-    pub(super) fn may_be_shortened(&self, name: &Name) -> bool {
-        self.entries.get(name).is_some_and(|entry| entry.shortened)
-    }
-
     /// The node said that it has the whole lease.
     pub(super) fn holds(&mut self, name: &Name, now: Instant, lease: Duration) {
         let entry = self.entry(name, now, lease);
@@ -133,11 +125,6 @@ impl UndoLog {
         if self.may_hold(name) {
             self.holds(name, now, lease);
         }
-    }
-
-    /// A move of a lease's end to an earlier one had no answer.
-    pub(super) fn shortening_unanswered(&mut self, name: &Name, now: Instant, lease: Duration) {
-        self.entry(name, now, lease).shortened = true;
     }
 
     fn entry(&mut self, name: &Name, now: Instant, lease: Duration) -> &mut Entry {
@@ -164,7 +151,7 @@ impl UndoLog {
             return self.forget(name);
         }
         let Some(entry) = self.entries.get_mut(name) else {
-            // Somebody else's lease, which was to be released by force: only once (R36). Later, its
+            // Somebody else's lease, which was to be released by force: only once. Later, its
             // holder may have extended it, or may hold the lock again under the same value.
             return;
         };

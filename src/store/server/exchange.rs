@@ -47,8 +47,6 @@ const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
 
 /// An open connection, for an exchange that must end by `deadline`.
 pub(crate) struct Exchange<'a> {
-    /// Whether the connection was opened for this, and so has just answered.
-    pub(crate) fresh: bool,
     pub(crate) connection: &'a mut Connection,
     pub(crate) state: &'a mut Known,
     pub(crate) clock: &'a Clock,
@@ -73,23 +71,6 @@ impl Exchange<'_> {
         self.connection.set_write_timeout(Some(timeout))?;
         self.state.timeout = Some(timeout);
         Ok(())
-    }
-
-    /// Asks an idle connection for a sign of life, in half of the time that is left: the other half
-    /// is for opening a new one.
-    pub(crate) fn check(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
-        if self.fresh {
-            return Ok(());
-        }
-        let (deadline, now) = (self.deadline, self.clock.now());
-        self.deadline = now + deadline.saturating_duration_since(now) / 2;
-        self.bound_from(now)?;
-        buffer.clear();
-        pack(&[Part::Text("PING")], buffer);
-        // A refusal is a sign of life, too.
-        self.ask(buffer, Shape::Pong)?;
-        self.deadline = deadline;
-        self.bound()
     }
 
     /// Sends the command in `buffer` and returns its reply.

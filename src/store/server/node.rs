@@ -184,6 +184,23 @@ impl Node {
         .map_or_else(|| Err(StoreError::ended()), understood)
     }
 
+    /// Runs a script that must not run twice, over a new connection: over an idle one that turns
+    /// out to be closed, nobody would know whether it had run.
+    pub(crate) fn script_once(
+        &self,
+        script: &Script,
+        keys: usize,
+        parts: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
+        let limit = TimeLimit::By(deadline);
+        self.talk(&mut Slot::default(), limit, &mut |mut exchange, buffer, asked_at| {
+            let (value, _) = run(&mut exchange, buffer, script, keys, parts, None)?;
+            Ok(Reply { asked_at, value, confirmed: None })
+        })
+        .and_then(understood)
+    }
+
     /// Runs a script once for each list of parts, over renewal's own connection.
     pub(crate) fn script_in_bulk<'a>(
         &self,

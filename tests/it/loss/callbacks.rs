@@ -52,7 +52,7 @@ fn a_loss_that_is_found_twice_at_once_is_told_once() {
     // This thread's extend is under way while renewal finds the loss. A moment later the extend
     // finds it, too.
     notes.before(move |asked| {
-        if *asked == Asked::EndIn {
+        if *asked == Asked::ExtendOne {
             eventually(SOON, || found.load(Ordering::SeqCst));
         }
     });

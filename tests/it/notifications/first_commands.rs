@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use distlock::testing::{End, Extend, Gone, InCondition, Release, Token};
+use distlock::testing::{Extend, Gone, InCondition, Release, Token};
 
 use super::Scene;
 use crate::helpers::SOON;
@@ -14,11 +14,7 @@ use crate::support::Server;
 fn the_first_command_of_a_waiter_that_was_handed_the_lock_uses_up_its_notification() {
     type Word = fn(&Scene<'_>, &Extend<'_>);
     let words: [Word; 5] = [
-        |scene, lease| {
-            assert!(
-                scene.lock.store.move_end(lease, End::NotBefore, Instant::now() + SOON).unwrap()
-            )
-        },
+        |scene, lease| assert!(scene.lock.store.extend_one(lease, Instant::now() + SOON).unwrap()),
         |scene, lease| {
             let within = distlock::testing::Within::until(Instant::now() + SOON);
             assert!(scene.lock.store.extend(&[*lease], within).remove(0).unwrap());
@@ -71,11 +67,7 @@ fn a_command_for_a_lost_lease_uses_up_no_notification() {
         !scene
             .lock
             .store
-            .move_end(
-                &Extend { key, token: &token, lease: SOON, settles: true },
-                End::NotBefore,
-                until
-            )
+            .extend_one(&Extend { key, token: &token, lease: SOON, settles: true }, until)
             .unwrap()
     );
     scene

@@ -5,7 +5,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock};
+use distlock::testing::{Extend, Key, Token, Within};
+use distlock::{Client, Layout, Lock};
 
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, ms};
@@ -104,15 +105,16 @@ fn an_attempt_with_little_time_does_not_shut_the_gate_for_those_who_have_more() 
     let (_server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let other = Client::open(&proxy.url()).unwrap();
-    let lock = client.lock("x");
-    lock.lock().unwrap();
+    let store = client.store(Layout::Plain).unwrap();
+    client.ping().unwrap();
     // A slow link: opening a connection takes several round trips.
     proxy.set_delay(ms(60), ms(60));
-    client.execute(|conn| redis::cmd("PING").query::<()>(conn)).unwrap();
     proxy.cut_all();
-    // Its new end would come before the connection: nothing is sent.
-    assert!(lock.extend(ms(100)).is_err());
+    // As renewal asks for a lease that is about to end.
+    let (key, token) = (Key::new("x".into()), Token::new("t"));
+    let lease = Extend { key: &key, token: &token, lease: ms(300), settles: false };
+    let within = Within { reply: ms(50), connect_by: Instant::now() + ms(100) };
+    assert!(store.extend(&[lease], within).remove(0).is_err());
     assert!(other.lock("y").try_lock(Duration::ZERO).unwrap(), "the server is up");
     other.lock("y").unlock().unwrap();
-    let _ = lock.unlock();
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
     StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Layout, LockOptions};
@@ -154,14 +154,9 @@ impl LeaseStore for Asked {
         leases.iter().map(one).collect()
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        self.0.answer("move_end", &lease.token.text(), deadline, || {
-            self.0.inner.move_end(lease, end, deadline)
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
+        self.0.answer("extend_one", &lease.token.text(), deadline, || {
+            self.0.inner.extend_one(lease, deadline)
         })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Answer, Ask, Bell, End, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within,
+    Answer, Ask, Bell, Extend, InCondition, Key, LeaseStore, Place, StoreError, Token, Within,
 };
 use distlock::{Client, Layout};
 
@@ -94,12 +94,8 @@ fn extend(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Stor
     store.extend(&[lease], Within::until(deadline())).remove(0)
 }
 
-fn move_end(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
-    store.move_end(
-        &Extend { key, token, lease: SHORTER, settles: false },
-        End::NotBefore,
-        deadline(),
-    )
+fn extend_one(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
+    store.extend_one(&Extend { key, token, lease: SHORTER, settles: false }, deadline())
 }
 
 fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
@@ -128,7 +124,7 @@ fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, Sto
 fn a_replica_confirms_nothing_over_a_connection_opened_before_its_demotion() {
     for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
         let server = Server::start();
-        let mut questions: Vec<Question> = vec![acquire_again, extend, move_end];
+        let mut questions: Vec<Question> = vec![acquire_again, extend, extend_one];
         if layout == Layout::Plain {
             questions.push(wait_in);
         }

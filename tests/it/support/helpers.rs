@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, End, Extend, Gone, Held, InCondition, Key, LeaseStore, Listening,
+    Abilities, Answer, Ask, Bell, Extend, Gone, Held, InCondition, Key, LeaseStore, Listening,
     Notify, Release, StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, Lock, LockOptions, RedisLock};
@@ -182,7 +182,7 @@ pub enum Asked {
         keys: Vec<String>,
         thread: Option<String>,
     },
-    EndIn,
+    ExtendOne,
     Release,
     /// The store has a connection for a release, and has reported that.
     ReleaseIsSent,
@@ -325,13 +325,8 @@ impl LeaseStore for Watched {
         self.notes.around(asked, || self.inner.extend(leases, within))
     }
 
-    fn move_end(
-        &self,
-        lease: &Extend<'_>,
-        end: End,
-        deadline: Instant,
-    ) -> Result<bool, StoreError> {
-        self.notes.around(Asked::EndIn, || self.inner.move_end(lease, end, deadline))
+    fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
+        self.notes.around(Asked::ExtendOne, || self.inner.extend_one(lease, deadline))
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {

@@ -227,7 +227,7 @@ fn answers_in_bulk_stay_with_their_leases_when_the_connection_fails() {
     first.extend(ms(6000)).unwrap();
     second.lock().unwrap();
     let of =
-        |key: &'static [u8]| move |command: &[Vec<u8>]| command.len() == 7 && command[3] == key;
+        |key: &'static [u8]| move |command: &[Vec<u8>]| command.len() == 6 && command[3] == key;
     let unknown = proxy.add(
         Rule::on("EVALSHA", Fault::Answer(b"-NOSCRIPT flushed\r\n".to_vec()))
             .when(of(b"first"))

@@ -83,7 +83,6 @@ impl Node {
         let asked_at = self.clock.now();
         let deadline = limit.reply_by(asked_at);
         let mut exchange = Exchange {
-            fresh,
             connection: &mut connection,
             state: &mut slot.state,
             clock: &self.clock,

@@ -48,8 +48,7 @@ impl Node {
         let mut state = Known { was_lent: true, ..Known::default() };
         let generation = self.generation();
         let asked_at = self.clock.now();
-        let mut exchange =
-            Exchange { fresh: false, connection, state: &mut state, clock: &self.clock, deadline };
+        let mut exchange = Exchange { connection, state: &mut state, clock: &self.clock, deadline };
         let result =
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {
