@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use super::locked;
 /// alive.
 pub(crate) struct Worker<T> {
     name: Cow<'static, str>,
+    has_started: AtomicBool,
     state: Mutex<Lifecycle<T>>,
 }
 
@@ -52,7 +54,16 @@ impl Stopped {
 impl<T: Send + 'static> Worker<T> {
     pub(crate) fn new(name: impl Into<Cow<'static, str>>) -> Self {
         let (work, todo) = unbounded();
-        Self { name: name.into(), state: Mutex::new(Lifecycle::Idle(work, todo)) }
+        Self {
+            name: name.into(),
+            has_started: AtomicBool::new(false),
+            state: Mutex::new(Lifecycle::Idle(work, todo)),
+        }
+    }
+
+    /// Whether the thread has been started. Cheap, for those who start it at each use.
+    pub(crate) fn has_started(&self) -> bool {
+        self.has_started.load(Ordering::Relaxed)
     }
 
     /// Starts the thread unless it has been started. `run` shall return when its receiver is
@@ -70,6 +81,7 @@ impl<T: Send + 'static> Worker<T> {
                     run(&todo);
                 })?;
             *state = Lifecycle::Running { work, ended, thread: thread.thread().id() };
+            self.has_started.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -25,7 +25,6 @@ impl Acquisition {
         mut refused: Option<InTheWay>,
     ) -> Result<Option<Arc<Lease>>> {
         let context = Arc::clone(&self.context);
-        let bell = Arc::clone(&self.bell);
         let limits = wait.limits;
         let mut rings = None;
         let mut was_stale = false;
@@ -69,9 +68,11 @@ impl Acquisition {
             let until = until.into_iter().chain(limits.deadline).min();
             // Only a sleeping thread has to be woken. Checked after the bell can ring, so that no
             // interrupt is missed.
-            rings.get_or_insert_with(|| {
+            let (bell, ..) = rings.get_or_insert_with(|| {
+                let bell = Arc::clone(self.bell());
                 let interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
-                (context.closing.rings(&bell), interrupt)
+                let closing = context.closing.rings(&bell);
+                (bell, closing, interrupt)
             });
             limits.check(&context)?;
             if let Rung::Grant(grant) = bell.wait(&context.clock, until) {

@@ -48,7 +48,8 @@ pub(crate) struct Acquisition {
     pub(super) was_in_condition: bool,
     /// The use of the caller's own value; `None` with a fresh token, and until the first attempt.
     in_use: Option<InUse>,
-    pub(super) bell: Arc<Bell>,
+    /// Made once the caller has to wait.
+    bell: OnceCell<Arc<Bell>>,
     listening: OnceCell<Option<Listening>>,
     /// The last field, so that closing waits until the fields above are dropped.
     _counted: Counted,
@@ -100,7 +101,7 @@ impl Acquisition {
             condition: None,
             was_in_condition: false,
             in_use: None,
-            bell: Bell::new(),
+            bell: OnceCell::new(),
             listening: OnceCell::new(),
             _counted: context.acquiring.add(),
         })
@@ -118,10 +119,8 @@ impl Acquisition {
         let place = self.place(limits);
         let contended = self.attempts > 1 || contention.is_known();
         let deadline = limits.attempt_deadline(&self.context);
-        let answer = self.store.try_acquire(&Ask {
-            deadline,
-            ..self.ask(place.as_ref().map(|place| place as &dyn Place), contended)
-        });
+        let place = place.as_ref().map(|place| place as &dyn Place);
+        let answer = self.store.try_acquire(&self.ask(place, contended, deadline));
         match answer {
             Ok(Answer::Granted { asked_at, fences }) => {
                 if self.attempts == 1 {
@@ -157,7 +156,12 @@ impl Acquisition {
         Ok(())
     }
 
-    pub(super) fn ask<'a>(&'a self, place: Option<&'a dyn Place>, contended: bool) -> Ask<'a> {
+    pub(super) fn ask<'a>(
+        &'a self,
+        place: Option<&'a dyn Place>,
+        contended: bool,
+        deadline: Instant,
+    ) -> Ask<'a> {
         let options = &self.options;
         Ask {
             key: &self.key,
@@ -168,7 +172,7 @@ impl Acquisition {
             place,
             contended,
             may_be_mine: self.may_be_mine(),
-            deadline: self.context.command_deadline(),
+            deadline,
         }
     }
 
@@ -225,6 +229,10 @@ impl Acquisition {
         let queues =
             !limits.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
         (queues && self.store.abilities().wakes).then(|| self.waiting())
+    }
+
+    pub(super) fn bell(&self) -> &Arc<Bell> {
+        self.bell.get_or_init(Bell::new)
     }
 
     pub(super) fn waiting(&self) -> Waiting<'_> {

@@ -110,6 +110,9 @@ impl Cleaner {
     /// Starts the thread. Called before a lease is requested: a thread that dies while it holds
     /// cannot start another thread.
     pub(crate) fn start(&self) -> io::Result<()> {
+        if self.worker.has_started() {
+            return Ok(());
+        }
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
     }

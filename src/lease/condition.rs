@@ -85,7 +85,7 @@ impl Acquisition {
         released: &dyn Fn(),
     ) -> Result<Woken, Failed> {
         let context = Arc::clone(&self.context);
-        let bell = Arc::clone(&self.bell);
+        let bell = Arc::clone(self.bell());
         let _closing = context.closing.rings(&bell);
         let _interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
         self.condition = Some(Arc::clone(condition));
@@ -100,7 +100,8 @@ impl Acquisition {
             let release = leaving.release(&take);
             let old = (!so_far.entered).then_some(&release);
             let leaves = so_far.entered && end.is_some();
-            let answer = self.store.wait_in(&self.ask(Some(&place), true), condition, old, leaves);
+            let ask = self.ask(Some(&place), true, context.command_deadline());
+            let answer = self.store.wait_in(&ask, condition, old, leaves);
             if answer.is_ok() && !so_far.entered && !matches!(answer, Ok(InCondition::NotOurs)) {
                 so_far.entered = true;
                 released();

@@ -67,6 +67,11 @@ impl Context {
     /// locked.
     pub(crate) fn check_open(&self) -> Result<()> {
         self.check_process()?;
+        self.check_closing()
+    }
+
+    /// An error once the client is being closed.
+    pub(crate) fn check_closing(&self) -> Result<()> {
         if self.closing.is_interrupted() {
             return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
         }

@@ -173,6 +173,11 @@ impl Lease {
         }
     }
 
+    /// Whether the validity has been seen to end. Does not look at the clock.
+    pub(crate) fn is_over(&self) -> bool {
+        self.until.load(Ordering::SeqCst) == OVER
+    }
+
     /// How long the lease is still valid; zero once it is over.
     pub(crate) fn remaining(&self) -> Duration {
         match self.valid_until() {

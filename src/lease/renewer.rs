@@ -87,6 +87,9 @@ impl Renewer {
 
     /// Starts the thread.
     pub(crate) fn start(&self) -> io::Result<()> {
+        if self.worker.has_started() {
+            return Ok(());
+        }
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
     }

@@ -25,9 +25,10 @@ pub(crate) struct WaitLimits<'a> {
 }
 
 impl WaitLimits<'_> {
-    /// An error if the caller was interrupted or the client was closed.
+    /// An error if the caller was interrupted or the client was closed. Not in a forked child: each
+    /// call checks that once, at its start, because it costs a system call.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {
-        context.check_open()?;
+        context.check_closing()?;
         if self.interrupt.is_some_and(Interruption::has_happened) {
             return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
         }

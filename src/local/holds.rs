@@ -26,7 +26,7 @@ pub(crate) struct Hold {
 /// The result of an unlock.
 pub(crate) enum Dropped {
     NotHeld,
-    /// Still held; `lost`: whether the lease is lost.
+    /// Still held; `lost`: whether the lease is known to be lost.
     Held {
         lost: bool,
     },
@@ -104,7 +104,7 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
             let hold = holds.get_mut(&address(lock))?;
             if hold.count > 1 {
                 hold.count -= 1;
-                return Some(Dropped::Held { lost: !hold.lease.is_valid() });
+                return Some(Dropped::Held { lost: hold.lease.is_over() });
             }
             holds.remove(&address(lock)).map(Dropped::Last)
         })

@@ -16,7 +16,7 @@ impl Place for Waiting<'_> {
         let waiter = self.acquisition;
         let listening = waiter
             .listening
-            .get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, &waiter.bell));
+            .get_or_init(|| waiter.store.listen(&waiter.key, &waiter.token, waiter.bell()));
         listening.as_ref().map(|listening| &*listening.address)
     }
 

@@ -53,6 +53,7 @@ impl RedisLock {
         self.shared.check_name()?;
         let context = self.context();
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
+        context.check_process()?;
         limits.check(context)?;
         context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);

@@ -64,7 +64,10 @@ impl RedisLock {
     /// was over first.
     fn wait_under(&self, condition: &Arc<str>, limits: &WaitLimits<'_>) -> Result<bool> {
         let context = self.context();
-        limits.check(context).map_err(|error| self.named(error))?;
+        context
+            .check_process()
+            .and_then(|()| limits.check(context))
+            .map_err(|error| self.named(error))?;
         self.held()?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;

@@ -36,18 +36,19 @@ pub(crate) struct Slot {
 pub(crate) struct Slots;
 
 impl r2d2::ManageConnection for Slots {
-    type Connection = Slot;
+    /// In a box: r2d2 moves it several times at each use.
+    type Connection = Box<Slot>;
     type Error = Infallible;
 
-    fn connect(&self) -> Result<Slot, Infallible> {
-        Ok(Slot::default())
+    fn connect(&self) -> Result<Box<Slot>, Infallible> {
+        Ok(Box::default())
     }
 
-    fn is_valid(&self, _: &mut Slot) -> Result<(), Infallible> {
+    fn is_valid(&self, _: &mut Box<Slot>) -> Result<(), Infallible> {
         Ok(())
     }
 
-    fn has_broken(&self, _: &mut Slot) -> bool {
+    fn has_broken(&self, _: &mut Box<Slot>) -> bool {
         false
     }
 }
@@ -89,7 +90,7 @@ impl Lanes {
 pub(crate) enum CheckedOut {
     Pooled(PooledConnection<Slots>),
     /// For a pool that has been closed: a grant may arrive just then, and has to be given back.
-    Alone(Slot),
+    Alone(Box<Slot>),
 }
 
 impl CheckedOut {
@@ -120,13 +121,13 @@ impl OwnPool {
                 Some((Some(slot), _)) => return Some(CheckedOut::Pooled(slot)),
                 known => known.map(|(_, pool)| pool.clone()),
             },
-            Stage::Closed => return Some(CheckedOut::Alone(Slot::default())),
+            Stage::Closed => return Some(CheckedOut::Alone(Box::default())),
         };
         let pool = match known {
             Some(pool) => pool,
             None => match self.open(lane)? {
                 Some(pool) => pool,
-                None => return Some(CheckedOut::Alone(Slot::default())),
+                None => return Some(CheckedOut::Alone(Box::default())),
             },
         };
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)

@@ -9,39 +9,39 @@ use super::shape::Shape;
 /// A script, sent by its hash.
 pub(crate) struct Script {
     body: &'static str,
-    hash: String,
+    /// `EVALSHA` and the hash, packed.
+    by_hash: Vec<u8>,
     pub(crate) shape: Shape,
 }
 
 impl Script {
     pub(crate) fn new(shape: Shape, body: &'static str) -> Self {
-        Self { body, hash: Hashed::new(body).get_hash().to_owned(), shape }
+        let mut by_hash = Vec::new();
+        Part::Text("EVALSHA").pack(&mut by_hash);
+        Part::Text(Hashed::new(body).get_hash()).pack(&mut by_hash);
+        Self { body, by_hash, shape }
     }
 
-    pub(crate) fn by_hash<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
-        self.pack("EVALSHA", &self.hash, keys, parts, buffer);
+    pub(crate) fn by_hash(&self, keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {
+        begin(buffer, 3 + parts.len());
+        buffer.extend_from_slice(&self.by_hash);
+        pack_call(keys, parts, buffer);
     }
 
     /// The whole body, for a server that does not know the script (any more): it keeps the script
     /// from then on.
-    pub(crate) fn by_body<'a>(&'a self, keys: usize, parts: &[Part<'a>], buffer: &mut Vec<u8>) {
-        self.pack("EVAL", self.body, keys, parts, buffer);
-    }
-
-    fn pack(
-        &self,
-        command: &str,
-        script: &str,
-        keys: usize,
-        parts: &[Part<'_>],
-        buffer: &mut Vec<u8>,
-    ) {
+    pub(crate) fn by_body(&self, keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {
         begin(buffer, 3 + parts.len());
-        Part::Text(command).pack(buffer);
-        Part::Text(script).pack(buffer);
-        Part::Number(keys as u64).pack(buffer);
-        parts.iter().for_each(|part| part.pack(buffer));
+        Part::Text("EVAL").pack(buffer);
+        Part::Text(self.body).pack(buffer);
+        pack_call(keys, parts, buffer);
     }
+}
+
+/// What follows a script: the number of its keys, the keys, and the arguments.
+fn pack_call(keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {
+    Part::Number(keys as u64).pack(buffer);
+    parts.iter().for_each(|part| part.pack(buffer));
 }
 
 /// One argument of a command.
@@ -83,22 +83,14 @@ impl Part<'_> {
             Self::Braced(first, second) => {
                 pack_bytes(&[first.as_bytes(), b"{", second.as_bytes(), b"}"], buffer);
             }
-            Self::Number(number) => {
-                buffer.push(b'$');
-                digits(buffer, u64::from(number.checked_ilog10().unwrap_or(0)) + 1);
-                buffer.extend_from_slice(b"\r\n");
-                digits(buffer, *number);
-                buffer.extend_from_slice(b"\r\n");
-            }
+            Self::Number(number) => pack_bytes(&[digits(*number, &mut [0; 20])], buffer),
         }
     }
 }
 
 /// Packs one argument, made of these.
 fn pack_bytes(pieces: &[&[u8]], buffer: &mut Vec<u8>) {
-    buffer.push(b'$');
-    digits(buffer, pieces.iter().map(|piece| piece.len()).sum::<usize>() as u64);
-    buffer.extend_from_slice(b"\r\n");
+    header(b'$', pieces.iter().map(|piece| piece.len()).sum(), buffer);
     pieces.iter().for_each(|piece| buffer.extend_from_slice(piece));
     buffer.extend_from_slice(b"\r\n");
 }
@@ -110,21 +102,32 @@ pub(crate) fn pack(parts: &[Part<'_>], buffer: &mut Vec<u8>) {
 }
 
 fn begin(buffer: &mut Vec<u8>, parts: usize) {
-    buffer.push(b'*');
-    digits(buffer, parts as u64);
+    header(b'*', parts, buffer);
+}
+
+/// Appends how many parts a command, or how many bytes a part has.
+fn header(kind: u8, number: usize, buffer: &mut Vec<u8>) {
+    // A single digit is most of them, and copying a known number of bytes costs least.
+    if let Ok(digit @ 0..10) = u8::try_from(number) {
+        buffer.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']);
+        return;
+    }
+    buffer.push(kind);
+    buffer.extend_from_slice(digits(number as u64, &mut [0; 20]));
     buffer.extend_from_slice(b"\r\n");
 }
 
-fn digits(buffer: &mut Vec<u8>, mut number: u64) {
-    let at = buffer.len();
+/// The digits of a number.
+fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut at = room.len();
     loop {
-        buffer.push(b'0' + (number % 10) as u8);
+        at -= 1;
+        room[at] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            break;
+            return &room[at..];
         }
     }
-    buffer[at..].reverse();
 }
 
 #[cfg(test)]
