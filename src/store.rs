@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub(crate) mod quorum;
 pub(crate) mod server;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -35,13 +36,12 @@ use server::settings::{Service, Settings, parse};
 /// Where one client's leases live.
 pub(crate) struct Backend {
     leases: Leases,
-    /// The same, for leases that have to be confirmed. Made when they are first asked for.
-    confirmed: Mutex<Confirmed>,
+    /// The same, for leases that have to be confirmed, each kind at a node of its own. Made when
+    /// they are first asked for.
+    confirmed: Mutex<HashMap<Confirm, (Arc<Node>, Leases)>>,
     limits: Arc<dyn LimitStore>,
     place: Place,
 }
-
-type Confirmed = Vec<(Layout, Confirm, Arc<dyn LeaseStore>)>;
 
 enum Place {
     /// One Redis server.
@@ -94,28 +94,31 @@ impl Backend {
 
     /// The store for locks with these options.
     pub(crate) fn leases(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
-        let leases = self.leases.iter().find(|(has, _)| *has == options.layout);
-        let leases = leases
-            .map(|(_, leases)| leases)
+        let of_layout = |leases: &Leases| {
+            let leases = leases.iter().find(|(has, _)| *has == options.layout);
+            leases.map(|(_, leases)| Arc::clone(leases))
+        };
+        let leases = of_layout(&self.leases)
             .ok_or_else(|| Error::unsupported("this store has only the plain layout"))?;
         leases.supports(options)?;
         if !options.confirm.is_wanted() {
-            return Ok(Arc::clone(leases));
+            return Ok(leases);
         }
-        self.confirmed_leases(options.layout, options.confirm).ok_or_else(|| {
+        self.confirmed(options.confirm, &of_layout).ok_or_else(|| {
             Error::unsupported("only one server, with or without sentinels, has replicas to ask")
         })
     }
 
-    fn confirmed_leases(&self, layout: Layout, confirm: Confirm) -> Option<Arc<dyn LeaseStore>> {
+    /// One of the stores for leases that have to be confirmed so.
+    fn confirmed<T>(&self, confirm: Confirm, of: &dyn Fn(&Leases) -> Option<T>) -> Option<T> {
         let Place::Server { node, inbox } = &self.place else { return None };
         let mut all = locked(&self.confirmed);
-        if let Some((.., leases)) = all.iter().find(|its| (its.0, its.1) == (layout, confirm)) {
-            return Some(Arc::clone(leases));
-        }
-        let leases = layout::confirmed(node, inbox, layout, confirm)?;
-        all.push((layout, confirm, Arc::clone(&leases)));
-        Some(leases)
+        let (_, leases) = all.entry(confirm).or_insert_with(|| {
+            let node = Arc::new(node.confirming(confirm));
+            let leases = layout::every_layout(&node, inbox);
+            (node, leases)
+        });
+        of(leases)
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {
@@ -145,7 +148,8 @@ impl Backend {
             Place::Server { node, inbox } => {
                 let in_time = inbox.close(node, deadline);
                 node.close();
-                node.stop_watching(deadline) && in_time
+                locked(&self.confirmed).values().for_each(|(node, _)| node.close());
+                node.endpoint().stop_watching(deadline) && in_time
             }
             Place::Memory => true,
             Place::Quorum(quorum) => quorum.close(deadline),

@@ -68,12 +68,8 @@ impl Acquisition {
             let until = until.into_iter().chain(limits.deadline).min();
             // Only a sleeping thread has to be woken. Checked after the bell can ring, so that no
             // interrupt is missed.
-            let (bell, ..) = rings.get_or_insert_with(|| {
-                let bell = Arc::clone(self.bell());
-                let interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
-                let closing = context.closing.rings(&bell);
-                (bell, closing, interrupt)
-            });
+            let bell = Arc::clone(self.bell());
+            rings.get_or_insert_with(|| limits.rings(&context, &bell));
             limits.check(&context)?;
             if let Rung::Grant(grant) = bell.wait(&context.clock, until) {
                 match self.enter(grant) {

@@ -86,8 +86,7 @@ impl Acquisition {
     ) -> Result<Woken, Failed> {
         let context = Arc::clone(&self.context);
         let bell = Arc::clone(self.bell());
-        let _closing = context.closing.rings(&bell);
-        let _interrupt = limits.interrupt.map(|interrupt| interrupt.rings(&bell));
+        let _rings = limits.rings(&context, &bell);
         self.condition = Some(Arc::clone(condition));
         self.was_in_condition = true;
         let take = || leaving.take();

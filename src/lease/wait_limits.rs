@@ -1,11 +1,13 @@
 //! How long, and how often, a caller is willing to ask; and what is known before it asks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use super::context::Context;
+use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::Interruption;
+use crate::base::interrupt::{Interruption, Ringing};
 use crate::base::options::LockOptions;
 
 /// How many uncontended grants it takes until a lock that was seen contended no longer counts as
@@ -24,7 +26,7 @@ pub(crate) struct WaitLimits<'a> {
     pub(crate) interrupt: Option<Interruption<'a>>,
 }
 
-impl WaitLimits<'_> {
+impl<'a> WaitLimits<'a> {
     /// An error if the caller was interrupted or the client was closed. Not in a forked child: each
     /// call checks that once, at its start, because it costs a system call.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {
@@ -33,6 +35,17 @@ impl WaitLimits<'_> {
             return Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"));
         }
         Ok(())
+    }
+
+    /// Has `bell` ring when the client is closed or the caller is interrupted, until the returned
+    /// value is dropped.
+    pub(crate) fn rings(
+        &self,
+        context: &'a Context,
+        bell: &Arc<Bell>,
+    ) -> (Ringing<'a>, Option<Ringing<'a>>) {
+        let interrupt = self.interrupt.map(|interrupt| interrupt.rings(bell));
+        (context.closing.rings(bell), interrupt)
     }
 
     /// Until when an attempt may wait for its answer: one command timeout, but at most until one

@@ -186,8 +186,7 @@ impl LocalQueue {
     ) -> Result<Option<(Turn<'_>, Handover)>> {
         let clock = &context.clock;
         let timeouts = context.timeouts;
-        let _closing = context.closing.rings(bell);
-        let _interrupt = limits.interrupt.map(|interrupt| interrupt.rings(bell));
+        let _rings = limits.rings(context, bell);
         let started = clock.now();
         // `None`: so far away that it never comes (R18).
         let mut next_attempt = Some(started);

@@ -14,7 +14,7 @@ use self::leases::ServerLeases;
 use self::table::Table;
 use super::server::inbox::Inbox;
 use super::server::node::Node;
-use crate::base::options::{Confirm, Layout};
+use crate::base::options::Layout;
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
 
@@ -39,38 +39,25 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
         }
     };
     let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
-    let mut leases = Leases::new();
-    for (layout, table) in LAYOUTS {
-        let store: Arc<dyn LeaseStore> = Arc::new(ServerLeases::new(
-            Arc::clone(node),
-            Arc::clone(&inbox),
-            table(),
-            Confirm::NOTHING,
-        ));
-        if layout == Layout::Plain {
-            // Its queue alone sends grants.
-            let _ = queued.set(Arc::downgrade(&store));
-        }
-        leases.push((layout, store));
+    let leases = every_layout(node, &inbox);
+    // The plain layout's queue alone sends grants.
+    if let Some((_, plain)) = leases.iter().find(|(layout, _)| *layout == Layout::Plain) {
+        let _ = queued.set(Arc::downgrade(plain));
     }
     (leases, inbox)
+}
+
+/// The leases on one server in every layout.
+pub(crate) fn every_layout(node: &Arc<Node>, inbox: &Arc<Inbox>) -> Leases {
+    let leases = |table: fn() -> Table| -> Arc<dyn LeaseStore> {
+        Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(inbox), table()))
+    };
+    LAYOUTS.into_iter().map(|(layout, table)| (layout, leases(table))).collect()
 }
 
 /// The leases on one node of a quorum. Nobody ever listens: a quorum has no queue, so its nodes
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table(), Confirm::NOTHING))
-}
-
-/// The leases on one server in this layout, which count only once they are confirmed.
-pub(crate) fn confirmed(
-    node: &Arc<Node>,
-    inbox: &Arc<Inbox>,
-    layout: Layout,
-    confirm: Confirm,
-) -> Option<Arc<dyn LeaseStore>> {
-    let (_, table) = LAYOUTS.iter().find(|(its, _)| *its == layout)?;
-    let (node, inbox) = (Arc::clone(node), Arc::clone(inbox));
-    Some(Arc::new(ServerLeases::new(node, inbox, table(), confirm)))
+    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table()))
 }

@@ -13,14 +13,14 @@ use super::table::{Name, QueueScripts, Table, Wakes};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
-use crate::base::options::{Confirm, LockOptions};
+use crate::base::options::LockOptions;
 use crate::lease::store::{
     Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify, Place,
     Release, StoreError, Withdraw, Within,
 };
 use crate::lease::token::Token;
 use crate::store::server::ask::again_if_stale;
-use crate::store::server::confirm::{self, Confirmations, Wanted};
+use crate::store::server::confirm;
 use crate::store::server::exchange::Reply;
 use crate::store::server::inbox::Inbox;
 use crate::store::server::node::Node;
@@ -36,30 +36,19 @@ pub(crate) struct ServerLeases {
     node: Arc<Node>,
     inbox: Arc<Inbox>,
     table: Table,
-    /// What must have a lease before it counts.
-    confirm: Confirm,
     /// Whether it has been said that the server does not say who listens.
     may_not_ask: AtomicBool,
 }
 
 impl ServerLeases {
-    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table, confirm: Confirm) -> Self {
-        Self { node, inbox, table, confirm, may_not_ask: AtomicBool::new(false) }
-    }
-
-    /// What is to be confirmed of an acquisition. Renewal waits more than twice as long: so a lease
-    /// that was granted over slow replicas can be kept.
-    fn wanted_of(&self, ask: &Ask<'_>) -> Wanted {
-        self.wanted(ask.lease / 10)
-    }
-
-    fn wanted(&self, most: Duration) -> Wanted {
-        self.confirm.is_wanted().then_some(Confirmations { what: self.confirm, most })
+    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table) -> Self {
+        Self { node, inbox, table, may_not_ask: AtomicBool::new(false) }
     }
 
     /// A grant or an extend counts only with all confirmations (R24).
     fn confirmed(&self, said: Option<Value>) -> Result<(), StoreError> {
-        if self.confirm.is_wanted() { confirm::check(self.confirm, said) } else { Ok(()) }
+        let confirm = self.node.confirm();
+        if confirm.is_wanted() { confirm::check(confirm, said) } else { Ok(()) }
     }
 
     /// As the scripts that acquire answer.
@@ -103,7 +92,7 @@ impl ServerLeases {
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
     fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
-        let reply = self.node.command_confirmed(
+        let reply = self.node.command(
             &[
                 Part::Text("SET"),
                 Part::Text(ask.key.as_str()),
@@ -113,7 +102,7 @@ impl ServerLeases {
                 Part::millis(ask.lease),
             ],
             Shape::Set,
-            self.wanted_of(ask),
+            confirm_within(ask),
             ask.deadline,
         )?;
         match reply.value {
@@ -145,8 +134,8 @@ impl ServerLeases {
             let _ = self.inbox.start(&self.node);
         }
         let before = Instant::now();
-        let (script, wanted) = (&self.table.acquire, self.wanted_of(ask));
-        let reply = self.node.script_if(&|| true, script, keys, &parts, wanted, ask.deadline);
+        let (script, within) = (&self.table.acquire, confirm_within(ask));
+        let reply = self.node.script_if(&|| true, script, keys, &parts, within, ask.deadline);
         let reply = reply.map_err(half_way)?;
         if listens {
             self.is_heard(before, &reply.value);
@@ -217,6 +206,12 @@ fn place_parts<'a>(ask: &Ask<'a>, address: &'a str, place: &dyn Place) -> [Part<
     ]
 }
 
+/// How long the confirmations of an acquisition may take. Renewal waits more than twice as long: so
+/// a lease that was granted over slow replicas can be kept.
+fn confirm_within(ask: &Ask<'_>) -> Option<Duration> {
+    Some(ask.lease / 10)
+}
+
 /// A script that acquires looks at the type of the lock's own key first. So other data of somebody
 /// else is found after the lock may have been set.
 fn half_way(error: StoreError) -> StoreError {
@@ -241,9 +236,8 @@ impl LeaseStore for ServerLeases {
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| self.extend_parts(lease).1);
-        let (keys, wanted) = (self.table.lease_keys, self.wanted(Duration::MAX));
-        let (answers, said) =
-            self.node.script_in_bulk(&self.table.extend, keys, calls, wanted, within);
+        let keys = self.table.lease_keys;
+        let (answers, said) = self.node.script_in_bulk(&self.table.extend, keys, calls, within);
         answers
             .into_iter()
             .map(|answer| {
@@ -259,10 +253,10 @@ impl LeaseStore for ServerLeases {
 
     fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
         let (keys, parts) = self.extend_parts(lease);
-        let (script, wanted) = (&self.table.extend, self.wanted(Duration::MAX));
+        let (script, within) = (&self.table.extend, Some(Duration::MAX));
         let mut said = None;
         let answer = again_if_stale(|| {
-            self.node.script_if(&|| true, script, keys, &parts, wanted, deadline)
+            self.node.script_if(&|| true, script, keys, &parts, within, deadline)
         })
         .map(|reply| {
             said = reply.confirmed;
@@ -311,7 +305,7 @@ impl LeaseStore for ServerLeases {
             wakes: !matches!(self.table.wakes, Wakes::Nobody),
             conditions: self.queue().is_some(),
             undoes_attempts: false,
-            confirm: self.confirm,
+            confirm: self.node.confirm(),
             numbered_tokens: self.table.numbered_tokens,
         }
     }

@@ -26,19 +26,9 @@ impl<'a> Bulk<'a> {
         script: &'a Script,
         keys: usize,
         calls: impl Iterator<Item = Vec<Part<'a>>>,
+        wanted: Wanted,
     ) -> Self {
-        Self {
-            script,
-            keys,
-            calls: calls.collect(),
-            values: Vec::new(),
-            wanted: None,
-            confirmed: None,
-        }
-    }
-
-    pub(crate) fn confirmed(self, wanted: Wanted) -> Self {
-        Self { wanted, ..self }
+        Self { script, keys, calls: calls.collect(), values: Vec::new(), wanted, confirmed: None }
     }
 
     /// Sends the calls and reads their replies. At the first failure the rest is unknown: reading

@@ -29,12 +29,6 @@ pub(crate) struct Confirmations {
     pub(crate) most: Duration,
 }
 
-/// What has to be confirmed, for those who keep connections apart by it: while a replica is away,
-/// a command that waits for it keeps its connection for as long as its lease allows.
-pub(crate) fn lane(wanted: Wanted) -> Confirm {
-    wanted.map_or(Confirm::NOTHING, |wanted| wanted.what)
-}
-
 /// Appends the question for the confirmations, to be answered `within` this time.
 pub(crate) fn ask(confirm: Confirm, within: Duration, buffer: &mut Vec<u8>) {
     // A `WAIT` without an end would be asked for by 0.

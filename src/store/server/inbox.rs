@@ -60,12 +60,7 @@ impl Inbox {
 
     /// Lets hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
     /// the subscription: until it is up, its waiters poll.
-    pub(crate) fn listen(
-        &self,
-        node: &Arc<Node>,
-        token: &Token,
-        bell: &Arc<Bell>,
-    ) -> Option<Listening> {
+    pub(crate) fn listen(&self, node: &Node, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         self.start(node)?;
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
         let ear = Ear { ears: Arc::clone(&self.ears), token: token.clone() };
@@ -80,7 +75,7 @@ impl Inbox {
     /// not wait for the subscription; `bell` is rung once the channel is confirmed.
     pub(crate) fn listen_at(
         &self,
-        node: &Arc<Node>,
+        node: &Node,
         channel: Arc<str>,
         token: &Token,
         bell: &Arc<Bell>,
@@ -115,9 +110,9 @@ impl Inbox {
 
     /// Makes sure that a thread reads the subscription. A waiter calls this each time it asks.
     /// `None`: there is no thread.
-    pub(crate) fn start(&self, node: &Arc<Node>) -> Option<()> {
-        let (ears, node) = (Arc::clone(&self.ears), Arc::downgrade(node));
-        let started = self.reader.start(move |stop| ears.run(&node, stop));
+    pub(crate) fn start(&self, node: &Node) -> Option<()> {
+        let (ears, endpoint) = (Arc::clone(&self.ears), Arc::downgrade(node.endpoint()));
+        let started = self.reader.start(move |stop| ears.run(&endpoint, stop));
         if let Err(error) = &started {
             log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
         }

@@ -6,15 +6,16 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use r2d2::PooledConnection;
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
+use super::settings::Settings;
 use super::theirs::Theirs;
-use crate::base::options::Confirm;
+use crate::base::locked;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
 /// r2d2 looks every 30 s.
@@ -58,32 +59,41 @@ pub(crate) enum Pool {
     /// A single connection, for one thread alone.
     One(Mutex<Slot>),
     /// The program's.
-    Theirs(Theirs),
+    Theirs(Arc<Theirs>),
 }
 
-/// The client's own pool. Its thread starts with the first check-out.
+impl Pool {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        match &settings.pool {
+            Some(pool) => Self::Theirs(Arc::new(Theirs::new(pool.clone()))),
+            None if settings.member_of.is_some() => Self::One(Mutex::default()),
+            None => Self::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
+        }
+    }
+
+    /// One more pool of this kind. There is only one of the program's.
+    pub(crate) fn another(&self) -> Self {
+        match self {
+            Self::Own(pool) => Self::Own(pool.another()),
+            Self::One(_) => Self::One(Mutex::default()),
+            Self::Theirs(pool) => Self::Theirs(Arc::clone(pool)),
+        }
+    }
+}
+
+/// A pool of the client's own. Its thread starts with the first check-out.
 pub(crate) struct OwnPool {
     size: u32,
     timeout: Duration,
+    /// All pools of a client have one thread.
+    thread: Arc<Mutex<Weak<ScheduledThreadPool>>>,
     state: RwLock<Stage>,
 }
 
 enum Stage {
     New,
-    Open(Lanes),
+    Open(r2d2::Pool<Slots>),
     Closed,
-}
-
-/// A pool for each kind of confirmations that commands wait for, all with one thread.
-struct Lanes {
-    thread: Arc<ScheduledThreadPool>,
-    pools: Vec<(Confirm, r2d2::Pool<Slots>)>,
-}
-
-impl Lanes {
-    fn of(&self, lane: Confirm) -> Option<&r2d2::Pool<Slots>> {
-        self.pools.iter().find(|(its, _)| *its == lane).map(|(_, pool)| pool)
-    }
 }
 
 /// A slot that was checked out.
@@ -103,29 +113,30 @@ impl CheckedOut {
 }
 
 impl OwnPool {
-    pub(crate) fn new(size: u32, timeout: Duration) -> Self {
-        Self { size, timeout, state: RwLock::new(Stage::New) }
+    fn new(size: u32, timeout: Duration) -> Self {
+        Self { size, timeout, thread: Arc::default(), state: RwLock::new(Stage::New) }
+    }
+
+    fn another(&self) -> Self {
+        let thread = Arc::clone(&self.thread);
+        Self { size: self.size, timeout: self.timeout, thread, state: RwLock::new(Stage::New) }
     }
 
     /// A slot, as soon as one is free. `None`: none within `wait`, or the pool could not be
     /// started.
-    pub(crate) fn check_out(
-        &self,
-        lane: Confirm,
-        wait: impl Fn() -> Duration,
-    ) -> Option<CheckedOut> {
-        let known = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+    pub(crate) fn check_out(&self, wait: impl Fn() -> Duration) -> Option<CheckedOut> {
+        let open = match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
             Stage::New => None,
-            Stage::Open(lanes) => match lanes.of(lane).map(|pool| (pool.try_get(), pool)) {
+            Stage::Open(pool) => match pool.try_get() {
                 // An idle slot is taken without a look at the clock.
-                Some((Some(slot), _)) => return Some(CheckedOut::Pooled(slot)),
-                known => known.map(|(_, pool)| pool.clone()),
+                Some(slot) => return Some(CheckedOut::Pooled(slot)),
+                None => Some(pool.clone()),
             },
             Stage::Closed => return Some(CheckedOut::Alone(Box::default())),
         };
-        let pool = match known {
+        let pool = match open {
             Some(pool) => pool,
-            None => match self.open(lane)? {
+            None => match self.open()? {
                 Some(pool) => pool,
                 None => return Some(CheckedOut::Alone(Box::default())),
             },
@@ -133,33 +144,35 @@ impl OwnPool {
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
     }
 
-    /// The pool of this lane, made if there is none. `Some(None)`: all are closed.
-    fn open(&self, lane: Confirm) -> Option<Option<r2d2::Pool<Slots>>> {
+    /// The pool, made if it has not been. `Some(None)`: it is closed.
+    fn open(&self) -> Option<Option<r2d2::Pool<Slots>>> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::New = *state {
-            *state = Stage::Open(Lanes { thread: self.start()?, pools: Vec::new() });
+            *state = Stage::Open(self.pool(self.start()?));
         }
-        let Stage::Open(lanes) = &mut *state else { return Some(None) };
-        if let Some(pool) = lanes.of(lane) {
-            return Some(Some(pool.clone()));
-        }
-        let pool = self.pool(&lanes.thread);
-        lanes.pools.push((lane, pool.clone()));
-        Some(Some(pool))
+        let Stage::Open(pool) = &*state else { return Some(None) };
+        Some(Some(pool.clone()))
     }
 
+    /// The thread of all pools, started if it has not been.
     fn start(&self) -> Option<Arc<ScheduledThreadPool>> {
+        let mut thread = locked(&self.thread);
+        if let Some(started) = thread.upgrade() {
+            return Some(started);
+        }
         // This panics if the system has no thread left.
-        let thread = || {
+        let start = || {
             let builder =
                 ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("distlock-pool");
             // Otherwise the thread would outlive the pool until its next look for idle slots.
             builder.on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled).build()
         };
-        std::panic::catch_unwind(thread).ok().map(Arc::new)
+        let started = std::panic::catch_unwind(start).ok().map(Arc::new)?;
+        *thread = Arc::downgrade(&started);
+        Some(started)
     }
 
-    fn pool(&self, thread: &Arc<ScheduledThreadPool>) -> r2d2::Pool<Slots> {
+    fn pool(&self, thread: Arc<ScheduledThreadPool>) -> r2d2::Pool<Slots> {
         r2d2::Pool::builder()
             .max_size(self.size)
             // Slots are made when they are needed: a slot that was made later would lie on top of
@@ -169,7 +182,7 @@ impl OwnPool {
             .idle_timeout(Some(IDLE))
             .max_lifetime(None)
             .connection_timeout(self.timeout)
-            .thread_pool(Arc::clone(thread))
+            .thread_pool(thread)
             // `build` would only add a wait for the first slots, and here there are none.
             .build_unchecked(Slots)
     }

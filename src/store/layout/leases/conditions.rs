@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use redis::Value;
 
-use super::{ServerLeases, place_parts};
+use super::{ServerLeases, confirm_within, place_parts};
 use crate::base::error::ErrorKind;
 use crate::lease::store::{Ask, InCondition, Notify, Release, StoreError};
 use crate::store::layout::answers;
@@ -46,9 +46,9 @@ impl ServerLeases {
         ]);
         let before = Instant::now();
         let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
-        let (script, wanted) = (&queue.wait, self.wanted_of(ask));
+        let (script, within) = (&queue.wait, confirm_within(ask));
         let reply =
-            self.node.script_if(&may_be_sent, script, keys + 2, &parts, wanted, ask.deadline)?;
+            self.node.script_if(&may_be_sent, script, keys + 2, &parts, within, ask.deadline)?;
         self.is_heard(before, &reply.value);
         let said = reply.confirmed.clone();
         let state = in_condition(reply)?;

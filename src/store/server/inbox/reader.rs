@@ -10,7 +10,7 @@ use redis::{Msg, PubSub, RedisResult};
 use super::{Ears, parse};
 use crate::base::locked;
 use crate::store::server::demotion::Watch;
-use crate::store::server::node::Node;
+use crate::store::server::node::Endpoint;
 
 /// How long the reader stays in a read before it looks for other work. It is poked when there is
 /// anything new, so this is for lost pokes, and for channels that have no waiter any more.
@@ -30,12 +30,12 @@ fn is_over(stop: &Receiver<()>) -> bool {
 }
 
 impl Ears {
-    pub(super) fn run(&self, node: &Weak<Node>, stop: &Receiver<()>) {
+    pub(super) fn run(&self, endpoint: &Weak<Endpoint>, stop: &Receiver<()>) {
         while !is_over(stop) {
             let mut pause = PAUSE;
-            // The node is held only to connect, so that a waiting thread keeps nothing of the
-            // client alive.
-            let Some(connecting) = node.upgrade() else { return };
+            // It is held only to connect, so that a waiting thread keeps nothing of the client
+            // alive.
+            let Some(connecting) = endpoint.upgrade() else { return };
             let demoted = connecting.demotions();
             let opened = connecting.open_for_itself(LOOK_AROUND);
             drop(connecting);

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use redis::Connection;
 
-use super::Node;
+use super::Endpoint;
 use crate::base::error::ErrorKind;
 use crate::lease::store::StoreError;
 use crate::store::server::log_in::{self, Opened};
 use crate::store::server::reply;
 
-impl Node {
+impl Endpoint {
     /// Opens a connection. A server that refuses our credentials has answered; it is not down.
     pub(super) fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();

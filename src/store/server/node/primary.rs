@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use redis::ConnectionInfo;
 
-use super::Node;
+use super::Endpoint;
 use crate::base::error::Result;
 use crate::base::worker::Worker;
 use crate::store::server::demotion::Demotions;
@@ -75,7 +75,7 @@ impl Watched {
     }
 }
 
-impl Node {
+impl Endpoint {
     /// Ends the thread that listens to the sentinels. `false`: not by `deadline`.
     pub(crate) fn stop_watching(&self, deadline: Instant) -> bool {
         self.watched.as_ref().is_none_or(|watched| watched.watcher.stop().wait(deadline))

@@ -8,31 +8,21 @@ use super::limit::TimeLimit;
 use super::{Node, Talk, empty};
 use crate::base::error::ErrorKind;
 use crate::base::locked;
-use crate::base::options::Confirm;
 use crate::lease::store::StoreError;
 use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::{Pool, Slot};
 use crate::store::server::{demotion, reply};
 
 impl Node {
-    /// Talks over a pooled connection for commands that need no confirmations.
+    /// Talks over a pooled connection.
     pub(crate) fn pooled<T>(&self, deadline: Instant, talk: Talk<'_, T>) -> Result<T, StoreError> {
-        self.pooled_in(Confirm::NOTHING, deadline, talk)
-    }
-
-    pub(crate) fn pooled_in<T>(
-        &self,
-        lane: Confirm,
-        deadline: Instant,
-        talk: Talk<'_, T>,
-    ) -> Result<T, StoreError> {
-        let wait = || self.clock.left(deadline);
+        let wait = || self.endpoint.clock.left(deadline);
         let exhausted = || {
             StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
         };
         match &self.pool {
             Pool::Own(pool) => {
-                let mut checked_out = pool.check_out(lane, wait).ok_or_else(exhausted)?;
+                let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
                 self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
             }
             Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
@@ -63,10 +53,11 @@ impl Node {
         limit: TimeLimit,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
+        let endpoint = &*self.endpoint;
         // First: a demotion that becomes known while a connection is opened is one of the server
         // that it leads to.
-        let demotions = self.demotions.count();
-        let generation = self.generation();
+        let demotions = endpoint.demotions.count();
+        let generation = endpoint.generation();
         if slot.generation != generation {
             slot.connection = None;
         }
@@ -77,15 +68,15 @@ impl Node {
             None => {
                 slot.state = Known::default();
                 slot.generation = generation;
-                (self.connect_unless_moved(limit.connect_by(), demotions)?, true)
+                (endpoint.connect_unless_moved(limit.connect_by(), demotions)?, true)
             }
         };
-        let asked_at = self.clock.now();
+        let asked_at = endpoint.clock.now();
         let deadline = limit.reply_by(asked_at);
         let mut exchange = Exchange {
             connection: &mut connection,
             state: &mut slot.state,
-            clock: &self.clock,
+            clock: &endpoint.clock,
             deadline,
         };
         let result =
@@ -93,7 +84,7 @@ impl Node {
         match result {
             // What a server said while it was no primary any more may be known to nobody else: it
             // is no answer (R22).
-            Ok(_) if self.demotions.count() != demotions => Err(reply::moved()),
+            Ok(_) if endpoint.demotions.count() != demotions => Err(reply::moved()),
             Ok(value) => {
                 slot.connection = Some(connection);
                 Ok(value)
@@ -104,21 +95,21 @@ impl Node {
                 drop(connection);
                 if error.is_timeout() && slot.state.awaits_confirmations {
                     // The server has answered. Its replicas say nothing about other connections.
-                    return Err(self.failed(&error, !fresh));
+                    return Err(endpoint.failed(&error, !fresh));
                 }
                 // Except if an extend timed out: it had only a little time, which says nothing
                 // about other connections.
                 if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
-                    self.distrust(generation, demotion::says(&error));
+                    endpoint.distrust(generation, demotion::says(&error));
                 }
                 if fresh && reply::says_nothing(&error) {
                     // Connecting works, but using the connection does not: without a pause, retries
                     // would go on as fast as the network.
-                    self.gate.shut();
+                    endpoint.gate.shut();
                 } else {
-                    self.gate.doubt();
+                    endpoint.gate.doubt();
                 }
-                Err(self.failed(&error, !fresh))
+                Err(endpoint.failed(&error, !fresh))
             }
         }
     }

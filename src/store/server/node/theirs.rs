@@ -22,7 +22,7 @@ impl Node {
         deadline: Instant,
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
-        let left = self.clock.left(deadline);
+        let left = self.endpoint.clock.left(deadline);
         let exhausted = |_| {
             StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
         };
@@ -46,9 +46,10 @@ impl Node {
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
         let mut state = Known { was_lent: true, ..Known::default() };
-        let generation = self.generation();
-        let asked_at = self.clock.now();
-        let mut exchange = Exchange { connection, state: &mut state, clock: &self.clock, deadline };
+        let generation = self.endpoint.generation();
+        let asked_at = self.endpoint.clock.now();
+        let mut exchange =
+            Exchange { connection, state: &mut state, clock: &self.endpoint.clock, deadline };
         let result =
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {
@@ -61,15 +62,15 @@ impl Node {
             if demotion::says(&error) {
                 // Renewal and the inbox use connections of the client's own: these are not trusted
                 // any more either.
-                self.distrust(generation, true);
+                self.endpoint.distrust(generation, true);
             }
-            self.failed(&error, was_idle)
+            self.endpoint.failed(&error, was_idle)
         })
     }
 
     /// Resets the timeouts: the program's own next command must not get only what is left of ours.
     fn give_back(&self, connection: &Connection) {
-        let timeout = Some(self.command_timeout);
+        let timeout = Some(self.endpoint.command_timeout);
         let _ = connection
             .set_read_timeout(timeout)
             .and_then(|()| connection.set_write_timeout(timeout));
@@ -83,7 +84,7 @@ impl Node {
         // Connections may come back in between: so this goes on until none is left, not for the
         // number that was idle at first.
         for _ in 0..pool.max_size() {
-            let left = self.clock.left(deadline);
+            let left = self.endpoint.clock.left(deadline);
             let Some(mut connection) = pool.try_get().filter(|_| !left.is_zero()) else { return };
             let role = connection
                 .set_read_timeout(Some(left))
