@@ -107,10 +107,15 @@ fn begin(buffer: &mut Vec<u8>, parts: usize) {
 
 /// Appends how many parts a command, or how many bytes a part has.
 fn header(kind: u8, number: usize, buffer: &mut Vec<u8>) {
-    // A single digit is most of them, and copying a known number of bytes costs least.
-    if let Ok(digit @ 0..10) = u8::try_from(number) {
-        buffer.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']);
-        return;
+    // Nearly all have one digit or two, and copying a known number of bytes costs least.
+    let digit = |number: usize| b'0' + (number % 10) as u8;
+    match number {
+        0..10 => return buffer.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
+        10..100 => {
+            let tens = digit(number / 10);
+            return buffer.extend_from_slice(&[kind, tens, digit(number), b'\r', b'\n']);
+        }
+        _ => {}
     }
     buffer.push(kind);
     buffer.extend_from_slice(digits(number as u64, &mut [0; 20]));
