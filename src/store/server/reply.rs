@@ -191,7 +191,7 @@ pub(crate) fn unanswered(error: &RedisError) -> StoreError {
         refused.may_have_run = !refused.dropped;
         return refused;
     }
-    if is_misshapen(error) {
+    if error.kind() == redis::ErrorKind::UnexpectedReturnType {
         return nonsense();
     }
     let message = if error.is_timeout() {
@@ -206,25 +206,9 @@ pub(crate) fn unanswered(error: &RedisError) -> StoreError {
     unanswered
 }
 
-/// A reply does not fit its command.
-#[derive(Debug)]
-struct Misshapen;
-
-impl std::fmt::Display for Misshapen {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the reply does not fit the command")
-    }
-}
-
-impl Error for Misshapen {}
-
-fn is_misshapen(error: &RedisError) -> bool {
-    io_error(error).and_then(io::Error::get_ref).is_some_and(|inner| inner.is::<Misshapen>())
-}
-
 /// The error for a reply that its command cannot have.
 pub(crate) fn misshapen() -> RedisError {
-    io::Error::new(io::ErrorKind::InvalidData, Misshapen).into()
+    (redis::ErrorKind::UnexpectedReturnType, "the reply does not fit the command").into()
 }
 
 /// The error for a connection on which the reply to an earlier command of the program comes first.

@@ -107,23 +107,16 @@ fn begin(buffer: &mut Vec<u8>, parts: usize) {
 
 /// Appends how many parts a command, or how many bytes a part has.
 fn header(kind: u8, number: usize, buffer: &mut Vec<u8>) {
-    // Nearly all have one digit or two, and copying a known number of bytes costs least.
-    let digit = |number: usize| b'0' + (number % 10) as u8;
-    match number {
-        0..10 => return buffer.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
-        10..100 => {
-            let tens = digit(number / 10);
-            return buffer.extend_from_slice(&[kind, tens, digit(number), b'\r', b'\n']);
-        }
-        _ => {}
-    }
-    buffer.push(kind);
-    buffer.extend_from_slice(digits(number as u64, &mut [0; 20]));
-    buffer.extend_from_slice(b"\r\n");
+    let mut room = [b'\n'; 23];
+    let digits = digits(number as u64, &mut room[1..21]);
+    let first = 21 - digits.len();
+    room[first - 1] = kind;
+    room[21] = b'\r';
+    buffer.extend_from_slice(&room[first - 1..]);
 }
 
-/// The digits of a number.
-fn digits(mut number: u64, room: &mut [u8; 20]) -> &[u8] {
+/// The digits of a number, at the end of `room`, which has place for twenty.
+fn digits(mut number: u64, room: &mut [u8]) -> &[u8] {
     let mut at = room.len();
     loop {
         at -= 1;
