@@ -31,7 +31,8 @@ use crate::local::holds::{self, Dropped, Hold};
 ///
 /// After a loss this thread still *holds* the lock: it must still call `unlock` for each `lock`.
 /// Each of these calls fails with [`is_lost`](Error::is_lost), and so does any further `lock`
-/// before them.
+/// before them. Only the last `unlock` looks whether the lease has just run out: the others tell a
+/// loss that is known.
 #[derive(Clone)]
 pub struct RedisLock {
     shared: Arc<SharedLock>,

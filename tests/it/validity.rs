@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use distlock::testing::FakeClock;
@@ -110,14 +111,17 @@ fn validity_ends_one_percent_and_two_milliseconds_before_the_lease() {
 }
 
 #[test]
-fn an_inner_unlock_after_the_validity_has_ended_says_so() {
+fn an_inner_unlock_says_that_the_lease_is_known_to_be_lost() {
     let clock = FakeClock::new();
     let client = Client::builder("memory://").clock(clock.clone()).build().unwrap();
     let options = LockOptions::new().lease(ms(10_000)).renewal(Renewal::Never);
     let lock = client.lock_with("x", options).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
     lock.lock().unwrap();
     lock.lock().unwrap();
     clock.advance(ms(9_898));
+    told.recv_timeout(SOON).unwrap();
     assert!(error(lock.unlock()).is_lost());
     assert_eq!(lock.hold_count(), 1);
     let _ = lock.unlock();

@@ -235,7 +235,8 @@ impl LeaseStore for Quorum {
         let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
         let grant = locked(&self.granted).get(&name).cloned();
         let (asked, clock) = (name.clone(), self.clock.clone());
-        let round = self.ask(deadline, Order::First, move |_, member, undo_log| {
+        // In turn: a node that is slow may not have had the attempt yet.
+        let round = self.ask(deadline, Order::InTurn, move |_, member, undo_log| {
             let name = &asked;
             let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
             let answer = again_if_stale(|_| member.leases.extend_one(&lease, deadline));
