@@ -179,9 +179,10 @@ impl Client {
     /// [guarantees](crate::guide::guarantees) has a table of what survives which failure.
     ///
     /// A sentinel that hangs delays nobody, and if most of them hang, a new connection takes up to
-    /// half a second longer. A sentinel that is cut off leads no client back to an old primary. A
-    /// client that can reach no sentinel stays at the primary that it knows. All sentinels together
-    /// have half of the time that opening a connection may take.
+    /// half a second longer. A sentinel that is cut off leads no client back to an old primary, as
+    /// long as most of those that are named are not: one name for several sentinels counts as one.
+    /// A client that can reach no sentinel stays at the primary that it knows. All sentinels
+    /// together have half of the time that opening a connection may take.
     ///
     /// # Errors
     /// `InvalidInput` for no sentinel, for URLs that cannot be understood, and if only some of them
@@ -238,6 +239,8 @@ impl Client {
     /// layout does not support.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
         options.check()?;
+        // In a forked child a mutex may stay locked for ever.
+        self.open.context.check_process()?;
         let store = self.open.backend.leases(&options)?;
         Ok(self.make(name, Arc::new(options), &store))
     }

@@ -213,7 +213,7 @@ impl RateLimiter {
                 }
                 Ok(Decision { retry_after, .. }) => {
                     silent_since = None;
-                    clock.after(backoff::room_pause(retry_after))
+                    clock.after(backoff::pause_until_told(retry_after))
                 }
                 Err(error) => {
                     let now = clock.now();

@@ -104,21 +104,18 @@ impl Backend {
         if !options.confirm.is_wanted() {
             return Ok(leases);
         }
-        self.confirmed(options.confirm, &of_layout).ok_or_else(|| {
-            Error::unsupported("only one server, with or without sentinels, has replicas to ask")
-        })
-    }
-
-    /// One of the stores for leases that have to be confirmed so.
-    fn confirmed<T>(&self, confirm: Confirm, of: &dyn Fn(&Leases) -> Option<T>) -> Option<T> {
-        let Place::Server { node, inbox } = &self.place else { return None };
+        let Place::Server { node, inbox } = &self.place else {
+            return Err(Error::unsupported(
+                "only one server, with or without sentinels, has replicas to ask",
+            ));
+        };
         let mut all = locked(&self.confirmed);
-        let (_, leases) = all.entry(confirm).or_insert_with(|| {
-            let node = Arc::new(node.confirming(confirm));
-            let leases = layout::every_layout(&node, inbox);
-            (node, leases)
+        let (_, confirmed) = all.entry(options.confirm).or_insert_with(|| {
+            let granting = Arc::new(node.confirming(options.confirm));
+            let leases = layout::every_layout(node, &granting, inbox);
+            (granting, leases)
         });
-        of(leases)
+        Ok(of_layout(confirmed).unwrap_or(leases))
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {

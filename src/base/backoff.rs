@@ -14,7 +14,9 @@ const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
 /// The shortest pause of a thread that was told when to come back.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Over how long at most such threads are spread.
+const LONGEST_SPREAD: Duration = Duration::from_millis(50);
 
 /// Between two signs of life of a waiter in a condition. The store wakes it when anything changes.
 const IN_CONDITION: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(6));
@@ -52,10 +54,11 @@ pub(crate) fn outage_pause() -> Duration {
     between(OUTAGE.0, OUTAGE.1)
 }
 
-/// The pause of a thread that was told to come back after `wait`: never zero, and not in step with
-/// other threads that were told the same.
-pub(crate) fn room_pause(wait: Duration) -> Duration {
-    wait.saturating_add(between(Duration::ZERO, SHORTEST)).max(SHORTEST)
+/// The pause of a thread that was told to come back after `wait`: never zero, and spread over up to
+/// a tenth more, because other threads were told the same.
+pub(crate) fn pause_until_told(wait: Duration) -> Duration {
+    let spread = (wait / 10).clamp(SHORTEST, LONGEST_SPREAD);
+    wait.saturating_add(between(Duration::ZERO, spread)).max(SHORTEST)
 }
 
 fn between(min: Duration, max: Duration) -> Duration {
@@ -65,7 +68,7 @@ fn between(min: Duration, max: Duration) -> Duration {
 
 /// A number that other waiters do not draw. Jitter needs no more than that, so the seed of std's
 /// hash maps is enough.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(())
 }
@@ -73,6 +76,10 @@ fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
 
     #[test]
     fn pauses_are_spread_over_the_whole_range() {
@@ -118,11 +125,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_was_told_when_to_come_back_is_neither_early_nor_in_step() {
-        let wait = Duration::from_millis(30);
-        let drawn: Vec<_> = (0..50).map(|_| room_pause(wait)).collect();
-        assert!(drawn.iter().all(|pause| (wait..=wait + SHORTEST).contains(pause)));
-        assert!(drawn.iter().any(|pause| *pause != drawn[0]));
-        assert!((0..50).all(|_| room_pause(Duration::ZERO) == SHORTEST));
+        let drawn = |wait| (0..200).map(|_| pause_until_told(wait)).collect::<Vec<_>>();
+        for (wait, spread) in [(30, 3), (5_000, 50), (4, 1)].map(|(a, b)| (millis(a), millis(b))) {
+            let drawn = drawn(wait);
+            assert!(drawn.iter().all(|pause| (wait..=wait + spread).contains(pause)), "{drawn:?}");
+            assert!(drawn.iter().any(|pause| *pause > wait + spread * 9 / 10), "{drawn:?}");
+        }
+        assert!(drawn(Duration::ZERO).iter().all(|pause| *pause == SHORTEST));
     }
 
     #[test]

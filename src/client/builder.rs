@@ -162,7 +162,7 @@ impl ClientBuilder {
         let store = backend.leases(&self.options)?;
         Ok(Client {
             open: Arc::new(Open {
-                backend,
+                backend: Arc::new(backend),
                 store,
                 context: Arc::new(context),
                 names: Arc::default(),

@@ -14,7 +14,7 @@ use crate::store::Backend;
 
 /// Closes the client when the last handle is dropped.
 pub(super) struct Open {
-    pub(super) backend: Backend,
+    pub(super) backend: Arc<Backend>,
     pub(super) context: Arc<Context>,
     pub(super) names: Arc<Names>,
     pub(super) prefix: String,
@@ -93,7 +93,7 @@ impl Drop for Open {
         if self.context.is_forked() {
             // Not dropped: a destructor might wait for a mutex that another thread held when this
             // process was copied.
-            return std::mem::forget((Arc::clone(&self.context), Arc::clone(&self.store)));
+            return std::mem::forget((Arc::clone(&self.context), Arc::clone(&self.backend)));
         }
         if self.context.closing.is_interrupted() {
             // Closed before: that call returned the result.

@@ -39,7 +39,7 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
         }
     };
     let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
-    let leases = every_layout(node, &inbox);
+    let leases = every_layout(node, node, &inbox);
     // The plain layout's queue alone sends grants.
     if let Some((_, plain)) = leases.iter().find(|(layout, _)| *layout == Layout::Plain) {
         let _ = queued.set(Arc::downgrade(plain));
@@ -47,10 +47,11 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
     (leases, inbox)
 }
 
-/// The leases on one server in every layout.
-pub(crate) fn every_layout(node: &Arc<Node>, inbox: &Arc<Inbox>) -> Leases {
+/// The leases on one server in every layout. `granting`: the node for grants and extends.
+pub(crate) fn every_layout(node: &Arc<Node>, granting: &Arc<Node>, inbox: &Arc<Inbox>) -> Leases {
     let leases = |table: fn() -> Table| -> Arc<dyn LeaseStore> {
-        Arc::new(ServerLeases::new(Arc::clone(node), Arc::clone(inbox), table()))
+        let nodes = (Arc::clone(node), Arc::clone(granting));
+        Arc::new(ServerLeases::new(nodes, Arc::clone(inbox), table()))
     };
     LAYOUTS.into_iter().map(|(layout, table)| (layout, leases(table))).collect()
 }
@@ -59,5 +60,5 @@ pub(crate) fn every_layout(node: &Arc<Node>, inbox: &Arc<Inbox>) -> Leases {
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    Arc::new(ServerLeases::new(Arc::clone(node), inbox, plain::table()))
+    Arc::new(ServerLeases::new((Arc::clone(node), Arc::clone(node)), inbox, plain::table()))
 }

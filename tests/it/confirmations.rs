@@ -299,3 +299,14 @@ fn the_question_for_confirmations_is_no_round_trip_of_its_own() {
         locking.result().unwrap();
     }
 }
+
+#[test]
+fn somebody_who_has_not_logged_in_is_denied_at_once() {
+    let server = Server::builder().password("secret").start();
+    let client = Client::open(&format!("redis://127.0.0.1:{}/", server.port())).unwrap();
+    for options in [options(), options().fenced()] {
+        let lock = client.lock_with("job", options).unwrap();
+        let refused = within(..SOON, || error(lock.lock()));
+        assert!(refused.is_denied(), "{refused}");
+    }
+}

@@ -89,6 +89,19 @@ fn a_reply_that_was_left_unread_in_the_programs_own_pool_grants_no_lock() {
 }
 
 #[test]
+fn an_error_that_was_left_unread_is_not_the_answer_to_a_lock() {
+    let server = Server::start();
+    let pool = pool_of(&server.url(), 1, false);
+    let client = Client::builder(&server.url()).pool(pool.clone()).build().unwrap();
+    let mut packet = redis::cmd("SET").arg("other").arg(1).get_packed_command();
+    packet.extend(redis::cmd("LPUSH").arg("other").arg(2).get_packed_command());
+    pool.get().unwrap().req_packed_command(&packet).unwrap();
+    // Not refused for the type of another key: asked again over a new connection.
+    assert!(client.lock("job").try_lock(SOON).unwrap());
+    client.lock("job").unlock().unwrap();
+}
+
+#[test]
 fn only_a_connection_that_the_program_may_have_used_is_asked_for_an_echo() {
     let server = Server::start();
     let client = Client::builder(&server.url()).pool_size(1).build().unwrap();

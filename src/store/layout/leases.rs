@@ -34,6 +34,8 @@ const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Leases on one server, in one layout.
 pub(crate) struct ServerLeases {
     node: Arc<Node>,
+    /// The one for grants and extends, which may have to be confirmed.
+    granting: Arc<Node>,
     inbox: Arc<Inbox>,
     table: Table,
     /// Whether it has been said that the server does not say who listens.
@@ -41,13 +43,17 @@ pub(crate) struct ServerLeases {
 }
 
 impl ServerLeases {
-    pub(crate) fn new(node: Arc<Node>, inbox: Arc<Inbox>, table: Table) -> Self {
-        Self { node, inbox, table, may_not_ask: AtomicBool::new(false) }
+    pub(crate) fn new(
+        (node, granting): (Arc<Node>, Arc<Node>),
+        inbox: Arc<Inbox>,
+        table: Table,
+    ) -> Self {
+        Self { node, granting, inbox, table, may_not_ask: AtomicBool::new(false) }
     }
 
     /// A grant or an extend counts only with all confirmations (R24).
     fn confirmed(&self, said: Option<Value>) -> Result<(), StoreError> {
-        let confirm = self.node.confirm();
+        let confirm = self.granting.confirm();
         if confirm.is_wanted() { confirm::check(confirm, said) } else { Ok(()) }
     }
 
@@ -92,7 +98,7 @@ impl ServerLeases {
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
     fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
-        let reply = self.node.command(
+        let reply = self.granting.command(
             &[
                 Part::Text("SET"),
                 Part::Text(ask.key.as_str()),
@@ -135,7 +141,7 @@ impl ServerLeases {
         }
         let before = Instant::now();
         let (script, within) = (&self.table.acquire, confirm_within(ask));
-        let reply = self.node.script_if(&|| true, script, keys, &parts, within, ask.deadline);
+        let reply = self.granting.script_if(&|| true, script, keys, &parts, within, ask.deadline);
         let reply = reply.map_err(half_way)?;
         if listens {
             self.is_heard(before, &reply.value);
@@ -237,7 +243,7 @@ impl LeaseStore for ServerLeases {
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
         let calls = leases.iter().map(|lease| self.extend_parts(lease).1);
         let keys = self.table.lease_keys;
-        let (answers, said) = self.node.script_in_bulk(&self.table.extend, keys, calls, within);
+        let (answers, said) = self.granting.script_in_bulk(&self.table.extend, keys, calls, within);
         answers
             .into_iter()
             .map(|answer| {
@@ -256,7 +262,7 @@ impl LeaseStore for ServerLeases {
         let (script, within) = (&self.table.extend, Some(Duration::MAX));
         let mut said = None;
         let answer = again_if_stale(|| {
-            self.node.script_if(&|| true, script, keys, &parts, within, deadline)
+            self.granting.script_if(&|| true, script, keys, &parts, within, deadline)
         })
         .map(|reply| {
             said = reply.confirmed;
@@ -305,7 +311,7 @@ impl LeaseStore for ServerLeases {
             wakes: !matches!(self.table.wakes, Wakes::Nobody),
             conditions: self.queue().is_some(),
             undoes_attempts: false,
-            confirm: self.node.confirm(),
+            confirm: self.granting.confirm(),
             numbered_tokens: self.table.numbered_tokens,
         }
     }

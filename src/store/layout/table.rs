@@ -21,8 +21,8 @@ pub(crate) struct Table {
     pub(crate) acquire: Script,
     /// Keys, token, channel if there is one, and 1 if it settles a notification.
     pub(crate) release: Script,
-    /// Keys of the lease, token, lease in ms, whether also to an earlier end, and the key of what
-    /// is owed if it settles a notification.
+    /// Keys of the lease, token, lease in ms, and the key of what is owed if it settles a
+    /// notification.
     pub(crate) extend: Script,
     /// Keys of the lease.
     pub(crate) inspect: Script,

@@ -5,6 +5,7 @@
 //! than its command has is closed, and never used again (R6).
 
 use std::io;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use super::demotion;
 use super::reply;
 use super::script::{Part, pack};
 use super::shape::Shape;
+use crate::base::backoff;
 use crate::base::clock::Clock;
 
 /// A command's reply.
@@ -40,6 +42,10 @@ pub(crate) struct Known {
     /// that timed out.
     pub(crate) was_lent: bool,
 }
+
+/// The number of the next `ECHO`. It begins anywhere: what the program left unread may be a small
+/// number.
+static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(backoff::random()));
 
 /// How much too late a read may end before its socket's timeouts are set again, which costs two
 /// system calls.
@@ -89,8 +95,12 @@ impl Exchange<'_> {
     ) -> RedisResult<(Value, Option<Value>)> {
         self.ask_for(wanted, buffer);
         let reply = self.ask(buffer, shape)?;
-        let confirmed = wanted.map(|wanted| self.receive_confirmations(wanted)).transpose()?;
-        Ok((reply, confirmed))
+        let Some(wanted) = wanted else { return Ok((reply, None)) };
+        match self.receive_confirmations(wanted) {
+            // A server refuses somebody who has not logged in, and may hang up behind that.
+            Err(error) if error.is_connection_dropped() && is_refusal(&reply) => Ok((reply, None)),
+            said => said.map(|said| (reply, Some(said))),
+        }
     }
 
     /// Appends the question for what is `wanted` of confirmations: they have as long as the reply.
@@ -116,16 +126,17 @@ impl Exchange<'_> {
         if !self.state.was_lent {
             return self.connection.send_packed_command(buffer);
         }
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut question = Vec::new();
         pack(&[Part::Text("ECHO"), Part::Number(number)], &mut question);
         buffer.splice(0..0, question);
         self.connection.send_packed_command(buffer)?;
         match self.connection.recv_response()? {
             Value::BulkString(said) if said == number.to_string().as_bytes() => {}
-            // Perhaps of an earlier command: no matter, nothing more is asked over this connection.
-            Value::ServerError(error) => return Err(error.into()),
+            // Only a missing permission or log-in keeps a server from this answer.
+            Value::ServerError(error) if matches!(error.code(), "NOPERM" | "NOAUTH") => {
+                return Err(error.into());
+            }
             _ => return Err(reply::out_of_step()),
         }
         self.state.was_lent = false;
@@ -147,4 +158,8 @@ impl Exchange<'_> {
         }
         Ok(reply)
     }
+}
+
+fn is_refusal(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(_))
 }

@@ -58,14 +58,29 @@ enum Position {
     /// Nobody has asked yet, or a connection has failed. Without this state every connection of
     /// every pool would be opened in vain when a node goes down, and that alone is more attempts
     /// than a node may get in a second.
-    Unknown { probing: bool },
+    ///
+    /// `next`: before then nobody tries, because an attempt with little time has just had no
+    /// answer. The others wait: that says nothing about the node.
+    Unknown { probing: bool, next: Option<Instant> },
     /// The last attempt failed.
     Shut { next: Instant, probing: bool },
 }
 
 impl Default for Position {
     fn default() -> Self {
-        Self::Unknown { probing: false }
+        Self::Unknown { probing: false, next: None }
+    }
+}
+
+impl Position {
+    /// How long to wait for a change for which nobody notifies.
+    fn pause(&self) -> Duration {
+        match self {
+            Self::Unknown { probing: false, next: Some(next) } => {
+                next.saturating_duration_since(Instant::now())
+            }
+            _ => Duration::MAX,
+        }
     }
 }
 
@@ -108,7 +123,9 @@ impl Gate {
                     *opening += 1;
                     return Some(Pass { gate: self, probe: false });
                 }
-                Position::Unknown { probing: probing @ false } => {
+                Position::Unknown { probing: probing @ false, next }
+                    if next.is_none_or(|next| Instant::now() >= next) =>
+                {
                     *probing = true;
                     return Some(Pass { gate: self, probe: true });
                 }
@@ -122,6 +139,7 @@ impl Gate {
                     if left.is_zero() {
                         return None;
                     }
+                    let left = left.min(state.pause());
                     state = self
                         .changed
                         .wait_timeout(state, left)
@@ -144,7 +162,7 @@ impl Gate {
     pub(crate) fn shut(&self) {
         let mut state = locked(&self.state);
         // A probe that is under way knows better.
-        if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false }) {
+        if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false, .. }) {
             *state = Position::Shut { next: Instant::now() + self.pause, probing: false };
             self.changed.notify_all();
         }
@@ -163,7 +181,8 @@ impl Pass<'_> {
     /// before: a lease of 300 ms must not tell everybody that a node behind a slow link is down.
     pub(crate) fn had_no_time(mut self) {
         if std::mem::take(&mut self.probe) {
-            *locked(&self.gate.state) = Position::default();
+            let next = Some(Instant::now() + self.gate.pause);
+            *locked(&self.gate.state) = Position::Unknown { probing: false, next };
         }
     }
 
@@ -250,11 +269,28 @@ mod tests {
         let gate = open();
         gate.doubt();
         gate.enter(NO_WAIT).expect("the first to ask").had_no_time();
-        let probe = gate.enter(NO_WAIT).expect("the next finds out");
+        assert!(gate.enter(NO_WAIT).is_none(), "with a pause");
+        let gate = open_with(SHORT);
+        gate.doubt();
+        gate.enter(NO_WAIT).expect("the first to ask").had_no_time();
+        let probe = gate.enter(Duration::from_secs(60)).expect("the next waits, and finds out");
         assert!(probe.probe);
         probe.opened();
         gate.enter(NO_WAIT).expect("open").had_no_time();
         assert!(gate.enter(NO_WAIT).is_some_and(|pass| !pass.probe), "one of many says nothing");
+    }
+
+    #[test]
+    fn only_the_end_of_a_pause_comes_without_a_notification() {
+        let next = Some(Instant::now() + LONG);
+        assert!(Position::Unknown { probing: false, next }.pause() > LONG / 2);
+        for notified in [
+            Position::default(),
+            Position::Unknown { probing: true, next },
+            Position::Open { opening: AT_ONCE },
+        ] {
+            assert_eq!(notified.pause(), Duration::MAX);
+        }
     }
 
     #[test]

@@ -152,9 +152,11 @@ impl Node {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let limit = TimeLimit::By(deadline);
-        self.talk(&mut Slot::default(), limit, &mut |mut exchange, buffer, asked_at| {
-            let (value, _) = run(&mut exchange, buffer, script, keys, parts, None)?;
-            Ok(Reply { asked_at, value, confirmed: None })
+        again_if_not_run(|| {
+            self.talk(&mut Slot::default(), limit, &mut |mut exchange, buffer, asked_at| {
+                let (value, _) = run(&mut exchange, buffer, script, keys, parts, None)?;
+                Ok(Reply { asked_at, value, confirmed: None })
+            })
         })
         .and_then(understood)
     }

@@ -61,9 +61,11 @@ fn are_renewed_while_one_is_away(replicas: usize, others: fn() -> LockOptions) {
 fn other_locks_of_the_client_find_a_connection_meanwhile() {
     const LIMIT: Duration = ms(500);
     let group = Group::start(1);
-    group.replicas[0].stop_process();
     on_time(LIMIT / 10, || {
         let client = Client::builder(&group.primary.url()).pool_size(2).build().unwrap();
+        let held = client.lock_with("held", options()).unwrap();
+        held.lock().unwrap();
+        group.replicas[0].stop_process();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             for n in 0..6 {
@@ -83,12 +85,15 @@ fn other_locks_of_the_client_find_a_connection_meanwhile() {
                 (plain.try_lock(LIMIT).and_then(|_| plain.unlock()), since.elapsed())
             });
             let bad = cycles.find(|(cycle, took)| cycle.is_err() || *took > LIMIT);
+            let since = Instant::now();
+            let released = (held.unlock(), since.elapsed());
             // Before anything can fail: the threads would go on.
             is_over.store(true, Ordering::SeqCst);
+            group.replicas[0].cont();
             assert!(bad.is_none(), "a lock without confirmations: {bad:?}");
+            assert!(released.0.is_ok() && released.1 <= LIMIT, "a release: {released:?}");
         });
     });
-    group.replicas[0].cont();
 }
 
 /// The server answers the command, and the answer to its `WAIT` comes too late.

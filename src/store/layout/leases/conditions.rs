@@ -47,8 +47,14 @@ impl ServerLeases {
         let before = Instant::now();
         let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
         let (script, within) = (&queue.wait, confirm_within(ask));
-        let reply =
-            self.node.script_if(&may_be_sent, script, keys + 2, &parts, within, ask.deadline)?;
+        let reply = self.granting.script_if(
+            &may_be_sent,
+            script,
+            keys + 2,
+            &parts,
+            within,
+            ask.deadline,
+        )?;
         self.is_heard(before, &reply.value);
         let said = reply.confirmed.clone();
         let state = in_condition(reply)?;
