@@ -98,8 +98,8 @@ impl Backend {
             let leases = leases.iter().find(|(has, _)| *has == options.layout);
             leases.map(|(_, leases)| Arc::clone(leases))
         };
-        let leases = of_layout(&self.leases)
-            .ok_or_else(|| Error::unsupported("this store has only the plain layout"))?;
+        let only_plain = || Error::unsupported("this store has only the plain layout");
+        let leases = of_layout(&self.leases).ok_or_else(only_plain)?;
         leases.supports(options)?;
         if !options.confirm.is_wanted() {
             return Ok(leases);
@@ -115,7 +115,7 @@ impl Backend {
             let leases = layout::every_layout(node, &granting, inbox);
             (granting, leases)
         });
-        Ok(of_layout(confirmed).unwrap_or(leases))
+        of_layout(confirmed).ok_or_else(only_plain)
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {

@@ -27,8 +27,8 @@ pub(crate) struct WaitLimits<'a> {
 }
 
 impl<'a> WaitLimits<'a> {
-    /// An error if the caller was interrupted or the client was closed. Not in a forked child: each
-    /// call checks that once, at its start, because it costs a system call.
+    /// An error if the caller was interrupted or the client was closed. A forked child is found out
+    /// by each call once, at its start, because that costs a system call.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {
         context.check_closing()?;
         if self.interrupt.is_some_and(Interruption::has_happened) {

@@ -214,8 +214,8 @@ fn place_parts<'a>(ask: &Ask<'a>, address: &'a str, place: &dyn Place) -> [Part<
 
 /// How long the confirmations of an acquisition may take. Renewal waits more than twice as long: so
 /// a lease that was granted over slow replicas can be kept.
-fn confirm_within(ask: &Ask<'_>) -> Option<Duration> {
-    Some(ask.lease / 10)
+fn confirm_within(ask: &Ask<'_>) -> Duration {
+    ask.lease / 10
 }
 
 /// A script that acquires looks at the type of the lock's own key first. So other data of somebody
@@ -259,7 +259,7 @@ impl LeaseStore for ServerLeases {
 
     fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
         let (keys, parts) = self.extend_parts(lease);
-        let (script, within) = (&self.table.extend, Some(Duration::MAX));
+        let (script, within) = (&self.table.extend, Duration::MAX);
         let mut said = None;
         let answer = again_if_stale(|| {
             self.granting.script_if(&|| true, script, keys, &parts, within, deadline)
@@ -278,8 +278,8 @@ impl LeaseStore for ServerLeases {
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let (keys, mut parts) = self.release_parts(what.key, what.token);
         parts.extend(what.settles.then_some(Part::Number(1)));
-        let script = &self.table.release;
-        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, None, deadline);
+        let (script, within) = (&self.table.release, Duration::MAX);
+        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, within, deadline);
         answers::gone(answer.map(|reply| reply.value))
     }
 

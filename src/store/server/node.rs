@@ -80,19 +80,18 @@ impl Node {
         self.confirm
     }
 
-    /// The question that goes with a command whose confirmations may take this long; `None`: they
-    /// are not asked for.
-    fn wanted(&self, within: Option<Duration>) -> Wanted {
-        let within = within.filter(|_| self.confirm.is_wanted());
-        within.map(|most| Confirmations { what: self.confirm, most })
+    /// The question for confirmations that goes with a command; they may take `most`.
+    fn wanted(&self, most: Duration) -> Wanted {
+        self.confirm.is_wanted().then_some(Confirmations { what: self.confirm, most })
     }
 
-    /// Sends one command. `confirm_within`: how long its confirmations may take, if it needs them.
+    /// Sends one command. `confirm_within`: how long its confirmations may take, if this node asks
+    /// for them.
     pub(crate) fn command(
         &self,
         parts: &[Part<'_>],
         shape: Shape,
-        confirm_within: Option<Duration>,
+        confirm_within: Duration,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let wanted = self.wanted(confirm_within);
@@ -115,7 +114,7 @@ impl Node {
         parts: &[Part<'_>],
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
-        self.script_if(&|| true, script, keys, parts, None, deadline)
+        self.script_if(&|| true, script, keys, parts, Duration::MAX, deadline)
     }
 
     /// The same, if the script may still be sent: that is asked once there is a connection, before
@@ -126,7 +125,7 @@ impl Node {
         script: &Script,
         keys: usize,
         parts: &[Part<'_>],
-        confirm_within: Option<Duration>,
+        confirm_within: Duration,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let wanted = self.wanted(confirm_within);
@@ -170,7 +169,7 @@ impl Node {
         calls: impl Iterator<Item = Vec<Part<'a>>>,
         within: Within,
     ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
-        let mut bulk = Bulk::new(script, keys, calls, self.wanted(Some(Duration::MAX)));
+        let mut bulk = Bulk::new(script, keys, calls, self.wanted(Duration::MAX));
         let limit = TimeLimit::Within(within);
         let talked = self
             .talk_in(&self.renewing, limit, &mut |exchange, buffer, _| bulk.talk(exchange, buffer));
@@ -195,11 +194,11 @@ impl Node {
         let endpoint = &self.endpoint;
         let deadline = deadline.min(endpoint.clock.now() + endpoint.command_timeout);
         let parts = [Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)];
-        let _ = self.command(&parts, Shape::Number, None, deadline);
+        let _ = self.command(&parts, Shape::Number, Duration::MAX, deadline);
     }
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, None, deadline))
+        again_if_stale(|| self.command(&[Part::Text("PING")], Shape::Pong, Duration::MAX, deadline))
             .map(drop)
     }
 
