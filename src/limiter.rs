@@ -144,7 +144,8 @@ impl RateLimiter {
     /// or with its prefix longer than 1024 bytes), count (1 to 10^15) or window (1 ms to 100 years)
     /// cannot work. `Unavailable`: no answer; the permits may have been taken or not, and the
     /// caller decides whether to go on without a limit. `WrongType`: the key holds other data,
-    /// which was not changed. `Denied`, `Server`: the server's error; nothing was taken.
+    /// which was not changed. `Denied`, `Server`: the server's error; nothing was taken, unless the
+    /// user may run only some of the script's commands.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
         self.check_input(n)
             .and_then(|()| self.context.check_open())

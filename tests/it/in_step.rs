@@ -101,6 +101,40 @@ fn an_error_that_was_left_unread_is_not_the_answer_to_a_lock() {
     client.lock("job").unlock().unwrap();
 }
 
+/// A pool of one connection, and a client over it, whose user may not run this command.
+fn pool_without(server: &Server, command: &str) -> (r2d2::Pool<redis::Client>, Client) {
+    let mut user = redis::cmd("ACL");
+    user.arg(&["SETUSER", "poor", "on", ">password", "~*", "&*", "+@all"]).arg(command);
+    user.exec(&mut server.connection()).unwrap();
+    let url = server.url_with("poor", "password");
+    let pool = pool_of(&url, 1, false);
+    let client = Client::builder(&url).pool(pool.clone()).build().unwrap();
+    (pool, client)
+}
+
+#[test]
+fn a_refusal_that_was_left_unread_is_not_the_answer_to_a_lock() {
+    let server = Server::start();
+    let (pool, client) = pool_without(&server, "-config");
+    let mut packet = redis::cmd("PING").get_packed_command();
+    packet.extend(redis::cmd("CONFIG").arg("GET").arg("save").get_packed_command());
+    pool.get().unwrap().req_packed_command(&packet).unwrap();
+    // Not denied: asked again over a new connection.
+    assert!(client.lock("job").try_lock(SOON).unwrap());
+    client.lock("job").unlock().unwrap();
+}
+
+#[test]
+fn a_user_that_may_not_run_echo_locks_over_the_programs_pool() {
+    let server = Server::start();
+    let (pool, client) = pool_without(&server, "-echo");
+    client.lock("free").with(|_| ()).unwrap();
+    assert_eq!(client.rate_limiter("permits", 3, SOON).check().unwrap().remaining, 2);
+    leave_a_reply_unread(&mut *pool.get().unwrap());
+    refuses(&server, &client.lock("job"));
+    client.close(SOON).unwrap();
+}
+
 #[test]
 fn only_a_connection_that_the_program_may_have_used_is_asked_for_an_echo() {
     let server = Server::start();

@@ -306,13 +306,7 @@ fn what_a_script_did_before_it_was_refused_is_withdrawn() {
 #[test]
 fn a_user_without_a_permission_makes_the_server_look_down_to_nobody() {
     let server = Server::start();
-    // A connection of the program's own pool is asked for an ECHO, which the rule does not allow.
-    let url = server.url_with("plain", "password");
-    let () = redis::cmd("ACL")
-        .arg("SETUSER")
-        .arg(rule("plain"))
-        .query(&mut server.connection())
-        .unwrap();
+    let url = user_without(&server, "+set");
     let poor = Client::builder(&url).pool(pool_of(&url, 1, false)).build().unwrap();
     for round in 0..20 {
         assert!(poor.lock(NAME).try_lock(Duration::ZERO).unwrap_err().is_denied());

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-use redis::{RedisError, Value};
+use redis::{RedisError, ServerError, Value};
 
 use super::demotion;
 use crate::base::error::ErrorKind;
@@ -227,6 +227,12 @@ pub(crate) fn nonsense() -> StoreError {
 pub(crate) fn turned_away(reply: &Value) -> bool {
     let Value::ServerError(error) = reply else { return false };
     error.details().is_some_and(|details| details.contains("max number of clients"))
+}
+
+/// Whether the server refuses this command to the user. It names the command in its own words.
+pub(crate) fn refuses(error: &ServerError, command: &str) -> bool {
+    let details = error.details().unwrap_or_default();
+    error.code() == "NOPERM" && details.contains(&format!("'{command}'"))
 }
 
 /// Whether the server does not know a script, and so did not run it.

@@ -168,6 +168,18 @@ fn some_error_replies_say_that_nothing_was_read() {
 }
 
 #[test]
+fn a_missing_permission_is_for_the_command_that_it_names() {
+    let refuses_echo = |words: &str| match reply(words) {
+        Value::ServerError(error) => refuses(&error, "echo"),
+        _ => unreachable!("an error reply"),
+    };
+    assert!(refuses_echo("-NOPERM this user has no permissions to run the 'echo' command\r\n"));
+    assert!(!refuses_echo("-NOPERM this user has no permissions to run the 'get' command\r\n"));
+    assert!(!refuses_echo("-ERR unknown command 'echo'\r\n"));
+    assert!(!refuses_echo("-NOPERM\r\n"));
+}
+
+#[test]
 fn values_are_read_and_anything_else_is_nonsense() {
     assert_eq!(value(reply(":1\r\n")).ok(), Some(Value::Int(1)));
     assert!(value(reply("-ERR no\r\n")).is_err());
