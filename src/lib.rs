@@ -277,7 +277,8 @@
 //!
 //! # Threads that the crate starts
 //!
-//! Each thread is started when it is first needed, and ends with the client or earlier.
+//! Each thread is started when it is first needed, and ends with the client or earlier; only
+//! `distlock-log` lasts as long as the process.
 //!
 //! | thread | what it does |
 //! |---|---|
@@ -286,6 +287,7 @@
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
+//! | `distlock-log` | calls the program's logger |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node, talks to it |
@@ -295,11 +297,13 @@
 //! # What it logs
 //!
 //! The crate logs through the [`log`] crate, below the target `distlock`. It never logs tokens,
-//! passwords or URLs.
+//! passwords or URLs. A thread of its own, `distlock-log`, calls the program's logger, so one that
+//! blocks or panics costs no lock. A message is lost if the process ends before that thread has
+//! passed it on, or if 1,024 others wait for a slow logger.
 //!
 //! | level | |
 //! |---|---|
-//! | error | an `on_lost` callback panicked, or could not be called |
+//! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
 //! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; no thread could be started to listen to the sentinels |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!
@@ -341,6 +345,7 @@ pub mod testing {
     pub use crate::base::bell::{Bell, Fences, Grant, Rung};
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::base::key::Key;
+    pub use crate::base::log::flush_log;
     pub use crate::lease::store::{
         Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
         Place, Release, StoreError, Withdraw, Within,

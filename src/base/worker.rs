@@ -5,11 +5,14 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use super::locked;
+use super::{caught, locked, log};
+
+/// The pause after a panic, which may happen again at once.
+const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
 /// A thread that starts when it is first needed and ends when its channel is closed.
 ///
@@ -67,8 +70,8 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     /// Starts the thread unless it has been started. `run` shall return when its receiver is
-    /// disconnected.
-    pub(crate) fn start(&self, run: impl FnOnce(&Receiver<T>) + Send + 'static) -> io::Result<()> {
+    /// disconnected. If it panics it runs again: what it has in hand is lost, but not what waits.
+    pub(crate) fn start(&self, run: impl Fn(&Receiver<T>) + Send + 'static) -> io::Result<()> {
         let mut state = locked(&self.state);
         if let Lifecycle::Idle(work, todo) = &*state {
             let (ending, ended) = bounded::<()>(0);
@@ -78,7 +81,10 @@ impl<T: Send + 'static> Worker<T> {
                     // Dropped when the thread ends, in whatever way: `Stopped::wait` waits for
                     // that.
                     let _ending = ending;
-                    run(&todo);
+                    while caught(|| run(&todo)).is_none() {
+                        log::error!("a background thread panicked, and goes on");
+                        thread::sleep(AFTER_A_PANIC);
+                    }
                 })?;
             *state = Lifecycle::Running { work, ended, thread: thread.thread().id() };
             self.has_started.store(true, Ordering::Relaxed);
@@ -107,5 +113,26 @@ impl<T: Send + 'static> Worker<T> {
         };
         *state = Lifecycle::Stopped(stopped.clone());
         stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panicked_goes_on_with_what_waits() {
+        let worker = Worker::new("distlock-test");
+        let (tell, told) = unbounded();
+        let run = move |work: &Receiver<u32>| {
+            for number in work {
+                assert!(number != 1, "planned");
+                let _ = tell.send(number);
+            }
+        };
+        worker.start(run).expect("a thread");
+        (0..4).for_each(|number| worker.send(number).expect("not stopped"));
+        assert!(worker.stop().wait(Instant::now() + Duration::from_secs(10)));
+        assert_eq!(told.iter().collect::<Vec<_>>(), [0, 2, 3]);
     }
 }

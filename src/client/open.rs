@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::log;
 use crate::base::options::LockOptions;
 use crate::lease::context::Context;
 use crate::lease::ended::Ended;

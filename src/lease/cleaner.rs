@@ -17,6 +17,7 @@ use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::log;
 use crate::base::worker::{Stopped, Worker};
 use withdrawal::OpenWithdrawal;
 pub(crate) use withdrawal::Withdrawal;
@@ -242,6 +243,8 @@ impl CleanerThread {
     }
 
     fn run(&self, wake: &Receiver<Wake>) {
+        // After a panic: what was being tried then.
+        locked(&self.shared.state).jobs.iter_mut().for_each(|job| job.running = false);
         loop {
             let now = self.clock.now();
             // A withdrawal that the store goes on with by itself ends with its lease.

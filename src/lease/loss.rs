@@ -1,10 +1,10 @@
 //! Telling the program that a lease was lost: `on_lost` callbacks, on a thread of their own (R9).
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::lost::{Lost, OnLost};
 use crate::base::worker::Worker;
+use crate::base::{caught, log};
 
 /// Runs callbacks one after another on its own thread, which starts with the first loss that has a
 /// callback.
@@ -21,9 +21,7 @@ impl Notifier {
     pub(crate) fn notify(&self, callback: Arc<OnLost>, lost: Lost) {
         let started = self.worker.start(|work| {
             for (callback, lost) in work.iter() {
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| callback(&lost))) {
-                    // Not dropped: the drop could panic, too.
-                    std::mem::forget(payload);
+                if caught(|| callback(&lost)).is_none() {
                     log::error!("lock {:?}: an on_lost callback panicked", lost.name());
                 }
             }

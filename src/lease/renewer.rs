@@ -20,6 +20,7 @@ use super::timeouts::Timeouts;
 use super::validity::valid_until;
 use crate::base::clock::Clock;
 use crate::base::locked;
+use crate::base::log;
 use crate::base::worker::{Stopped, Worker};
 use book::{Book, Sleep};
 

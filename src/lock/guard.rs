@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Lock;
 use super::redis_lock::RedisLock;
 use crate::base::error::{ErrorKind, Result};
+use crate::base::log;
 
 /// One hold of a lock; dropping it unlocks.
 ///

@@ -181,3 +181,33 @@ fn close_releases_thousands_of_locks_over_a_slow_line() {
     within(..SOON, || client.close(SOON)).unwrap();
     assert_eq!(keys(&server), [""; 0]);
 }
+
+#[test]
+fn close_releases_what_it_can_beside_many_that_are_refused() {
+    const REFUSED: usize = 300;
+    let (server, proxy) = through_proxy();
+    let mut operator = server.connection();
+    let mut user = |rule: &str| {
+        redis::cmd("ACL")
+            .arg("SETUSER")
+            .arg(rule.split(' ').collect::<Vec<_>>())
+            .exec(&mut operator)
+            .unwrap()
+    };
+    user("u on >password +@all allkeys &*");
+    let client = Client::open(&proxy.url_with("u", "password")).unwrap();
+    let refused: Vec<_> = (0..REFUSED).map(|i| client.lock(&format!("refused-{i}"))).collect();
+    refused.iter().for_each(|lock| lock.lock().unwrap());
+    user("u resetkeys ~ok* ~{ok*");
+    client.lock("ok").lock().unwrap();
+    // These come first, and there are more of them than fit into one command.
+    refused.iter().for_each(|lock| assert!(error(lock.unlock()).is_unknown()));
+    // The cleaner is in the middle of a command.
+    proxy.set_delay(ms(0), ms(400));
+    thread::sleep(ms(300));
+    let left = error(client.close(ms(6_000)));
+    assert!(
+        left.to_string().contains(&format!(" {REFUSED} of")) && get(&server, "ok").is_none(),
+        "{left}"
+    );
+}

@@ -227,6 +227,21 @@ fn the_crate_docs_list_every_warning() {
     assert_eq!(row.split(';').count(), warnings, "{row}");
 }
 
+/// The program's logger is called by a thread of its own only.
+#[test]
+fn nothing_but_its_own_thread_calls_the_logger() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in files_in(&root, "rs") {
+        let text = fs::read_to_string(&file).unwrap();
+        let logs = ["error", "warn", "info", "debug", "trace"]
+            .iter()
+            .any(|level| text.contains(&format!("log::{level}!(")));
+        let ours =
+            text.lines().any(|line| line.starts_with("use ") && words(line).contains(&"log"));
+        assert!(!logs || ours, "{} logs past base/log.rs", file.display());
+    }
+}
+
 #[test]
 fn every_file_keeps_to_its_layer() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::SETTLE;
 use crate::base::key::Key;
+use crate::base::log;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::timeouts::FIRST_LEASE;
 use crate::lease::token::Token;

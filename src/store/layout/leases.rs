@@ -13,6 +13,7 @@ use super::table::{Name, QueueScripts, Table, Wakes};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
+use crate::base::log;
 use crate::base::options::LockOptions;
 use crate::lease::store::{
     Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify, Place,

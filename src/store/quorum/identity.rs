@@ -8,6 +8,7 @@ use redis::{Connection, RedisResult, Value};
 
 use crate::base::error::ErrorKind;
 use crate::base::locked;
+use crate::base::log;
 use crate::lease::store::StoreError;
 use crate::store::server::connect::Greeting;
 use crate::store::server::reply;

@@ -7,6 +7,7 @@ use super::identity::Servers;
 use super::node_thread::Member;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
+use crate::base::log;
 use crate::store::layout;
 use crate::store::memory::Memory;
 use crate::store::server::node::Node;

@@ -17,6 +17,7 @@ use super::subscriptions::Channels;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::log;
 use crate::base::worker::Worker;
 use crate::lease::store::Listening;
 use crate::lease::token::Token;

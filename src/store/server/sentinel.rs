@@ -22,6 +22,7 @@ use self::state::State;
 use super::dial::{Asking, Dialer};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
+use crate::base::log;
 use crate::lease::store::StoreError;
 
 /// How long the other sentinels have to answer once one has.

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, Once, PoisonError};
 
+use distlock::testing::flush_log;
 use log::{LevelFilter, Log, Metadata, Record};
 
 struct Kept(Mutex<Vec<(log::Level, String)>>);
@@ -39,6 +40,7 @@ pub fn keep() {
 /// Every line at this level that contains all of these texts. Tests run side by side: one of the
 /// texts is a lock's name that no other test uses.
 pub fn lines(level: log::Level, texts: &[&str]) -> Vec<String> {
+    flush_log();
     let kept = KEPT.0.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = |(at, line): &&(log::Level, String)| {
         *at == level && texts.iter().all(|text| line.contains(text))
@@ -48,6 +50,7 @@ pub fn lines(level: log::Level, texts: &[&str]) -> Vec<String> {
 
 /// Every line at every level.
 pub fn everything() -> String {
+    flush_log();
     let kept = KEPT.0.lock().unwrap_or_else(PoisonError::into_inner);
     kept.iter().map(|(level, line)| format!("{level} {line}\n")).collect()
 }

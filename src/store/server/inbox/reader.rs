@@ -9,6 +9,7 @@ use redis::{Msg, PubSub, RedisResult};
 
 use super::{Ears, parse};
 use crate::base::locked;
+use crate::base::log;
 use crate::store::server::demotion::Watch;
 use crate::store::server::node::Endpoint;
 

@@ -7,6 +7,7 @@ use redis::Connection;
 
 use super::Endpoint;
 use crate::base::error::ErrorKind;
+use crate::base::log;
 use crate::lease::store::StoreError;
 use crate::store::server::log_in::{self, Opened};
 use crate::store::server::reply;

@@ -9,6 +9,7 @@ use redis::ConnectionInfo;
 
 use super::Endpoint;
 use crate::base::error::Result;
+use crate::base::log;
 use crate::base::worker::Worker;
 use crate::store::server::demotion::Demotions;
 use crate::store::server::dial::Dialer;
@@ -85,7 +86,9 @@ impl Endpoint {
     pub(super) fn watch(&self) {
         let Some(watched) = &self.watched else { return };
         let sentinels = watched.sentinels();
-        let started = watched.watcher.start(move |stop| Watcher { sentinels, stop }.run());
+        let started = watched
+            .watcher
+            .start(move |stop| Watcher { sentinels: Arc::clone(&sentinels), stop }.run());
         if let Err(error) = started {
             log::warn!("no thread could be started to listen to the sentinels: {error}");
         }

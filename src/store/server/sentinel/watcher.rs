@@ -13,6 +13,7 @@ use redis::{PubSub, RedisResult};
 
 use super::{Address, Sentinel, Sentinels};
 use crate::base::locked;
+use crate::base::log;
 use crate::lease::store::StoreError;
 use crate::store::server::dial::Asking;
 
