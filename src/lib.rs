@@ -304,7 +304,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; no thread could be started to listen to the sentinels |
+//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!
 //! # Why it blocks

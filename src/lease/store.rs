@@ -245,6 +245,13 @@ pub struct StoreError {
     pub source: Option<Cause>,
 }
 
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
+    }
+}
+
 impl StoreError {
     /// A failure before anything was sent.
     pub fn not_sent(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {

@@ -4,6 +4,7 @@
 mod ends;
 mod faults;
 mod load;
+mod shared;
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

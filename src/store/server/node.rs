@@ -160,8 +160,9 @@ impl Node {
         .and_then(understood)
     }
 
-    /// Runs a script once for each list of parts, over renewal's own connection. All of it has to
-    /// be confirmed.
+    /// Runs a script once for each list of parts, over renewal's own connection. If that cannot be
+    /// opened, an open one of the pool will do: a lock that was granted over it can be kept over
+    /// it. All of it has to be confirmed.
     pub(crate) fn script_in_bulk<'a>(
         &self,
         script: &'a Script,
@@ -171,8 +172,20 @@ impl Node {
     ) -> (Vec<Result<Value, StoreError>>, Option<Value>) {
         let mut bulk = Bulk::new(script, keys, calls, self.wanted(Duration::MAX));
         let limit = TimeLimit::Within(within);
-        let talked = self
-            .talk_in(&self.renewing, limit, &mut |exchange, buffer, _| bulk.talk(exchange, buffer));
+        let mut is_open = false;
+        let mut talk = |exchange: Exchange<'_>, buffer: &mut Vec<u8>, _| {
+            is_open = true;
+            bulk.talk(exchange, buffer)
+        };
+        let mut talked = self.talk_in(&self.renewing, limit, &mut talk);
+        if let Err(error) = &talked
+            && !is_open
+            && let Some(over_pooled) =
+                self.over_an_open_one(limit, &mut |exchange, buffer, _| bulk.talk(exchange, buffer))
+        {
+            self.endpoint.say_shared(error);
+            talked = over_pooled;
+        }
         bulk.answers(talked)
     }
 

@@ -144,6 +144,24 @@ impl OwnPool {
         pool.get_timeout(wait()).ok().map(CheckedOut::Pooled)
     }
 
+    /// A slot that is `wanted`, as soon as one is free. `None`: none within `wait`.
+    pub(crate) fn find(
+        &self,
+        wait: impl Fn() -> Duration,
+        wanted: impl Fn(&Slot) -> bool,
+    ) -> Option<CheckedOut> {
+        // Kept until all have been looked at: otherwise the pool would hand out the same one again.
+        let mut others = Vec::new();
+        for _ in 0..self.size {
+            let mut slot = self.check_out(&wait)?;
+            if wanted(slot.slot()) {
+                return Some(slot);
+            }
+            others.push(slot);
+        }
+        None
+    }
+
     /// The pool, made if it has not been. `Some(None)`: it is closed.
     fn open(&self) -> Option<Option<r2d2::Pool<Slots>>> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);

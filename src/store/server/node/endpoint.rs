@@ -10,6 +10,7 @@ use redis::{ConnectionAddr, ConnectionInfo, RedisError};
 use super::primary::{Place, Watched};
 use crate::base::clock::Clock;
 use crate::base::error::Result;
+use crate::base::log;
 use crate::lease::store::StoreError;
 use crate::store::server::connect::Connector;
 use crate::store::server::demotion::{Demotions, Watch};
@@ -36,6 +37,8 @@ pub(crate) struct Endpoint {
     pub(super) is_member: bool,
     /// Whether it has been said that the server does not tell its role.
     pub(super) said_untold: AtomicBool,
+    /// Whether it has been said that renewal shares the pool's connections.
+    said_shared: AtomicBool,
     pub(super) clock: Clock,
     pub(super) command_timeout: Duration,
 }
@@ -79,9 +82,19 @@ impl Endpoint {
             had_primary: AtomicBool::new(false),
             is_member: settings.member_of.is_some(),
             said_untold: AtomicBool::new(false),
+            said_shared: AtomicBool::new(false),
             clock,
             command_timeout: settings.command_timeout,
         })
+    }
+
+    /// Says once why renewal has no connection of its own.
+    pub(super) fn say_shared(&self, why: &StoreError) {
+        if !self.said_shared.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "renewal cannot open a connection of its own, and shares those of the pool: {why}"
+            );
+        }
     }
 
     /// For a connection that only its reader uses: the reader checks it for demotions.

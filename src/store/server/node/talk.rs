@@ -30,6 +30,32 @@ impl Node {
         }
     }
 
+    /// Talks over a pooled connection that is open, without opening one. `None`: there is none.
+    pub(super) fn over_an_open_one<T>(
+        &self,
+        limit: TimeLimit,
+        talk: Talk<'_, T>,
+    ) -> Option<Result<T, StoreError>> {
+        let clock = &self.endpoint.clock;
+        let generation = self.endpoint.generation();
+        let is_open = |slot: &Slot| slot.connection.is_some() && slot.generation == generation;
+        match &self.pool {
+            Pool::Own(pool) => {
+                let mut found = pool.find(|| clock.left(limit.connect_by()), is_open)?;
+                Some(self.talk(found.slot(), limit, talk))
+            }
+            Pool::One(slot) => {
+                let mut slot = locked(slot);
+                is_open(&slot).then(|| self.talk(&mut slot, limit, talk))
+            }
+            Pool::Theirs(theirs) => {
+                let mut connection = theirs.pool.try_get()?;
+                let deadline = limit.reply_by(clock.now());
+                Some(self.talk_over(theirs, &mut connection, deadline, talk))
+            }
+        }
+    }
+
     /// Talks over a connection that others may be waiting for.
     pub(super) fn talk_in<T>(
         &self,

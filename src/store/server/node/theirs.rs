@@ -38,7 +38,7 @@ impl Node {
         result
     }
 
-    fn talk_over<T>(
+    pub(super) fn talk_over<T>(
         &self,
         theirs: &Theirs,
         connection: &mut Connection,
