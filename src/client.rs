@@ -181,7 +181,8 @@ impl Client {
     /// A sentinel that hangs delays nobody, and if most of them hang, a new connection takes up to
     /// half a second longer. A sentinel that is cut off leads no client back to an old primary, as
     /// long as most of those that are named are not: one name for several sentinels counts as one.
-    /// A client that can reach no sentinel stays at the primary that it knows. All sentinels
+    /// A client that can reach no sentinel stays at the primary that it knows, unless it has heard
+    /// that it moved. All sentinels
     /// together have half of the time that opening a connection may take.
     ///
     /// # Errors

@@ -173,7 +173,8 @@
 //! | `Unknown` (of an unlock) | no | yes, until the background has removed it, or the lease ends |
 //! | `Unknown` (of an `extend`, a `force_unlock` or a notification) | as before the call | yes |
 //! | `Interrupted`, `Exhausted`, `Unavailable`, `Server` | as before the call | yes, after an unanswered attempt: until the background has withdrawn it, or the lease ends |
-//! | `Denied`, `WrongType`, `InvalidInput`, `Unsupported` | as before the call | no |
+//! | `Denied`, `WrongType`, `Unsupported` | as before the call | no, unless the server refused one command of a script, or to confirm: as the row above |
+//! | `InvalidInput` | as before the call | no |
 //! | `Conflict` | yes, with other options | yes, as before |
 //!
 //! This table is not for a wait in a condition, which releases the lock first: [`Condition::wait`]
@@ -305,6 +306,7 @@
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
 //! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
+//! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!
 //! # Why it blocks

@@ -50,7 +50,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// This thread holds the lock with other options. Its hold is unchanged.
     Conflict,
-    /// This store or layout cannot do what was asked. Nothing was sent.
+    /// This store, layout or server cannot do what was asked. Not held.
     Unsupported,
     /// The server answered with an error that none of the other kinds covers. Not held: what the
     /// call may have left is withdrawn in the background.

@@ -237,10 +237,10 @@ impl LockOptions {
     ///
     /// Asked by Redis's `WAIT`, in the packet that acquires. Fewer confirmations are no answer: the
     /// attempt is withdrawn, and `lock` goes on as in an outage, until it fails with `Unavailable`.
-    /// An acquisition waits for them for a tenth of the lease at most, and an extend in the
-    /// background for a quarter, each 250 ms less than what is left of the command timeout, or half
-    /// of it if that is more. A lock that is handed over costs one round trip more. On a quorum and
-    /// on `memory://` this is `Unsupported`.
+    /// An acquisition waits for them for a tenth of the lease at most, an extend in the background
+    /// for a quarter, and neither for longer than the command timeout. The server is given 250 ms
+    /// less than that, or half of it if that is more. A lock that is handed over costs one round
+    /// trip more. On a quorum and on `memory://` this is `Unsupported`.
     ///
     /// While a replica is away, an attempt without confirmations may keep the lock's key until it
     /// is withdrawn. Others are refused meanwhile, as if it were held. So of several clients that

@@ -144,7 +144,7 @@ fn user_without(server: &Server, permission: &str) -> String {
 
 #[test]
 fn waiters_that_cannot_be_heard_poll_and_leave_no_place_behind() {
-    for permission in ["+subscribe", "&distlock:inbox:*", "+pubsub|numsub"] {
+    for permission in ["+subscribe", "&distlock:inbox:*", "+ping", "+pubsub|numsub"] {
         let server = Server::start();
         let url = user_without(&server, permission);
         let guard = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();

@@ -2,8 +2,8 @@
 //! counts (R24).
 //!
 //! `WAIT` and `WAITAOF` speak of what their own connection has written. So they go in one packet
-//! with the write, and a connection that has written nothing must never be asked: it would be told
-//! that everything is confirmed.
+//! with the write. The answer to a connection that has written nothing counts for nothing: it is
+//! told that everything is confirmed.
 
 use std::time::Duration;
 

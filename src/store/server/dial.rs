@@ -13,7 +13,7 @@ use crate::lease::store::StoreError;
 /// Opens connections of one kind: to its own address, or to another one in the same way.
 #[derive(Clone)]
 pub(crate) struct Dialer {
-    /// Without user, password and database: see [`Asking::log_in`].
+    /// Without user, password and database: see [`Asking::authenticate`].
     info: ConnectionInfo,
     login: Arc<RedisConnectionInfo>,
     #[cfg(feature = "tls")]

@@ -98,7 +98,10 @@ impl Exchange<'_> {
         let Some(wanted) = wanted else { return Ok((reply, None)) };
         match self.receive_confirmations(wanted) {
             // A server refuses somebody who has not logged in, and may hang up behind that.
-            Err(error) if error.is_connection_dropped() && is_refusal(&reply) => Ok((reply, None)),
+            Err(error) if error.is_connection_dropped() && is_refusal(&reply) => {
+                self.state.awaits_confirmations = false;
+                Ok((reply, None))
+            }
             said => said.map(|said| (reply, Some(said))),
         }
     }

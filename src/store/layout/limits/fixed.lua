@@ -1,4 +1,4 @@
--- Takes permits of the present window, if they fit. A refused call changes nothing: the window does
+-- Takes permits of the present window, if they fit. A refused call takes nothing: the window does
 -- not slide, the counter does not grow.
 --
 -- KEYS  1 the counter: a plain integer with a TTL, as INCR and EXPIRE leave it

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
-use redis::{Msg, PubSub, RedisResult};
+use redis::{Msg, PubSub, RedisError, RedisResult};
 
 use super::{Ears, parse};
 use crate::base::locked;
@@ -24,6 +24,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The same pause if this user may not subscribe, which somebody has to change first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const REFUSED: redis::ErrorKind = redis::ErrorKind::Client;
+
+fn refused() -> RedisError {
+    (REFUSED, "the server refused the subscription").into()
+}
 
 /// Whether the thread has been told to end.
 fn is_over(stop: &Receiver<()>) -> bool {
@@ -47,7 +51,7 @@ impl Ears {
                         Ok(()) => {}
                         Err(error) if error.kind() == REFUSED => {
                             log::warn!(
-                                "this user may not subscribe to {}, so waiters poll",
+                                "this user may not subscribe to {}, or not PING, so waiters poll",
                                 self.address
                             );
                             pause = REFUSED_PAUSE;
@@ -79,9 +83,9 @@ impl Ears {
         // and anybody else with one word.
         match subscription.ping()? {
             redis::Value::Array(_) => {}
-            redis::Value::SimpleString(word) if word == "PONG" => {
-                return Err((REFUSED, "the server refused the subscription").into());
-            }
+            // Whoever may not call PING would never find out whether the subscription stands.
+            redis::Value::SimpleString(word) if word == "PONG" => return Err(refused()),
+            redis::Value::ServerError(_) => return Err(refused()),
             _ => return Err((redis::ErrorKind::UnexpectedReturnType, "no answer to a ping").into()),
         }
         self.elsewhere.store(false, Ordering::SeqCst);
