@@ -45,6 +45,15 @@ impl Clock {
         until.saturating_duration_since(self.now())
     }
 
+    /// When it is `until` on the clock that sockets go by.
+    pub(crate) fn on_real_time(&self, until: Instant) -> Instant {
+        #[cfg(feature = "testing")]
+        if self.fake.is_some() {
+            return Instant::now() + self.left(until);
+        }
+        until
+    }
+
     /// How long a thread that wants to sleep until `until` may sleep before it looks at the clock
     /// again.
     ///

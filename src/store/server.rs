@@ -5,6 +5,7 @@ pub(crate) mod bulk;
 pub(crate) mod callers;
 pub(crate) mod confirm;
 pub(crate) mod connect;
+pub(crate) mod connection;
 pub(crate) mod demotion;
 pub(crate) mod dial;
 pub(crate) mod exchange;
@@ -18,5 +19,9 @@ pub(crate) mod script;
 pub(crate) mod sentinel;
 pub(crate) mod settings;
 pub(crate) mod shape;
+pub(crate) mod socket;
+pub(crate) mod subscription;
 pub(crate) mod subscriptions;
 pub(crate) mod theirs;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;

@@ -47,6 +47,7 @@ mod rules;
 mod secrets;
 mod sent_once;
 mod sentinel;
+mod signals;
 #[allow(dead_code)]
 mod support;
 mod support_works;

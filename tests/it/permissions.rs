@@ -66,6 +66,11 @@ fn with_locks(server: &Server, url: &str, layout: Layout) -> Result<()> {
             notified(&lock, &other)?;
         }
     }
+    if layout == Layout::Redisson {
+        // The channel is left a second after its last waiter.
+        let has_left = || server.command_count("unsubscribe") > 0;
+        eventually(SOON, || has_left() || !refused(server).is_empty());
+    }
     theirs.close(LEASE)?;
     ours.close(LEASE)
 }
@@ -144,7 +149,7 @@ fn user_without(server: &Server, permission: &str) -> String {
 
 #[test]
 fn waiters_that_cannot_be_heard_poll_and_leave_no_place_behind() {
-    for permission in ["+subscribe", "&distlock:inbox:*", "+ping", "+pubsub|numsub"] {
+    for permission in ["+subscribe", "&distlock:inbox:*", "+pubsub|numsub"] {
         let server = Server::start();
         let url = user_without(&server, permission);
         let guard = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();

@@ -103,6 +103,7 @@ fn missing_permission_is_denied_at_once() {
     for (user, rules) in [
         ("nokeys", &["on", ">pw", "~other:*", "&*", "+@all"][..]),
         ("nocommands", &["on", ">pw", "~*", "&*", "+ping"]),
+        ("noscripts", &["on", ">pw", "~*", "&*", "+@all", "-evalsha"]),
         ("noset", &["on", ">pw", "~*", "&*", "+@all", "-set", "-eval", "-evalsha"]),
     ] {
         redis::cmd("ACL").arg("SETUSER").arg(user).arg(rules).exec(&mut admin).unwrap();
@@ -121,13 +122,27 @@ fn missing_permission_is_denied_at_once() {
 }
 
 #[test]
+fn a_server_without_scripts_is_unsupported_before_anything_is_granted() {
+    let server = Server::builder().arg("rename-command", "EVALSHA another").start();
+    let client = Client::open(&server.url()).unwrap();
+    let errors = all_fail(&client, "x");
+    assert!(errors.iter().all(|error| error.to_string().contains("EVALSHA")), "{errors:?}");
+    all_are(errors, ErrorKind::Unsupported);
+    assert!(keys(&server).is_empty());
+}
+
+#[test]
 fn without_permission_to_release_unlock_is_unknown_and_the_lock_ends_with_its_lease() {
     let server = Server::start();
-    let rules = ["SETUSER", "half", "on", ">pw", "~*", "&*", "+set", "+ping"];
-    redis::cmd("ACL").arg(&rules).exec(&mut server.connection()).unwrap();
+    let set = |rules: &[&str]| {
+        let mut user = redis::cmd("ACL");
+        user.arg("SETUSER").arg("half").arg(rules).exec(&mut server.connection()).unwrap();
+    };
+    set(&["on", ">pw", "~*", "&*", "+@all"]);
     let client = Client::open(&server.url_with("half", "pw")).unwrap();
     let lock = client.lock_with("x", LockOptions::new().lease(ms(500))).unwrap();
     lock.lock().unwrap();
+    set(&["-eval", "-evalsha"]);
     assert!(error(lock.unlock()).is_unknown());
     nothing_is_left(&server);
 }

@@ -119,6 +119,7 @@ pub struct Release<'a> {
 
 impl<'a> Release<'a> {
     /// For a lease that nobody renews.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
         Self { key, token, settles: false, may_be_sent: &|| true }

@@ -2,15 +2,16 @@
 //! (R31).
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use redis::{Connection, RedisResult, Value};
+use redis::Value;
 
 use crate::base::error::ErrorKind;
 use crate::base::locked;
 use crate::base::log;
 use crate::lease::store::StoreError;
 use crate::store::server::connect::Greeting;
+use crate::store::server::connection::Connection;
 use crate::store::server::reply;
 
 /// The servers behind the nodes, as their last connections found them. A server's name is its run
@@ -63,7 +64,8 @@ impl Servers {
 
 /// The server's run id. `None`: it does not say, or this user may not ask.
 fn run_id(connection: &mut Connection, until: Instant) -> Result<Option<String>, StoreError> {
-    let reply = info(connection, until).map_err(|error| reply::connecting(&error))?;
+    let question = redis::cmd("INFO").arg("server").get_packed_command();
+    let reply = connection.ask(&question, until).map_err(|error| reply::connecting(&error))?;
     let text = match reply::value(reply) {
         Ok(Value::BulkString(text)) => text,
         Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
@@ -75,15 +77,6 @@ fn run_id(connection: &mut Connection, until: Instant) -> Result<Option<String>,
         .find_map(|line| line.strip_prefix("run_id:"))
         .map(|id| id.trim().to_owned())
         .filter(|id| !id.is_empty()))
-}
-
-fn info(connection: &mut Connection, until: Instant) -> RedisResult<Value> {
-    // Zero would mean no limit.
-    let left = Some(until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
-    connection.set_read_timeout(left)?;
-    connection.set_write_timeout(left)?;
-    connection.send_packed_command(&redis::cmd("INFO").arg("server").get_packed_command())?;
-    connection.recv_response()
 }
 
 #[cfg(test)]

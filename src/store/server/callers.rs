@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use redis::{Connection, ConnectionLike, RedisError, RedisResult, Value};
+use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
 use super::node::Node;
 use super::{demotion, reply};
@@ -51,7 +51,7 @@ impl Node {
 /// Remembers whether the connection failed or the server said that it is a replica, even if the
 /// caller's code swallows the error.
 pub(crate) struct Watched<'a> {
-    pub(crate) connection: &'a mut Connection,
+    pub(crate) connection: &'a mut dyn ConnectionLike,
     pub(crate) failed: Option<RedisError>,
 }
 

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
-use redis::{Connection, RedisConnectionInfo};
 
-use super::dial::{Asking, Dialer};
+use super::connection::Connection;
+use super::dial::Dialer;
 use super::log_in::{Opened, log_in};
 use super::sentinel::Sentinels;
 use crate::base::clock::Clock;
@@ -27,7 +27,7 @@ pub(crate) type Greeting =
 /// Where the server is.
 #[derive(Clone)]
 enum Whereabouts {
-    Fixed(Arc<redis::Client>),
+    Fixed(Dialer),
     /// Wherever its sentinels say.
     Watched(Arc<Sentinels>),
 }
@@ -35,7 +35,6 @@ enum Whereabouts {
 /// Opens connections to one server.
 pub(crate) struct Connector {
     whereabouts: Whereabouts,
-    login: Arc<RedisConnectionInfo>,
     pub(crate) greeting: Option<Greeting>,
     most_under_way: usize,
     clock: Clock,
@@ -46,32 +45,27 @@ pub(crate) struct Connector {
 impl Connector {
     /// To the address of `dialer`, or to where `sentinels` say.
     pub(crate) fn new(
-        dialer: &Dialer,
+        dialer: Dialer,
         sentinels: Option<Arc<Sentinels>>,
         clock: Clock,
         timeout: Duration,
         connections: u32,
-    ) -> Result<Self> {
-        // Made also where it is not used: a certificate that cannot be used is reported at once.
-        let client = dialer.client()?;
-        Ok(Self {
-            whereabouts: sentinels
-                .map_or(Whereabouts::Fixed(Arc::new(client)), Whereabouts::Watched),
-            login: dialer.login(),
+    ) -> Self {
+        Self {
+            whereabouts: sentinels.map_or(Whereabouts::Fixed(dialer), Whereabouts::Watched),
             greeting: None,
             most_under_way: MOST_STUCK + connections as usize,
             clock,
             timeout,
             under_way: Arc::default(),
-        })
+        }
     }
 
     /// Opens a connection by `deadline`, or within the connect timeout if that ends sooner. Also
     /// logs in and asks the server for its role.
     ///
-    /// On a short-lived thread, because redis-rs has no limit for the whole: each address gets the
-    /// full timeout, so does each read, and name resolution and unix sockets have none. A thread
-    /// that is too late closes what it opened.
+    /// On a short-lived thread, because name resolution and unix sockets have no time limit. A
+    /// thread that is too late closes what it opened.
     pub(crate) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(self.clock.left(deadline));
         if within.is_zero() {
@@ -81,13 +75,13 @@ impl Connector {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
-        let (whereabouts, login) = (self.whereabouts.clone(), Arc::clone(&self.login));
+        let whereabouts = self.whereabouts.clone();
         let greeting = self.greeting.clone();
         let until = Instant::now() + within;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
-            let opened = whereabouts.log_in(&login, until);
+            let opened = whereabouts.log_in(until);
             let _ = done.send(opened.and_then(|mut opened| {
                 if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened)
                     && let Some(error) = greeting(connection, until)?
@@ -108,13 +102,13 @@ impl Connector {
 }
 
 impl Whereabouts {
-    fn log_in(&self, login: &RedisConnectionInfo, until: Instant) -> Result<Opened, StoreError> {
+    fn log_in(&self, until: Instant) -> Result<Opened, StoreError> {
+        let log_in = |dialer: &Dialer| log_in(dialer.open(until)?, dialer.login());
         match self {
-            Self::Fixed(client) => log_in(Asking::open(client, until)?, login),
+            Self::Fixed(dialer) => log_in(dialer),
             Self::Watched(sentinels) => {
                 let found = sentinels.find(until)?;
-                let client = sentinels.client_of(&found)?;
-                let opened = Asking::open(&client, until).and_then(|ask| log_in(ask, login));
+                let opened = log_in(&sentinels.dialer_of(&found));
                 if !matches!(opened, Ok(Opened::Ready { .. })) {
                     // Perhaps the primary is another server by now: the next attempt asks.
                     sentinels.doubt(&found);

@@ -1,92 +1,135 @@
 //! How connections are made, wherever they lead: the settings of the socket, TLS, and the log-in.
 
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+#[cfg(unix)]
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::io::tcp::{TcpSettings, socket2};
-use redis::{Connection, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
 
+use super::connection::{Connection, Stream};
 use super::reply;
+use super::socket::Patient;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 use crate::base::error::{Error, Result};
 use crate::lease::store::StoreError;
+
+/// How long a connection is idle before the kernel asks whether its peer is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// Opens connections of one kind: to its own address, or to another one in the same way.
 #[derive(Clone)]
 pub(crate) struct Dialer {
-    /// Without user, password and database: see [`Asking::authenticate`].
-    info: ConnectionInfo,
+    to: To,
     login: Arc<RedisConnectionInfo>,
+    /// How long what was sent may stay unacknowledged.
+    unacknowledged: Duration,
     #[cfg(feature = "tls")]
-    root_certificates: Option<Vec<u8>>,
+    tls: Option<Tls>,
+}
+
+/// Where connections lead.
+#[derive(Clone)]
+enum To {
+    Host(String, u16),
+    #[cfg(unix)]
+    Path(PathBuf),
 }
 
 impl Dialer {
-    /// `idle`: how long what was sent may stay unacknowledged.
     pub(crate) fn new(
-        info: ConnectionInfo,
-        idle: Duration,
-        #[cfg(feature = "tls")] root_certificates: Option<Vec<u8>>,
-    ) -> Self {
-        let settings = TcpSettings::default()
-            // A lock is one small packet each way: waiting for more to send would double its cost.
-            .set_nodelay(true)
-            // Closing resets the connection: our kernel drops what it has not delivered, so that no
-            // attempt arrives after we gave it up (R5).
-            .set_linger_time(Duration::ZERO)
-            .set_user_timeout(idle)
-            .set_keepalive(socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)));
-        let login = Arc::new(info.redis_settings().clone());
-        // Sending the library's name would cost two more replies at each connect, and each reply
-        // has a timeout of its own.
-        let redis = RedisConnectionInfo::default().set_skip_set_lib_name();
-        Self {
-            info: info.set_tcp_settings(settings).set_redis_settings(redis),
-            login,
+        info: &ConnectionInfo,
+        unacknowledged: Duration,
+        #[cfg(feature = "tls")] root_certificates: Option<&[u8]>,
+    ) -> Result<Self> {
+        #[cfg(feature = "tls")]
+        let mut tls = None;
+        let to = match info.addr() {
+            ConnectionAddr::Tcp(host, port) => To::Host(host.clone(), *port),
             #[cfg(feature = "tls")]
-            root_certificates,
-        }
+            ConnectionAddr::TcpTls { host, port, insecure: false, .. } => {
+                tls = Some(Tls::new(root_certificates)?);
+                To::Host(host.clone(), *port)
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => To::Path(path.clone()),
+            _ => return Err(Error::unsupported("this build cannot use such a URL")),
+        };
+        Ok(Self {
+            to,
+            login: Arc::new(info.redis_settings().clone()),
+            unacknowledged,
+            #[cfg(feature = "tls")]
+            tls,
+        })
     }
 
     /// The same for another address.
     pub(crate) fn to(&self, host: &str, port: u16) -> Self {
-        let host = host.to_owned();
-        let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
+        Self { to: To::Host(host.to_owned(), port), ..self.clone() }
+    }
+
+    pub(crate) fn login(&self) -> &RedisConnectionInfo {
+        &self.login
+    }
+
+    /// Opens a connection, and says nothing over it.
+    pub(crate) fn open(&self, until: Instant) -> Result<Asking, StoreError> {
+        let failed = |error: io::Error| reply::connecting(&error.into());
+        let stream = match &self.to {
+            To::Host(host, port) => {
+                let addresses = (host.as_str(), *port).to_socket_addrs().map_err(failed)?;
+                let socket = first_of(&addresses.collect::<Vec<_>>(), until);
+                let socket = socket.and_then(|socket| self.settle(socket)).map_err(failed)?;
+                let socket = Patient::new(socket);
+                #[cfg(feature = "tls")]
+                match &self.tls {
+                    Some(tls) => Stream::Tls(Box::new(tls.over(socket, host)?)),
+                    None => Stream::Tcp(socket),
+                }
+                #[cfg(not(feature = "tls"))]
+                Stream::Tcp(socket)
+            }
+            #[cfg(unix)]
+            To::Path(path) => {
+                Stream::Unix(Patient::new(UnixStream::connect(path).map_err(failed)?))
+            }
         };
-        Self { info: self.info.clone().set_addr(addr), ..self.clone() }
+        Ok(Asking { connection: Connection::new(stream, self.login.db()), until })
     }
 
-    pub(crate) fn client(&self) -> Result<redis::Client> {
-        let refused = |_| Error::invalid("the URL or one of its certificates cannot be used");
-        let info = self.info.clone();
-        #[cfg(feature = "tls")]
-        {
-            if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-                // The first choice counts for the whole process, and the program may have made it.
-                let _ = rustls::crypto::ring::default_provider().install_default();
-            }
-            match &self.root_certificates {
-                Some(pem) => redis::Client::build_with_tls(
-                    info,
-                    redis::TlsCertificates { client_tls: None, root_cert: Some(pem.clone()) },
-                ),
-                None => redis::Client::open(info),
-            }
-            .map_err(refused)
+    fn settle(&self, socket: TcpStream) -> io::Result<TcpStream> {
+        // A lock is one small packet each way: waiting for more to send would double its cost.
+        socket.set_nodelay(true)?;
+        let settings = SockRef::from(&socket);
+        // Closing resets the connection: our kernel drops what it has not delivered, so that no
+        // attempt arrives after we gave it up (R5).
+        settings.set_linger(Some(Duration::ZERO))?;
+        settings.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
+        #[cfg(target_os = "linux")]
+        settings.set_tcp_user_timeout(Some(self.unacknowledged))?;
+        Ok(socket)
+    }
+}
+
+/// A connection to the first of these addresses that answers. Each gets its share of the time that
+/// is left, so one that is silent leaves time for the others.
+fn first_of(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for (tried, address) in addresses.iter().enumerate() {
+        let others = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match TcpStream::connect_timeout(address, left(until) / others) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
         }
-        #[cfg(not(feature = "tls"))]
-        redis::Client::open(info).map_err(refused)
     }
-
-    pub(crate) fn login(&self) -> Arc<RedisConnectionInfo> {
-        Arc::clone(&self.login)
-    }
+    Err(failed)
 }
 
 /// A connection that is being opened: whatever is asked over it has to be answered `until` then.
@@ -96,17 +139,7 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    pub(crate) fn open(client: &redis::Client, until: Instant) -> Result<Self, StoreError> {
-        let connection = client
-            .get_connection_with_timeout(left(until))
-            .map_err(|error| reply::connecting(&error))?;
-        Ok(Self { connection, until })
-    }
-
     /// Says who we are.
-    ///
-    /// redis-rs could do that, but it reports every error as a wrong password: also the error of a
-    /// server that has too many clients and turns us away.
     pub(crate) fn authenticate(&mut self, login: &RedisConnectionInfo) -> Result<(), StoreError> {
         let Some(password) = login.password() else { return Ok(()) };
         let mut auth = redis::cmd("AUTH");
@@ -118,25 +151,47 @@ impl Asking {
     }
 
     pub(crate) fn send(&mut self, commands: &[u8]) -> Result<(), StoreError> {
-        self.bound()
-            .and_then(|()| self.connection.send_packed_command(commands))
-            .map_err(|error| reply::connecting(&error))
+        self.connection.send_by(commands, self.until).map_err(|error| reply::connecting(&error))
     }
 
     pub(crate) fn reply(&mut self) -> Result<Value, StoreError> {
-        self.bound()
-            .and_then(|()| self.connection.recv_response())
-            .map_err(|error| reply::connecting(&error))
-    }
-
-    fn bound(&self) -> RedisResult<()> {
-        let left = Some(left(self.until));
-        self.connection.set_read_timeout(left)?;
-        self.connection.set_write_timeout(left)
+        self.connection.receive_by(self.until).map_err(|error| reply::connecting(&error))
     }
 }
 
-/// What is left until then. Never zero, which would mean no limit.
+/// What is left until then. Never zero, which would be refused.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use redis::io::tcp::socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    /// A listener that accepts nobody, and those that fill its queue.
+    fn silent() -> (Socket, Vec<TcpStream>, SocketAddr) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("bound");
+        listener.listen(0).expect("listening");
+        let address = listener.local_addr().expect("bound").as_socket().expect("an address");
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+        let queued = std::iter::from_fn(connect).collect();
+        (listener, queued, address)
+    }
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_for_the_next() {
+        let (_listener, _queued, silent) = silent();
+        let good = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+        let good = good.local_addr().expect("bound");
+        let until = Instant::now() + Duration::from_secs(10);
+        let connected = first_of(&[silent, good], until).expect("connected");
+        assert_eq!(connected.peer_addr().expect("connected"), good);
+        let none = first_of(&[silent], Instant::now() + Duration::from_millis(50));
+        assert_eq!(none.expect_err("silent").kind(), io::ErrorKind::TimedOut);
+    }
 }

@@ -7,11 +7,12 @@
 use std::io;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use redis::{Connection, RedisResult, Value};
+use redis::{RedisResult, Value};
 
 use super::confirm::{self, Confirmations, Wanted};
+use super::connection::Transport;
 use super::demotion;
 use super::reply;
 use super::script::{Part, pack};
@@ -31,9 +32,6 @@ pub(crate) struct Reply {
 /// What is known about an open connection.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// The present value of its socket's timeouts. Kept because setting each of them costs a system
-    /// call.
-    pub(super) timeout: Option<Duration>,
     /// Whether the server has carried out all that it was sent, and only its replicas or its disk
     /// have not answered.
     pub(crate) awaits_confirmations: bool,
@@ -47,13 +45,9 @@ pub(crate) struct Known {
 /// number.
 static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(backoff::random()));
 
-/// How much too late a read may end before its socket's timeouts are set again, which costs two
-/// system calls.
-const NOT_WORTH_A_CALL: Duration = Duration::from_millis(5);
-
 /// An open connection, for an exchange that must end by `deadline`.
 pub(crate) struct Exchange<'a> {
-    pub(crate) connection: &'a mut Connection,
+    pub(crate) connection: &'a mut dyn Transport,
     pub(crate) state: &'a mut Known,
     pub(crate) clock: &'a Clock,
     pub(crate) deadline: Instant,
@@ -68,15 +62,7 @@ impl Exchange<'_> {
     /// As [`bound`](Self::bound), with `now` as the current time.
     pub(crate) fn bound_from(&mut self, now: Instant) -> RedisResult<()> {
         let left = self.deadline.saturating_duration_since(now);
-        if self.state.timeout.is_some_and(|set| left <= set && left + NOT_WORTH_A_CALL >= set) {
-            return Ok(());
-        }
-        // Zero would mean no limit, or an error.
-        let timeout = left.max(Duration::from_millis(1));
-        self.connection.set_read_timeout(Some(timeout))?;
-        self.connection.set_write_timeout(Some(timeout))?;
-        self.state.timeout = Some(timeout);
-        Ok(())
+        self.connection.bound(self.clock.on_real_time(self.deadline), left)
     }
 
     /// Sends the command in `buffer` and returns its reply.
@@ -127,14 +113,14 @@ impl Exchange<'_> {
     /// refuses an `ECHO` to this user, the replies are in step with the commands.
     pub(crate) fn send(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
         if !self.state.was_lent {
-            return self.connection.send_packed_command(buffer);
+            return self.connection.send(buffer);
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut question = Vec::new();
         pack(&[Part::Text("ECHO"), Part::Number(number)], &mut question);
         buffer.splice(0..0, question);
-        self.connection.send_packed_command(buffer)?;
-        match self.connection.recv_response()? {
+        self.connection.send(buffer)?;
+        match self.connection.receive()? {
             Value::BulkString(said) if said == number.to_string().as_bytes() => {}
             Value::ServerError(error) if reply::refuses(&error, "echo") => {}
             // Before the log-in, the server refuses every command, and so those that follow.
@@ -147,7 +133,7 @@ impl Exchange<'_> {
 
     /// The next reply.
     pub(crate) fn receive(&mut self, shape: Shape) -> RedisResult<Value> {
-        let reply = self.connection.recv_response()?;
+        let reply = self.connection.receive()?;
         if reply::turned_away(&reply) {
             return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
         }

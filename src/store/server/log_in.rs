@@ -1,7 +1,8 @@
 //! The first words over a new connection: who we are, and what the server is.
 
-use redis::{Connection, RedisConnectionInfo, Value};
+use redis::{RedisConnectionInfo, Value};
 
+use super::connection::Connection;
 use super::demotion;
 use super::dial::Asking;
 use super::reply;
@@ -35,11 +36,14 @@ pub(crate) fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Ope
     let questions = [
         redis::cmd("ROLE").get_packed_command(),
         redis::cmd("CLUSTER").arg("INFO").get_packed_command(),
+        redis::cmd("EVALSHA").arg("0".repeat(40)).arg(0).get_packed_command(),
         redis::cmd("PING").get_packed_command(),
     ];
     ask.send(&questions.concat())?;
     let role = sign_of_life(ask.reply()?)?;
     let cluster = sign_of_life(ask.reply()?)?;
+    let scripts = ask.reply()?;
+    let script = if reply::unknown_script(&scripts) { Ok(scripts) } else { sign_of_life(scripts)? };
     match &role {
         Ok(role) if demotion::is_replicas_role(role) => return Ok(Opened::Replica),
         Ok(role) if demotion::is_sentinels_role(role) => return Ok(Opened::Refused(sentinel())),
@@ -47,6 +51,12 @@ pub(crate) fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Ope
     }
     if matches!(cluster, Ok(Value::BulkString(_))) {
         return Ok(Opened::Refused(of_a_cluster()));
+    }
+    // A lock that was granted without a script could not be released.
+    match script {
+        Err(error) if error.kind == ErrorKind::Denied => return Ok(Opened::Refused(error)),
+        Err(error) if is_unknown_command(&error) => return Ok(Opened::Refused(without_scripts())),
+        _ => {}
     }
     let _ = sign_of_life(ask.reply()?)?;
     Ok(Opened::Ready { connection: ask.connection, untold: role.err() })
@@ -81,6 +91,10 @@ pub(crate) fn replica() -> StoreError {
 /// Names in the slots of this node would work, and others would not.
 fn of_a_cluster() -> StoreError {
     unusable("this server is part of a Redis Cluster, where only some names would work")
+}
+
+fn without_scripts() -> StoreError {
+    unusable("this server has no EVALSHA, or calls it by another name: locks need scripts")
 }
 
 fn unusable(message: &'static str) -> StoreError {

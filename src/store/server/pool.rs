@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use r2d2::PooledConnection;
-use redis::{Connection, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
+use super::connection::Connection;
 use super::settings::Settings;
 use super::theirs::Theirs;
 use crate::base::locked;
@@ -221,7 +222,7 @@ impl OwnPool {
 ///
 /// redis-rs takes a connection for closed only when it reads the end of its stream, so this one has
 /// a peer on this host that hangs up.
-pub(crate) fn closed_connection() -> Option<Connection> {
+pub(crate) fn closed_connection() -> Option<redis::Connection> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).ok()?;
     let address = ConnectionAddr::Tcp("127.0.0.1".into(), listener.local_addr().ok()?.port());
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();

@@ -48,12 +48,10 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
 }
 
 /// Whether a connection has failed without a word from the server. A refusal is one: whoever has no
-/// permission must not make the server look down to others. So is a signal to this thread.
+/// permission must not make the server look down to others.
 pub(crate) fn says_nothing(error: &RedisError) -> bool {
     let refused = error.code().is_some() && !demotion::says(error);
-    let interrupted =
-        io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::Interrupted);
-    !refused && !interrupted && !error.is_timeout()
+    !refused && !error.is_timeout()
 }
 
 /// An error reply. The server refused the command before it carried anything out, or the script in

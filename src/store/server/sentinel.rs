@@ -14,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use redis::Connection;
 
 pub(crate) use self::answer::{Address, Primary};
 use self::answer::{Answer, choose};
 use self::state::State;
+use super::connection::Connection;
 use super::dial::{Asking, Dialer};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
@@ -123,14 +123,8 @@ impl Sentinels {
     }
 
     /// How the primary is reached there.
-    pub(crate) fn client_of(&self, primary: &Primary) -> Result<redis::Client, StoreError> {
-        let Address { host, port } = &primary.address;
-        self.primary.to(host, *port).client().map_err(|_| {
-            StoreError::not_sent(
-                ErrorKind::Unavailable,
-                "the sentinels named an address that cannot be used",
-            )
-        })
+    pub(crate) fn dialer_of(&self, primary: &Primary) -> Dialer {
+        self.primary.to(&primary.address.host, primary.address.port)
     }
 
     /// This primary could not be reached, or is a replica. Does nothing if another one is known
@@ -221,16 +215,15 @@ impl Sentinels {
         {
             return said;
         }
-        let client = self.client_for(&sentinel.address)?;
-        let mut ask = Asking::open(&client, until)?;
-        ask.authenticate(&self.dialer.login())?;
-        self.talk(sentinel, ask)?
+        self.talk(sentinel, self.open(sentinel, until)?)?
     }
 
-    fn client_for(&self, address: &Address) -> Result<redis::Client, StoreError> {
-        self.dialer.to(&address.host, address.port).client().map_err(|_| {
-            StoreError::not_sent(ErrorKind::Unavailable, "a sentinel's address cannot be used")
-        })
+    /// Opens a connection to a sentinel.
+    fn open(&self, sentinel: &Sentinel, until: Instant) -> Result<Asking, StoreError> {
+        let Address { host, port } = &sentinel.address;
+        let mut ask = self.dialer.to(host, *port).open(until)?;
+        ask.authenticate(self.dialer.login())?;
+        Ok(ask)
     }
 
     /// `Err`: the connection is of no use any more.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::connect::Greeting;
+use super::dial::Dialer;
 use crate::base::error::{Error, Result};
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
@@ -73,6 +74,16 @@ impl Settings {
             #[cfg(feature = "testing")]
             wrap_nodes: None,
         }
+    }
+
+    /// How a connection to this address is opened.
+    pub(crate) fn dialer(&self, info: &ConnectionInfo) -> Result<Dialer> {
+        Dialer::new(
+            info,
+            self.command_timeout,
+            #[cfg(feature = "tls")]
+            self.root_certificates.as_deref(),
+        )
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -1,6 +1,12 @@
 //! The program's own pool.
 
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use redis::{Connection, ConnectionLike, RedisResult, Value};
+
+use super::connection::Transport;
+use super::socket::timeout;
 
 /// The program's own pool.
 pub(crate) struct Theirs {
@@ -14,5 +20,66 @@ pub(crate) struct Theirs {
 impl Theirs {
     pub(crate) fn new(pool: r2d2::Pool<redis::Client>) -> Self {
         Self { pool, failures: AtomicU32::new(0) }
+    }
+}
+
+/// A connection of the program's own pool. A signal that the program handles ends a read over it,
+/// as it ends the program's own.
+pub(super) struct Lent<'a> {
+    connection: &'a mut Connection,
+    /// The timeout that we set.
+    set: Option<Duration>,
+}
+
+impl<'a> Lent<'a> {
+    pub(super) fn new(connection: &'a mut Connection) -> Self {
+        Self { connection, set: None }
+    }
+}
+
+impl Transport for Lent<'_> {
+    fn send(&mut self, packet: &[u8]) -> RedisResult<()> {
+        self.connection.send_packed_command(packet)
+    }
+
+    fn receive(&mut self) -> RedisResult<Value> {
+        self.connection.recv_response()
+    }
+
+    fn bound(&mut self, _: Instant, left: Duration) -> RedisResult<()> {
+        if let Some(timeout) = timeout(self.set, left) {
+            self.connection.set_read_timeout(Some(timeout))?;
+            self.connection.set_write_timeout(Some(timeout))?;
+            self.set = Some(timeout);
+        }
+        Ok(())
+    }
+}
+
+/// For the program's own commands.
+impl ConnectionLike for Lent<'_> {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.connection.req_packed_command(command)
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.connection.req_packed_commands(commands, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.connection.get_db()
+    }
+
+    fn check_connection(&mut self) -> bool {
+        self.connection.check_connection()
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection.is_open()
     }
 }

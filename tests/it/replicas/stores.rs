@@ -21,8 +21,8 @@ fn a_refusal_inside_a_script_is_recognised_in_its_old_form() {
     let wrapped = "ERR Error running script (call to f_1f): @user_script:9: @user_script: 9: \
                    -READONLY You can't write against a read only replica. ";
     let server = FakeServer::start(move |connection, command| match connection {
-        0 if fake::is(command, "EVALSHA") => Reply::error(wrapped),
-        _ if fake::is(command, "EVALSHA") => {
+        0 if fake::is(command, "EVALSHA") && command[2] != b"0" => Reply::error(wrapped),
+        _ if fake::is(command, "EVALSHA") && command[2] != b"0" => {
             Reply::array(&[Reply::int(1), Reply::int(0), Reply::int(0)])
         }
         _ => Reply::usual(command),

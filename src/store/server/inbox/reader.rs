@@ -5,13 +5,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
-use redis::{Msg, PubSub, RedisError, RedisResult};
+use redis::{RedisError, RedisResult};
 
 use super::{Ears, parse};
 use crate::base::locked;
 use crate::base::log;
 use crate::store::server::demotion::Watch;
 use crate::store::server::node::Endpoint;
+use crate::store::server::reply;
+use crate::store::server::subscription::{Message, Subscription};
 
 /// How long the reader stays in a read before it looks for other work. It is poked when there is
 /// anything new, so this is for lost pokes, and for channels that have no waiter any more.
@@ -23,10 +25,11 @@ const QUIET: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The same pause if this user may not subscribe, which somebody has to change first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
-const REFUSED: redis::ErrorKind = redis::ErrorKind::Client;
 
-fn refused() -> RedisError {
-    (REFUSED, "the server refused the subscription").into()
+/// Whether the server answered, and will not answer otherwise by itself.
+fn is_refusal(error: &RedisError) -> bool {
+    let refused = |code| reply::refused(code, error.detail().unwrap_or_default());
+    error.code().is_some_and(|code| refused(code).permanent)
 }
 
 /// Whether the thread has been told to end.
@@ -42,16 +45,16 @@ impl Ears {
             // alive.
             let Some(connecting) = endpoint.upgrade() else { return };
             let demoted = connecting.demotions();
-            let opened = connecting.open_for_itself(LOOK_AROUND);
+            let opened = connecting.open_for_itself();
             drop(connecting);
             match opened {
-                Ok(mut connection) => {
-                    let mut subscription = connection.as_pubsub();
-                    match self.read(&mut subscription, stop, &demoted) {
+                Ok(connection) => {
+                    let subscription = Subscription::new(connection, LOOK_AROUND);
+                    match self.read(subscription, stop, &demoted) {
                         Ok(()) => {}
-                        Err(error) if error.kind() == REFUSED => {
+                        Err(error) if is_refusal(&error) => {
                             log::warn!(
-                                "this user may not subscribe to {}, or not PING, so waiters poll",
+                                "this user may not subscribe to {}, so waiters poll",
                                 self.address
                             );
                             pause = REFUSED_PAUSE;
@@ -63,8 +66,6 @@ impl Ears {
                     }
                     *locked(&self.stands_since) = None;
                     locked(&self.channels).end();
-                    // Unsubscribing is polite, but not worth waiting for.
-                    let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
                 }
                 Err(error) => log::debug!("no subscription for wake-ups: {}", error.message),
             }
@@ -74,20 +75,11 @@ impl Ears {
 
     fn read(
         &self,
-        subscription: &mut PubSub<'_>,
+        mut subscription: Subscription,
         stop: &Receiver<()>,
         demoted: &Watch,
     ) -> RedisResult<()> {
-        subscription.subscribe(&*self.address)?;
-        // redis-rs takes a refusal for a confirmation. But PING answers a subscriber with a list,
-        // and anybody else with one word.
-        match subscription.ping()? {
-            redis::Value::Array(_) => {}
-            // Whoever may not call PING would never find out whether the subscription stands.
-            redis::Value::SimpleString(word) if word == "PONG" => return Err(refused()),
-            redis::Value::ServerError(_) => return Err(refused()),
-            _ => return Err((redis::ErrorKind::UnexpectedReturnType, "no answer to a ping").into()),
-        }
+        subscription.subscribe(&self.address)?;
         self.elsewhere.store(false, Ordering::SeqCst);
         *locked(&self.stands_since) = Some(Instant::now());
         // What was published while nobody listened is lost: every waiter asks again.
@@ -105,17 +97,15 @@ impl Ears {
                 );
                 return Ok(());
             }
-            self.join(subscription)?;
+            self.join(&mut subscription)?;
             if looked.elapsed() >= LOOK_AROUND {
-                self.leave(subscription)?;
+                self.leave(&mut subscription)?;
                 looked = Instant::now();
             }
-            match subscription.get_message() {
+            match subscription.message() {
                 Ok(message) => self.hear(&message),
                 Err(error) if error.is_timeout() && heard.elapsed() < QUIET => continue,
-                Err(error) if error.is_timeout() => {
-                    subscription.ping::<redis::Value>().map(drop)?
-                }
+                Err(error) if error.is_timeout() => subscription.ping()?,
                 Err(error) => return Err(error),
             }
             heard = Instant::now();
@@ -123,31 +113,30 @@ impl Ears {
         Ok(())
     }
 
-    /// Subscribes to the channels of new waiters. One channel per call: redis-rs reads one
-    /// confirmation per call.
-    fn join(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+    /// Subscribes to the channels of new waiters.
+    fn join(&self, subscription: &mut Subscription) -> RedisResult<()> {
         let next = || locked(&self.channels).next_join();
         while let Some(name) = next() {
-            subscription.subscribe(&*name)?;
+            subscription.subscribe(&name)?;
             locked(&self.channels).joined(&name);
         }
         Ok(())
     }
 
     /// Unsubscribes from channels that have no waiter any more.
-    fn leave(&self, subscription: &mut PubSub<'_>) -> RedisResult<()> {
+    fn leave(&self, subscription: &mut Subscription) -> RedisResult<()> {
         let idle = locked(&self.channels).take_idle();
-        idle.iter().try_for_each(|name| subscription.unsubscribe(&**name))
+        idle.iter().try_for_each(|name| subscription.unsubscribe(name))
     }
 
     /// A message in our own channel names a hand-off: `attempt fence count token key`; anything
     /// else there is ignored. A message in another library's channel is a hint, whatever its text.
-    fn hear(&self, message: &Msg) {
-        if message.get_channel_name() != &*self.address {
-            return locked(&self.channels).heard(message.get_channel_name());
+    fn hear(&self, message: &Message) {
+        let Ok(channel) = std::str::from_utf8(&message.channel) else { return };
+        if channel != &*self.address {
+            return locked(&self.channels).heard(channel);
         }
-        let Some((grant, token, key)) =
-            std::str::from_utf8(message.get_payload_bytes()).ok().and_then(parse)
+        let Some((grant, token, key)) = std::str::from_utf8(&message.text).ok().and_then(parse)
         else {
             return;
         };

@@ -1,14 +1,13 @@
 //! Opening a connection: who may, and what comes of it.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-use redis::Connection;
+use std::time::Instant;
 
 use super::Endpoint;
 use crate::base::error::ErrorKind;
 use crate::base::log;
 use crate::lease::store::StoreError;
+use crate::store::server::connection::Connection;
 use crate::store::server::log_in::{self, Opened};
 use crate::store::server::reply;
 
@@ -57,15 +56,9 @@ impl Endpoint {
         }
     }
 
-    /// A connection outside the pool, for one user alone. Each of its reads and writes takes no
-    /// longer than `timeout`.
-    pub(crate) fn open_for_itself(&self, timeout: Duration) -> Result<Connection, StoreError> {
-        let connection = self.connect(self.clock.now() + self.command_timeout)?;
-        let limited = connection
-            .set_read_timeout(Some(timeout))
-            .and_then(|()| connection.set_write_timeout(Some(timeout)));
-        limited.map_err(|error| reply::connecting(&error))?;
-        Ok(connection)
+    /// A connection outside the pool, for one user alone.
+    pub(crate) fn open_for_itself(&self) -> Result<Connection, StoreError> {
+        self.connect(self.clock.now() + self.command_timeout)
     }
 
     /// Opens a connection for a first command. `demotions`: how many were known before. If there is

@@ -65,12 +65,12 @@ impl Endpoint {
             .sentinels
             .map(|sentinels| Watched::new(sentinels, (&generation, &demotions, &gate)));
         let mut connector = Connector::new(
-            &place.dialer,
+            place.dialer,
             watched.as_ref().map(Watched::sentinels),
             clock.clone(),
             settings.connect_timeout,
             settings.pool_size,
-        )?;
+        );
         connector.greeting = settings.greeting;
         Ok(Self {
             connector,

@@ -39,12 +39,7 @@ impl Place {
             return Ok(Self { name, dialer, sentinels: Some(sentinels) });
         }
         let name = info.addr().to_string();
-        let dialer = Dialer::new(
-            info,
-            settings.command_timeout,
-            #[cfg(feature = "tls")]
-            settings.root_certificates.clone(),
-        );
+        let dialer = settings.dialer(&info)?;
         Ok(Self { name, dialer, sentinels: None })
     }
 }

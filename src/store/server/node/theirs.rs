@@ -12,7 +12,7 @@ use crate::lease::store::StoreError;
 use crate::store::server::demotion;
 use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::closed_connection;
-use crate::store::server::theirs::Theirs;
+use crate::store::server::theirs::{Lent, Theirs};
 
 impl Node {
     /// Talks over a connection of the program's own pool, as soon as one is free.
@@ -48,8 +48,13 @@ impl Node {
         let mut state = Known { was_lent: true, ..Known::default() };
         let generation = self.endpoint.generation();
         let asked_at = self.endpoint.clock.now();
-        let mut exchange =
-            Exchange { connection, state: &mut state, clock: &self.endpoint.clock, deadline };
+        let mut lent = Lent::new(connection);
+        let mut exchange = Exchange {
+            connection: &mut lent,
+            state: &mut state,
+            clock: &self.endpoint.clock,
+            deadline,
+        };
         let result =
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {

@@ -116,18 +116,10 @@ pub(crate) fn open(
     }
     let login = settings.sentinel_credentials.as_ref();
     let sentinel = login.map_or_else(|| first.clone(), |login| with(first.clone(), login));
-    let dialer = |info| {
-        Dialer::new(
-            info,
-            settings.command_timeout,
-            #[cfg(feature = "tls")]
-            settings.root_certificates.clone(),
-        )
-    };
-    let primary = dialer(primary);
+    let primary = settings.dialer(&primary)?;
     let within: Duration = settings.connect_timeout.min(settings.command_timeout);
-    let sentinels =
-        Sentinels::new(&service.name, addresses, dialer(sentinel), primary.clone(), within);
+    let sentinels = settings.dialer(&sentinel)?;
+    let sentinels = Sentinels::new(&service.name, addresses, sentinels, primary.clone(), within);
     Ok((sentinels, primary))
 }
 

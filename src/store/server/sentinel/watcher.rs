@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, TryRecvError};
-use redis::{PubSub, RedisResult};
+use redis::RedisResult;
 
 use super::{Address, Sentinel, Sentinels};
 use crate::base::locked;
 use crate::base::log;
-use crate::lease::store::StoreError;
-use crate::store::server::dial::Asking;
+use crate::store::server::subscription::Subscription;
 
 /// Between two rounds of questions: a failover that the subscription missed is found so soon.
 const LOOK_AROUND: Duration = Duration::from_secs(2);
@@ -35,14 +34,12 @@ impl Watcher<'_> {
             let all = &self.sentinels.all;
             let Some(sentinel) = all.get(at % all.len().max(1)) else { return };
             at += 1;
-            match self.open(sentinel) {
-                Ok(mut ask) => {
-                    let mut subscription = ask.connection.as_pubsub();
-                    if let Err(error) = self.listen(sentinel, &mut subscription) {
+            match self.sentinels.open(sentinel, Instant::now() + self.sentinels.within) {
+                Ok(ask) => {
+                    let subscription = Subscription::new(ask.connection, self.sentinels.within);
+                    if let Err(error) = self.listen(sentinel, subscription) {
                         log::debug!("a sentinel was lost: {}", error.category());
                     }
-                    // Leaving it is polite, and not worth waiting for.
-                    let _ = subscription.set_read_timeout(Some(Duration::from_millis(20)));
                 }
                 Err(error) => log::debug!("no subscription at a sentinel: {}", error.message),
             }
@@ -54,15 +51,7 @@ impl Watcher<'_> {
         self.stop.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    fn open(&self, sentinel: &Sentinel) -> Result<Asking, StoreError> {
-        let client = self.sentinels.client_for(&sentinel.address)?;
-        let mut ask = Asking::open(&client, Instant::now() + self.sentinels.within)?;
-        ask.authenticate(&self.sentinels.dialer.login())?;
-        Ok(ask)
-    }
-
-    fn listen(&self, sentinel: &Arc<Sentinel>, subscription: &mut PubSub<'_>) -> RedisResult<()> {
-        subscription.set_read_timeout(Some(self.sentinels.within))?;
+    fn listen(&self, sentinel: &Arc<Sentinel>, mut subscription: Subscription) -> RedisResult<()> {
         subscription.subscribe("+switch-master")?;
         // What was said before the subscription stood has to be asked for.
         let mut looked = None::<Instant>;
@@ -70,14 +59,14 @@ impl Watcher<'_> {
             if looked.is_none_or(|looked| looked.elapsed() >= LOOK_AROUND) {
                 self.look_around();
                 // A sentinel that hangs looks like one that has nothing to say.
-                subscription.set_read_timeout(Some(self.sentinels.within))?;
-                subscription.ping::<redis::Value>()?;
-                subscription.set_read_timeout(Some(READ))?;
+                subscription.wait_for(self.sentinels.within);
+                subscription.ping()?;
+                subscription.wait_for(READ);
                 looked = Some(Instant::now());
             }
-            match subscription.get_message() {
+            match subscription.message() {
                 Ok(message) => {
-                    if let Some(old) = told(&self.sentinels.service, message.get_payload_bytes()) {
+                    if let Some(old) = told(&self.sentinels.service, &message.text) {
                         self.hear_of_a_failover(sentinel, old);
                     }
                 }

@@ -56,7 +56,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Every command of this name (`"SET"`, `"evalsha"`). `"message"` (and `"pmessage"`) are the
+    /// Every command of this name (`"SET"`, `"evalsha"`), but for an `EVALSHA` without keys: a
+    /// log-in asks by it whether scripts can be called. `"message"` (and `"pmessage"`) are the
     /// pushes of a subscription: faults on a reply can be aimed at them too.
     pub fn on(command: &str, fault: Fault) -> Rule {
         Rule { command: Some(command.to_owned()), ..Rule::any(fault) }
@@ -92,7 +93,9 @@ impl Rule {
             .command
             .as_ref()
             .map_or(!push, |wanted| wanted.as_bytes().eq_ignore_ascii_case(name));
-        named && self.left > 0 && self.when.as_ref().is_none_or(|when| when(command))
+        let of_log_in = name.eq_ignore_ascii_case(b"EVALSHA")
+            && command.get(2).is_some_and(|keys| keys == b"0");
+        named && !of_log_in && self.left > 0 && self.when.as_ref().is_none_or(|when| when(command))
     }
 }
 

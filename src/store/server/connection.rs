@@ -1,0 +1,149 @@
+//! A connection to a server: its socket, and the parser of its replies.
+//!
+//! redis-rs has connections, too. But they take a signal that the program handles for a failure,
+//! and then skip the reply when it comes.
+
+use std::io::Write;
+use std::net::TcpStream;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
+
+use super::socket::Patient;
+
+/// What commands are sent over.
+pub(crate) trait Transport: ConnectionLike {
+    /// Sends one packet.
+    fn send(&mut self, packet: &[u8]) -> RedisResult<()>;
+
+    /// The next reply.
+    fn receive(&mut self) -> RedisResult<Value>;
+
+    /// Bounds each read and write from now on: it ends by `until`, which is `left` from now.
+    fn bound(&mut self, until: Instant, left: Duration) -> RedisResult<()>;
+}
+
+/// What the bytes go over.
+pub(super) enum Stream {
+    Tcp(Patient<TcpStream>),
+    #[cfg(unix)]
+    Unix(Patient<UnixStream>),
+    #[cfg(feature = "tls")]
+    Tls(Box<super::tls::Stream>),
+}
+
+/// A connection of the client's own.
+pub(crate) struct Connection {
+    stream: Stream,
+    parser: Parser,
+    database: i64,
+    is_open: bool,
+}
+
+impl Connection {
+    pub(super) fn new(stream: Stream, database: i64) -> Self {
+        Self { stream, parser: Parser::new(), database, is_open: true }
+    }
+
+    /// Sends one packet and reads a reply, by then.
+    pub(crate) fn ask(&mut self, packet: &[u8], until: Instant) -> RedisResult<Value> {
+        self.send_by(packet, until)?;
+        self.receive_by(until)
+    }
+
+    pub(crate) fn send_by(&mut self, packet: &[u8], until: Instant) -> RedisResult<()> {
+        self.bound_by(until)?;
+        self.send(packet)
+    }
+
+    pub(crate) fn receive_by(&mut self, until: Instant) -> RedisResult<Value> {
+        self.bound_by(until)?;
+        self.receive()
+    }
+
+    fn bound_by(&mut self, until: Instant) -> RedisResult<()> {
+        self.bound(until, until.saturating_duration_since(Instant::now()))
+    }
+
+    /// After a failure, the next reply may be that to an earlier command.
+    fn unless_failed<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
+        self.is_open &= result.is_ok();
+        result
+    }
+}
+
+impl Transport for Connection {
+    fn send(&mut self, packet: &[u8]) -> RedisResult<()> {
+        let sent = match &mut self.stream {
+            Stream::Tcp(socket) => socket.write_all(packet),
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.write_all(packet),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.write_all(packet).and_then(|()| stream.flush()),
+        };
+        self.unless_failed(sent.map_err(RedisError::from))
+    }
+
+    fn receive(&mut self) -> RedisResult<Value> {
+        let received = match &mut self.stream {
+            Stream::Tcp(socket) => self.parser.parse_value(socket),
+            #[cfg(unix)]
+            Stream::Unix(socket) => self.parser.parse_value(socket),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => self.parser.parse_value(&mut **stream),
+        };
+        self.unless_failed(received)
+    }
+
+    fn bound(&mut self, until: Instant, left: Duration) -> RedisResult<()> {
+        match &mut self.stream {
+            Stream::Tcp(socket) => socket.bound(until, left)?,
+            #[cfg(unix)]
+            Stream::Unix(socket) => socket.bound(until, left)?,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.sock.bound(until, left)?,
+        }
+        Ok(())
+    }
+}
+
+/// For the program's own commands.
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.send(command)?;
+        self.receive()
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        commands: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.send(commands)?;
+        let mut replies = Vec::with_capacity(offset + count);
+        for _ in 0..offset + count {
+            replies.push(self.receive()?);
+        }
+        let wanted = replies.split_off(offset);
+        // A transaction fails because of one of these.
+        match replies.into_iter().find(|reply| matches!(reply, Value::ServerError(_))) {
+            Some(refused) => refused.extract_error().map(|_| wanted),
+            None => Ok(wanted),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        self.database
+    }
+
+    fn check_connection(&mut self) -> bool {
+        redis::cmd("PING").exec(self).is_ok()
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open
+    }
+}

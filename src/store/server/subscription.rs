@@ -1,0 +1,102 @@
+//! A connection that is subscribed to channels.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use redis::{RedisResult, Value};
+
+use super::connection::Connection;
+use super::reply;
+
+/// A connection that is subscribed to channels.
+pub(crate) struct Subscription {
+    connection: Connection,
+    /// How long each call may wait.
+    within: Duration,
+    /// Those that came before the answer to a command.
+    messages: VecDeque<Message>,
+}
+
+/// What was published.
+pub(crate) struct Message {
+    pub(crate) channel: Vec<u8>,
+    pub(crate) text: Vec<u8>,
+}
+
+/// What a server sends to a subscriber.
+enum Heard {
+    Message(Message),
+    /// The answer to a command.
+    Answer,
+}
+
+impl Subscription {
+    pub(crate) fn new(connection: Connection, within: Duration) -> Self {
+        Self { connection, within, messages: VecDeque::new() }
+    }
+
+    /// From now on each call waits for so long.
+    pub(crate) fn wait_for(&mut self, within: Duration) {
+        self.within = within;
+    }
+
+    pub(crate) fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        self.tell(redis::cmd("SUBSCRIBE").arg(channel))
+    }
+
+    pub(crate) fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        self.tell(redis::cmd("UNSUBSCRIBE").arg(channel))
+    }
+
+    /// Whether the server is there.
+    pub(crate) fn ping(&mut self) -> RedisResult<()> {
+        match self.tell(&redis::cmd("PING")) {
+            // A refusal is an answer, too.
+            Err(error) if error.code().is_some() => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// The next message.
+    pub(crate) fn message(&mut self) -> RedisResult<Message> {
+        if let Some(message) = self.messages.pop_front() {
+            return Ok(message);
+        }
+        loop {
+            if let Heard::Message(message) = self.hear(Instant::now() + self.within)? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// Sends a command, and waits for its answer.
+    fn tell(&mut self, command: &redis::Cmd) -> RedisResult<()> {
+        let until = Instant::now() + self.within;
+        self.connection.send_by(&command.get_packed_command(), until)?;
+        loop {
+            match self.hear(until)? {
+                Heard::Message(message) => self.messages.push_back(message),
+                Heard::Answer => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads on by then. After a time-out a later call goes on where this one was, even in the
+    /// middle of a message.
+    fn hear(&mut self, until: Instant) -> RedisResult<Heard> {
+        let Value::Array(parts) = self.connection.receive_by(until)?.extract_error()? else {
+            return Err(reply::misshapen());
+        };
+        let mut parts = parts.into_iter().map(|part| match part {
+            Value::BulkString(bytes) => bytes,
+            _ => Vec::new(),
+        });
+        let (kind, channel, text) = (parts.next(), parts.next(), parts.next());
+        Ok(match (kind.as_deref(), channel, text) {
+            (Some(b"message"), Some(channel), Some(text)) => {
+                Heard::Message(Message { channel, text })
+            }
+            _ => Heard::Answer,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! TLS, by rustls.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::socket::Patient;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::lease::store::StoreError;
+
+pub(super) type Stream = StreamOwned<ClientConnection, Patient<TcpStream>>;
+
+/// The settings of all connections to servers that show certificates of these authorities.
+#[derive(Clone)]
+pub(crate) struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    /// `authorities`: as PEM. `None`: those of the system.
+    pub(crate) fn new(authorities: Option<&[u8]>) -> Result<Self> {
+        let roots = match authorities {
+            Some(pem) => named(pem)?,
+            None => systems()?,
+        };
+        // The program may have chosen one for the whole process.
+        let provider = CryptoProvider::get_default()
+            .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|_| Error::unsupported("the TLS provider of this process has no TLS version"))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self(Arc::new(config)))
+    }
+
+    /// The handshake takes place with the first command.
+    pub(super) fn over(
+        &self,
+        socket: Patient<TcpStream>,
+        host: &str,
+    ) -> Result<Stream, StoreError> {
+        let unusable = || {
+            let why = "the host of the URL cannot be the name in a certificate";
+            StoreError::not_sent(ErrorKind::InvalidInput, why).permanent()
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| unusable())?;
+        let session = ClientConnection::new(Arc::clone(&self.0), name).map_err(|_| unusable())?;
+        Ok(StreamOwned::new(session, socket))
+    }
+}
+
+fn named(pem: &[u8]) -> Result<RootCertStore> {
+    let refused = || Error::invalid("one of the root certificates cannot be used");
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate.map_err(|_| refused())?).map_err(|_| refused())?;
+    }
+    if roots.is_empty() { Err(refused()) } else { Ok(roots) }
+}
+
+/// A file that cannot be read is no reason to refuse the others.
+fn systems() -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(Error::invalid(
+            "this system names no certificate authority: give one by root_certificates",
+        ));
+    }
+    Ok(roots)
+}
