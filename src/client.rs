@@ -30,13 +30,16 @@ use open::Open;
 ///
 /// | URL | |
 /// |---|---|
-/// | `redis://[user:password@]host[:port][/db]` | one server over TCP |
+/// | `redis://[user:password@]host[:port][/db]` | one server over TCP; `?db=…` is the same as `/db` |
 /// | `rediss://…` | the same over TLS, with the feature `tls` |
-/// | `redis+unix:///path[?db=…]` | one server over a unix socket |
+/// | `redis+unix:///path[?db=…&user=…&pass=…]` | one server over a unix socket |
 /// | `redis+sentinel://[user:password@]host[:port],host…/service[/db]` | the primary that these sentinels name; the user is the primary's |
 /// | `rediss+sentinel://…` | the same, both over TLS |
 /// | `memory://` | this client's own store, in this process |
 /// | `memory://name` | a store shared in this process by that name |
+///
+/// Anything else in a URL is refused. `valkey://`, `valkeys://` and `unix://` are other names for
+/// the first three schemes. In a user or a password, `: / ? # @ %` are percent-encoded.
 #[derive(Clone)]
 pub struct Client {
     open: Arc<Open>,

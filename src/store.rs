@@ -31,7 +31,8 @@ use server::callers::Work;
 use server::inbox::Inbox;
 use server::node::Node;
 use server::sentinel::place;
-use server::settings::{Service, Settings, parse};
+use server::settings::{Service, Settings};
+use server::url::{memory, parse};
 
 /// Where one client's leases live.
 pub(crate) struct Backend {
@@ -68,7 +69,7 @@ impl Backend {
                 place: Place::Quorum(quorum),
             });
         }
-        if let Some(name) = settings.url.strip_prefix("memory://") {
+        if let Some(name) = memory(&settings.url).transpose()? {
             if settings.pool.is_some() {
                 return Err(Error::invalid("memory:// cannot use a pool"));
             }

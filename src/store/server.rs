@@ -25,3 +25,4 @@ pub(crate) mod subscriptions;
 pub(crate) mod theirs;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+pub(crate) mod url;

@@ -11,7 +11,8 @@ use crate::base::log;
 use crate::store::layout;
 use crate::store::memory::Memory;
 use crate::store::server::node::Node;
-use crate::store::server::settings::{Settings, parse};
+use crate::store::server::settings::Settings;
+use crate::store::server::url::{memory, parse};
 
 /// Fewer nodes survive no failure, and then one server is simpler and as safe.
 const FEWEST: usize = 3;
@@ -70,7 +71,7 @@ fn member(
     settings: &Settings,
     clock: &Clock,
 ) -> Result<(Option<String>, Member)> {
-    if let Some(name) = url.strip_prefix("memory://") {
+    if let Some(name) = memory(url).transpose()? {
         let leases = Memory::open(name, clock.clone());
         // Without a name it is a store of its own.
         let address = (!name.is_empty()).then(|| url.to_owned());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::ConnectionInfo;
 
 use super::connect::Greeting;
 use super::dial::Dialer;
@@ -98,18 +98,4 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// Parses a URL. Does not connect.
-pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
-    // The cause is left out: it may quote the URL, and that may hold a password.
-    let unknown = "the URL cannot be understood: redis://, rediss://, redis+unix:// and memory:// \
-                   are known";
-    let info = url.into_connection_info().map_err(|_| Error::invalid(unknown))?;
-    if !info.addr().is_supported() {
-        return Err(Error::unsupported(
-            "this build cannot use such a URL: rediss:// needs the feature `tls`",
-        ));
-    }
-    Ok(info)
 }

@@ -8,7 +8,8 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use super::{Address, Sentinels};
 use crate::base::error::{Error, Result};
 use crate::store::server::dial::Dialer;
-use crate::store::server::settings::{Credentials, Service, Settings, parse};
+use crate::store::server::settings::{Credentials, Service, Settings};
+use crate::store::server::url::parse;
 
 /// Where sentinels listen unless somebody says otherwise.
 const PORT: u16 = 26_379;
@@ -50,6 +51,7 @@ fn read(rest: &str, scheme: &str) -> Option<(Service, String)> {
         Some((login, hosts)) => (format!("{login}@"), hosts),
         None => (String::new(), authority),
     };
+    let (path, parameters) = path.split_at(path.find(['?', '#']).unwrap_or(path.len()));
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     let sentinels: Vec<String> =
         hosts.split(',').map(|host| format!("{scheme}{}/", with_port(host))).collect();
@@ -57,7 +59,7 @@ fn read(rest: &str, scheme: &str) -> Option<(Service, String)> {
         return None;
     }
     let service = Service { name: name.to_owned(), sentinels };
-    Some((service, format!("{scheme}{login}{PRIMARY}/{database}")))
+    Some((service, format!("{scheme}{login}{PRIMARY}/{database}{parameters}")))
 }
 
 /// The URL of a sentinel, with the usual port unless it has one.
@@ -100,6 +102,18 @@ pub(crate) fn open(
         return Err(Error::invalid(
             "either all sentinels and the primary are reached over TLS, or none of them",
         ));
+    }
+    if infos.iter().any(|info| info.redis_settings().db() != 0) {
+        return Err(Error::invalid(
+            "sentinels have no databases: ClientBuilder::database names that of the primary",
+        ));
+    }
+    let login = |info: &ConnectionInfo| {
+        let login = info.redis_settings();
+        (login.username().map(str::to_owned), login.password().map(str::to_owned))
+    };
+    if infos.iter().any(|info| login(info) != (None, None) && login(info) != login(first)) {
+        return Err(Error::invalid("all sentinels are asked as the same user"));
     }
     let mut addresses = Vec::new();
     for info in &infos {

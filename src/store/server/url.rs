@@ -1,0 +1,150 @@
+//! URLs of servers. redis-rs reads them, and passes over what it does not know. A lock in database
+//! 0 excludes nobody in the database that the program has named in a way of its own, so whatever is
+//! not known is refused.
+//!
+//! No error quotes any part of a URL: a password that is not encoded may stand anywhere in it.
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+
+use crate::base::error::{Error, Result};
+
+const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel:// \
+                       and memory:// are known";
+const ENCODED: &str = "the URL cannot be understood. After the scheme come user:password@ if they \
+                       are wanted, the host, perhaps : and a port, and perhaps / and the number of \
+                       a database. In a user or a password, : / ? # @ and % are written as %3A %2F \
+                       %3F %23 %40 and %25";
+const DATABASE: &str = "the database of a URL is a number: /3 behind the host, or ?db=3";
+const TWO_DATABASES: &str = "the URL names two databases";
+const LOG_IN: &str = "a user and a password stand before the host: redis://user:password@host/";
+const TLS: &str = "TLS is asked for by the scheme: rediss://host/. Certificates are always \
+                   checked, and ClientBuilder::root_certificates names their authorities";
+const FRAGMENT: &str = "a # in a URL has no meaning here; in a password it is written as %23";
+const PARAMETER: &str = "the URL has a parameter that is not known: ?db=3 is the only one of a \
+                         host, and ?db=, ?user= and ?pass= are those of a unix socket";
+
+/// Reads a URL. Does not connect.
+pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
+    let Some(parts) = redis::parse_redis_url(url) else {
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        let is_known = matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys");
+        let why = if is_known { ENCODED.to_owned() } else { format!("of URLs, {SCHEMES}") };
+        return Err(Error::invalid(why));
+    };
+    let is_host = !parts.scheme().contains("unix");
+    let mut database = None;
+    for (name, value) in parts.query_pairs() {
+        match &*name {
+            "db" if database.is_none() => {
+                let number: u32 = value.parse().map_err(|_| Error::invalid(DATABASE))?;
+                database = Some(i64::from(number));
+            }
+            "user" | "pass" if !is_host => {}
+            _ => return Err(Error::invalid(misplaced(&name))),
+        }
+    }
+    if let Some(fragment) = parts.fragment() {
+        return Err(match fragment {
+            "insecure" => Error::unsupported(TLS),
+            _ => Error::invalid(FRAGMENT),
+        });
+    }
+    if is_host && !matches!(parts.path(), "" | "/") {
+        let path = parts.path().trim_matches('/');
+        let named: u32 = path.parse().map_err(|_| Error::invalid(DATABASE))?;
+        if database.is_some_and(|database| database != i64::from(named)) {
+            return Err(Error::invalid(TWO_DATABASES));
+        }
+    }
+    // The cause is left out: it may quote the URL.
+    let info = url.into_connection_info().map_err(|_| Error::invalid(ENCODED))?;
+    if !info.addr().is_supported() {
+        return Err(Error::unsupported("rediss:// needs the feature `tls` of this crate"));
+    }
+    Ok(match (database, info.addr()) {
+        (Some(database), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. }) => {
+            let login = info.redis_settings().clone().set_db(database);
+            info.set_redis_settings(login)
+        }
+        _ => info,
+    })
+}
+
+/// The name in a URL of a store in memory; `None`: the URL is of another kind.
+pub(crate) fn memory(url: &str) -> Option<Result<&str>> {
+    let name = url.strip_prefix("memory://")?;
+    if name.contains(['?', '#']) {
+        return Some(Err(Error::invalid("memory:// is followed by a name, without ? and #")));
+    }
+    Some(Ok(name))
+}
+
+/// What is wrong with a parameter that is not known, as other libraries have it.
+fn misplaced(name: &str) -> &'static str {
+    match name {
+        "db" => TWO_DATABASES,
+        "database" | "virtual_host" => DATABASE,
+        "user" | "username" | "pass" | "password" => LOG_IN,
+        "ssl" | "tls" | "ssl_cert_reqs" | "ssl_ca_certs" | "ssl_check_hostname" => TLS,
+        _ => PARAMETER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn database(url: &str) -> i64 {
+        parse(url).expect(url).redis_settings().db()
+    }
+
+    /// Why the URL is refused.
+    fn refused(url: &str) -> String {
+        parse(url).expect_err(url).to_string()
+    }
+
+    #[test]
+    fn a_database_is_a_path_or_a_parameter() {
+        for url in ["redis://h", "redis://h/", "redis://h/0", "redis://h?db=0", "redis://h/0?db=0"]
+        {
+            assert_eq!(database(url), 0, "{url}");
+        }
+        for url in ["redis://h/3", "redis://h?db=3", "redis://h/?db=3", "redis://h/3?db=3"] {
+            assert_eq!(database(url), 3, "{url}");
+        }
+        assert_eq!(database("redis+unix:///run/redis.sock?db=3"), 3);
+        assert_eq!(database("unix:///run/redis.sock?db=3&user=u&pass=p"), 3);
+        for url in
+            ["redis://h/x", "redis://h/3/4", "redis://h/-1", "redis://h?db=", "redis://h/3.0"]
+        {
+            assert!(refused(url).contains(DATABASE), "{url}");
+        }
+        for url in ["redis://h/0?db=3", "redis://h?db=3&db=3", "unix:///s?db=1&db=2"] {
+            assert!(refused(url).contains(TWO_DATABASES), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for (url, why) in [
+            ("redis://h?database=3", DATABASE),
+            ("redis://h/?username=u&password=secret", LOG_IN),
+            ("redis://h?pass=secret", LOG_IN),
+            ("redis://h?ssl_cert_reqs=none", TLS),
+            ("rediss://h/#insecure", TLS),
+            ("redis://h/#3", FRAGMENT),
+            ("redis://h/?protocol=resp3", PARAMETER),
+            ("unix:///s?database=3", DATABASE),
+            ("unix:///s?secret", PARAMETER),
+            ("redis://u:secret@h:x/", ENCODED),
+            ("redis://u:se/cret@h/", ENCODED),
+            ("redis://", ENCODED),
+            ("http://h/", SCHEMES),
+            ("localhost:6379", SCHEMES),
+            ("", SCHEMES),
+        ] {
+            let said = refused(url);
+            assert!(said.contains(why) && !said.contains("secret"), "{url}: {said}");
+        }
+    }
+}
