@@ -278,8 +278,7 @@
 //!
 //! # Threads that the crate starts
 //!
-//! Each thread is started when it is first needed, and ends with the client or earlier; only
-//! `distlock-log` lasts as long as the process.
+//! Each thread is started when it is first needed, and ends with the client or earlier.
 //!
 //! | thread | what it does |
 //! |---|---|
@@ -288,7 +287,7 @@
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
-//! | `distlock-log` | calls the program's logger |
+//! | `distlock-log` | calls the program's logger, and ends |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node, talks to it |
@@ -305,7 +304,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; a node of a quorum is a replica, or a second name of another node; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
 //!

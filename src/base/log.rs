@@ -1,103 +1,90 @@
 //! What the crate logs. The program's logger is the program's code, which may block, or panic. So a
 //! thread of its own calls it, and no thread that keeps a lock waits for it (R9).
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::Mutex;
 use std::thread;
 
 pub(crate) use ::log::Level;
 use ::log::Record;
-use crossbeam_channel::{Sender, bounded};
 
-use super::caught;
+use super::{caught, locked};
 
 /// How many messages wait while the program's logger is slow. More are dropped.
 const MOST_WAITING: usize = 1024;
 
-/// The thread that calls the logger, started with the first message. It lasts as long as the
-/// process, whose logger does so, too.
-struct Logging {
-    /// A forked child has no such thread.
+/// What waits for the thread that calls the logger.
+struct Waiting {
+    /// A forked child inherits the messages, and not the thread.
     process: u32,
-    messages: Sender<Message>,
+    messages: VecDeque<Message>,
 }
 
-static THREAD: OnceLock<Logging> = OnceLock::new();
+/// `None`: there is no such thread. It starts with a message, and ends when none is left.
+static WAITING: Mutex<Option<Waiting>> = Mutex::new(None);
 
-enum Message {
-    Line {
-        level: Level,
-        target: &'static str,
-        text: String,
-    },
-    #[cfg(feature = "testing")]
-    Flush(Sender<()>),
+struct Message {
+    level: Level,
+    target: &'static str,
+    text: String,
 }
 
 impl Message {
-    fn log(self) {
-        match self {
-            Self::Line { level, target, text } => call_the_logger(level, target, &text),
-            #[cfg(feature = "testing")]
-            Self::Flush(done) => {
-                let _ = done.send(());
+    fn log(&self) {
+        let Self { level, target, text } = self;
+        // A logger that cannot write may panic, as `println!` does on a closed pipe.
+        caught(|| {
+            let mut record = Record::builder();
+            record.level(*level).target(target).module_path_static(Some(target));
+            ::log::logger().log(&record.args(format_args!("{text}")).build());
+        });
+    }
+}
+
+/// Gives a message to the thread. Neither waits for the logger nor panics.
+pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
+    if level > ::log::max_level() {
+        return;
+    }
+    let message = Message { level, target, text: text.to_string() };
+    let process = std::process::id();
+    let mut waiting = locked(&WAITING);
+    match &mut *waiting {
+        Some(Waiting { process: its, messages }) if *its == process => {
+            if messages.len() < MOST_WAITING {
+                messages.push_back(message);
+            }
+        }
+        none => {
+            if thread::Builder::new().name("distlock-log".into()).spawn(log_all).is_ok() {
+                *none = Some(Waiting { process, messages: [message].into() });
+            } else {
+                drop(waiting);
+                message.log();
             }
         }
     }
 }
 
-fn call_the_logger(level: Level, target: &'static str, text: &str) {
-    let call = || {
-        ::log::logger().log(
-            &Record::builder()
-                .level(level)
-                .target(target)
-                .module_path_static(Some(target))
-                .args(format_args!("{text}"))
-                .build(),
-        );
-    };
-    // A logger that cannot write may panic, as `println!` does on a closed pipe.
-    caught(call);
-}
-
-/// Gives a message to the thread. Neither blocks nor panics.
-pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
-    if level > ::log::max_level() {
-        return;
+fn log_all() {
+    loop {
+        let mut waiting = locked(&WAITING);
+        let Some(message) = waiting.as_mut().and_then(|waiting| waiting.messages.pop_front())
+        else {
+            *waiting = None;
+            return;
+        };
+        drop(waiting);
+        message.log();
     }
-    let text = text.to_string();
-    match messages() {
-        Some(messages) => {
-            let _ = messages.try_send(Message::Line { level, target, text });
-        }
-        None => call_the_logger(level, target, &text),
-    }
-}
-
-/// Where messages go. `None`: no thread could be started, or this is a forked child.
-fn messages() -> Option<&'static Sender<Message>> {
-    if THREAD.get().is_none() {
-        let (messages, said) = bounded::<Message>(MOST_WAITING);
-        let run = move || said.iter().for_each(Message::log);
-        thread::Builder::new().name("distlock-log".into()).spawn(run).ok()?;
-        // If another thread was faster, this channel closes here, and so ends the thread.
-        let _ = THREAD.set(Logging { process: std::process::id(), messages });
-    }
-    THREAD
-        .get()
-        .filter(|thread| thread.process == std::process::id())
-        .map(|thread| &thread.messages)
 }
 
 /// Waits until everything that was said before has been given to the logger.
 #[cfg(feature = "testing")]
 pub fn flush_log() {
-    if let Some(messages) = messages() {
-        let (done, flushed) = bounded(1);
-        if messages.send(Message::Flush(done)).is_ok() {
-            let _ = flushed.recv();
-        }
+    while locked(&WAITING).is_some() {
+        thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 
