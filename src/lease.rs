@@ -12,6 +12,7 @@ pub(crate) mod granted;
 pub(crate) mod leaving;
 pub(crate) mod loss;
 pub(crate) mod lost;
+pub(crate) mod outages;
 pub(crate) mod release;
 pub(crate) mod renewal;
 pub(crate) mod renewer;

@@ -225,6 +225,7 @@ impl RateLimiter {
                     if error.permanent || is_over {
                         return Err(self.named(error.into_error()));
                     }
+                    self.context.outages.say(outage, now, &error);
                     clock.after(backoff::outage_pause())
                 }
             };

@@ -197,6 +197,7 @@ impl Acquisition {
         if error.permanent || outage >= self.context.timeouts.max_outage {
             return Err(self.failed(so_far.entered, error.into_error()));
         }
+        self.context.outages.say(outage, now, &error);
         let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };
         if !so_far.entered && !self.unanswered {
             leaving.put_back();

@@ -10,7 +10,7 @@ use super::granted::Lease;
 use super::store::LeaseStore;
 use super::timeouts::Timeouts;
 use super::token::Tokens;
-use super::{cleaner, loss, renewal};
+use super::{cleaner, loss, outages, renewal};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
@@ -24,6 +24,7 @@ pub(crate) struct Context {
     pub(crate) renewal: renewal::Renewal,
     pub(crate) cleaner: cleaner::Cleaner,
     pub(crate) notifier: loss::Notifier,
+    pub(crate) outages: outages::Outages,
     /// The acquisitions and releases that are under way: closing waits for them to end.
     pub(crate) acquiring: Count,
     /// Set when the client is closed: ends every wait.
@@ -46,6 +47,7 @@ impl Context {
             cleaner,
             notifier: loss::Notifier::new(),
             tokens: Tokens::default(),
+            outages: outages::Outages::default(),
             acquiring,
             closing: Interrupt::new(),
             process: std::process::id(),

@@ -290,6 +290,13 @@ impl StoreError {
         self
     }
 
+    /// Adds the address of the server to the message.
+    #[must_use]
+    pub(crate) fn at(mut self, address: &str) -> Self {
+        self.message = format!("{} ({address})", self.message).into();
+        self
+    }
+
     /// Adds the cause.
     #[must_use]
     pub fn because(mut self, source: impl Into<Cause>) -> Self {

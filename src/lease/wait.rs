@@ -19,6 +19,8 @@ pub(crate) struct Wait<'a> {
     pub(crate) report: &'a dyn Fn(Report),
     /// Since when this thread has been waiting without an answer from the server.
     pub(crate) silent_since: Option<Instant>,
+    /// Why the last attempt that had no answer had none.
+    pub(crate) why: Option<StoreError>,
 }
 
 impl Wait<'_> {
@@ -35,6 +37,8 @@ impl Wait<'_> {
         {
             return Err(error.into_error());
         }
+        context.outages.say(outage, now, &error);
+        self.why = Some(error);
         Ok(backoff::outage_pause())
     }
 
@@ -55,9 +59,13 @@ impl Wait<'_> {
         if self.silent_since.is_none() {
             return Ok(None);
         }
-        Err(Error::new(
+        let silent = Error::new(
             ErrorKind::Unavailable,
             "the server did not answer until the end of the wait",
-        ))
+        );
+        Err(match &self.why {
+            Some(why) => silent.because(why.to_string()),
+            None => silent,
+        })
     }
 }

@@ -1,6 +1,7 @@
 //! Servers that are down, frozen, silent, loading or full: `lock()` rides that out, `try_lock` ends
 //! by its deadline, and nobody connects too often (R13, R14).
 
+mod causes;
 mod deadlines;
 mod disturbances;
 mod knocks;

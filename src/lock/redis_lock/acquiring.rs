@@ -76,6 +76,7 @@ impl RedisLock {
             contention: &self.shared.contention,
             report: &report,
             silent_since,
+            why: None,
         };
         let result = acquisition.run(&mut wait, None);
         match result {

@@ -150,6 +150,7 @@ impl RedisLock {
             contention: &self.shared.contention,
             report: &|_| (),
             silent_since: None,
+            why: None,
         };
         let granted = acquisition.run(&mut wait, refused)?;
         granted.ok_or_else(|| {

@@ -96,14 +96,26 @@ impl Connector {
         }
         match opened.recv_timeout(within) {
             Ok(opened) => opened,
-            Err(_) => Err(unreachable_node("the server could not be reached in time")),
+            Err(_) => {
+                let late = unreachable_node("the server could not be reached in time");
+                Err(match &self.whereabouts {
+                    Whereabouts::Fixed(dialer) => late.at(&dialer.address()),
+                    Whereabouts::Watched(_) => late,
+                })
+            }
         }
     }
 }
 
 impl Whereabouts {
     fn log_in(&self, until: Instant) -> Result<Opened, StoreError> {
-        let log_in = |dialer: &Dialer| log_in(dialer.open(until)?, dialer.login());
+        let log_in = |dialer: &Dialer| {
+            let opened = dialer.open(until).and_then(|ask| log_in(ask, dialer.login()));
+            match opened {
+                Ok(Opened::Refused(error)) => Ok(Opened::Refused(error.at(&dialer.address()))),
+                opened => opened.map_err(|error| error.at(&dialer.address())),
+            }
+        };
         match self {
             Self::Fixed(dialer) => log_in(dialer),
             Self::Watched(sentinels) => {

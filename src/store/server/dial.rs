@@ -17,7 +17,7 @@ use super::reply;
 use super::socket::Patient;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::store::StoreError;
 
 /// How long a connection is idle before the kernel asks whether its peer is still there.
@@ -75,6 +75,16 @@ impl Dialer {
         Self { to: To::Host(host.to_owned(), port), ..self.clone() }
     }
 
+    /// For messages.
+    pub(crate) fn address(&self) -> String {
+        match &self.to {
+            To::Host(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            To::Host(host, port) => format!("{host}:{port}"),
+            #[cfg(unix)]
+            To::Path(path) => path.display().to_string(),
+        }
+    }
+
     pub(crate) fn login(&self) -> &RedisConnectionInfo {
         &self.login
     }
@@ -84,7 +94,8 @@ impl Dialer {
         let failed = |error: io::Error| reply::connecting(&error.into());
         let stream = match &self.to {
             To::Host(host, port) => {
-                let addresses = (host.as_str(), *port).to_socket_addrs().map_err(failed)?;
+                let addresses = (host.as_str(), *port).to_socket_addrs();
+                let addresses = addresses.map_err(|error| unresolved(&error))?;
                 let socket = first_of(&addresses.collect::<Vec<_>>(), until);
                 let socket = socket.and_then(|socket| self.settle(socket)).map_err(failed)?;
                 let socket = Patient::new(socket);
@@ -116,6 +127,12 @@ impl Dialer {
         settings.set_tcp_user_timeout(Some(self.unacknowledged))?;
         Ok(socket)
     }
+}
+
+/// The resolver says why in words that only its error's text has.
+fn unresolved(error: &io::Error) -> StoreError {
+    let message = "the host has no address";
+    StoreError::not_sent(ErrorKind::Unavailable, message).because(error.to_string())
 }
 
 /// A connection to the first of these addresses that answers. Each gets its share of the time that

@@ -49,6 +49,8 @@ pub(crate) struct Gate {
     pause: Duration,
     state: Mutex<Position>,
     changed: Condvar,
+    /// Why the last attempt failed, for those that are turned away.
+    cause: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -94,7 +96,7 @@ pub(crate) struct Pass<'a> {
 
 impl Gate {
     fn new(pause: Duration) -> Self {
-        Self { pause, state: Mutex::default(), changed: Condvar::new() }
+        Self { pause, state: Mutex::default(), changed: Condvar::new(), cause: Mutex::default() }
     }
 
     /// The gate of this target. The pause of the first caller counts.
@@ -158,8 +160,18 @@ impl Gate {
         }
     }
 
+    /// Why the node is down.
+    pub(crate) fn cause(&self) -> Option<String> {
+        locked(&self.cause).clone()
+    }
+
     /// A new connection failed at its first use.
-    pub(crate) fn shut(&self) {
+    pub(crate) fn shut(&self, why: &impl ToString) {
+        *locked(&self.cause) = Some(why.to_string());
+        self.close();
+    }
+
+    fn close(&self) {
         let mut state = locked(&self.state);
         // A probe that is under way knows better.
         if matches!(*state, Position::Open { .. } | Position::Unknown { probing: false, .. }) {
@@ -179,7 +191,8 @@ impl Pass<'_> {
 
     /// An attempt that had little time had no answer. Whether the node is up is as unknown as
     /// before: a lease of 300 ms must not tell everybody that a node behind a slow link is down.
-    pub(crate) fn had_no_time(mut self) {
+    pub(crate) fn had_no_time(mut self, why: &impl ToString) {
+        *locked(&self.gate.cause) = Some(why.to_string());
         if std::mem::take(&mut self.probe) {
             let next = Some(Instant::now() + self.gate.pause);
             *locked(&self.gate.state) = Position::Unknown { probing: false, next };
@@ -188,9 +201,10 @@ impl Pass<'_> {
 
     /// No answer. That shuts the gate even if this is not a probe: the gate may have been open
     /// since before the node went down.
-    pub(crate) fn failed(self) {
+    pub(crate) fn failed(self, why: &impl ToString) {
+        *locked(&self.gate.cause) = Some(why.to_string());
         if !self.probe {
-            self.gate.shut();
+            self.gate.close();
         }
     }
 }
@@ -215,6 +229,7 @@ mod tests {
     use super::*;
 
     const NO_WAIT: Duration = Duration::ZERO;
+    const WHY: &str = "refused";
 
     /// Longer than any test.
     const LONG: Duration = Duration::from_secs(3600);
@@ -241,9 +256,24 @@ mod tests {
     }
 
     #[test]
+    fn those_that_are_turned_away_are_told_why() {
+        assert_eq!(Gate::new(LONG).cause(), None);
+        let tells = |fail: fn(Pass<'_>, &'static str)| {
+            let gate = Gate::new(LONG);
+            fail(gate.enter(NO_WAIT).expect("the first"), "no route");
+            gate.cause()
+        };
+        assert_eq!(tells(|pass, why| pass.failed(&why)).as_deref(), Some("no route"));
+        assert_eq!(tells(|pass, why| pass.had_no_time(&why)).as_deref(), Some("no route"));
+        let gate = open();
+        gate.shut(&WHY);
+        assert_eq!(gate.cause().as_deref(), Some(WHY));
+    }
+
+    #[test]
     fn after_a_failure_nobody_tries_for_a_pause() {
         let gate = open();
-        gate.shut();
+        gate.shut(&WHY);
         assert!(gate.enter(NO_WAIT).is_none());
         let gate = Gate::new(LONG);
         drop(gate.enter(NO_WAIT).expect("the first"));
@@ -253,7 +283,7 @@ mod tests {
     #[test]
     fn one_thread_probes_while_the_others_fail_fast() {
         let gate = open_with(SHORT);
-        gate.shut();
+        gate.shut(&WHY);
         std::thread::sleep(SHORT);
         let probe = gate.enter(NO_WAIT).expect("its time has come");
         assert!(probe.probe && gate.enter(NO_WAIT).is_none());
@@ -268,15 +298,15 @@ mod tests {
     fn an_attempt_that_had_little_time_neither_opens_nor_shuts_the_gate() {
         let gate = open();
         gate.doubt();
-        gate.enter(NO_WAIT).expect("the first to ask").had_no_time();
+        gate.enter(NO_WAIT).expect("the first to ask").had_no_time(&WHY);
         assert!(gate.enter(NO_WAIT).is_none(), "with a pause");
         let gate = open_with(SHORT);
         gate.doubt();
-        gate.enter(NO_WAIT).expect("the first to ask").had_no_time();
+        gate.enter(NO_WAIT).expect("the first to ask").had_no_time(&WHY);
         let probe = gate.enter(Duration::from_secs(60)).expect("the next waits, and finds out");
         assert!(probe.probe);
         probe.opened();
-        gate.enter(NO_WAIT).expect("open").had_no_time();
+        gate.enter(NO_WAIT).expect("open").had_no_time(&WHY);
         assert!(gate.enter(NO_WAIT).is_some_and(|pass| !pass.probe), "one of many says nothing");
     }
 
@@ -307,7 +337,7 @@ mod tests {
     fn one_failure_through_an_open_gate_shuts_it() {
         let gate = open();
         let (one, other) = (gate.enter(NO_WAIT).expect("open"), gate.enter(NO_WAIT).expect("open"));
-        one.failed();
+        one.failed(&WHY);
         assert!(gate.enter(NO_WAIT).is_none());
         other.opened();
         assert!(

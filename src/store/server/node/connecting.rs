@@ -17,8 +17,7 @@ impl Endpoint {
         let generation = self.generation();
         let left = self.clock.left(deadline);
         let pass = self.gate.enter(left);
-        let pass =
-            pass.ok_or_else(|| StoreError::not_sent(ErrorKind::Unavailable, "the server is down"))?;
+        let pass = pass.ok_or_else(|| self.is_down())?;
         match self.connector.open(deadline) {
             Ok(Opened::Ready { connection, untold }) => {
                 pass.opened();
@@ -39,20 +38,30 @@ impl Endpoint {
                 Err(log_in::replica())
             }
             Ok(Opened::Replica) => {
-                pass.failed();
+                let error = reply::replica();
+                pass.failed(&error);
                 self.distrust(generation, true);
-                Err(reply::replica())
+                Err(error)
             }
             Err(error) => {
                 if error.permanent {
                     pass.opened()
                 } else if left < self.time_to_connect / 2 && self.clock.left(deadline).is_zero() {
-                    pass.had_no_time()
+                    pass.had_no_time(&error)
                 } else {
-                    pass.failed()
+                    pass.failed(&error)
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Whoever is turned away is told what the last attempt was told.
+    fn is_down(&self) -> StoreError {
+        let down = StoreError::not_sent(ErrorKind::Unavailable, "the server is down");
+        match self.gate.cause() {
+            Some(cause) => down.because(cause),
+            None => down,
         }
     }
 

@@ -128,14 +128,15 @@ impl Node {
                 if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
                     endpoint.distrust(generation, demotion::says(&error));
                 }
+                let failure = endpoint.failed(&error, !fresh);
                 if fresh && reply::says_nothing(&error) {
                     // Connecting works, but using the connection does not: without a pause, retries
                     // would go on as fast as the network.
-                    endpoint.gate.shut();
+                    endpoint.gate.shut(&failure);
                 } else {
                     endpoint.gate.doubt();
                 }
-                Err(endpoint.failed(&error, !fresh))
+                Err(failure)
             }
         }
     }

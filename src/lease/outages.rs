@@ -1,0 +1,30 @@
+//! Says in the log that calls wait for the server.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::store::StoreError;
+use crate::base::{locked, log};
+
+/// A shorter outage is over before anybody could look.
+const WORTH_A_WORD: Duration = Duration::from_secs(1);
+/// Between two messages of one client, however many of its threads wait.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// When a client has last said that its calls wait for the server.
+#[derive(Default)]
+pub(crate) struct Outages(Mutex<Option<Instant>>);
+
+impl Outages {
+    /// A call has been without an answer for so long, `now` because of `why`.
+    pub(crate) fn say(&self, outage: Duration, now: Instant, why: &StoreError) {
+        if outage < WORTH_A_WORD {
+            return;
+        }
+        let mut said = locked(&self.0);
+        if said.is_none_or(|said| now.saturating_duration_since(said) >= PAUSE) {
+            *said = Some(now);
+            log::warn!("a call has waited for the server for {:.1} s: {why}", outage.as_secs_f64());
+        }
+    }
+}
