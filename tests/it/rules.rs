@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Interrupt, Lock, LockOptions, LostReason, Queue, Retry};
+use distlock::{Client, Interrupt, Lock, LockOptions, LostReason, Queue, RedisLock, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{
@@ -156,23 +156,27 @@ fn late_replies_come_before_the_next_extend() {
         .unwrap();
     let (first, second) = (client.lock("first"), client.lock("second"));
     let (tell, told) = mpsc::channel();
-    for lock in [&first, &second] {
+    let locked = |lock: &RedisLock| {
         let tell = tell.clone();
         lock.on_lost(move |lost| drop(tell.send(lost.name().to_owned())));
         lock.lock().unwrap();
         // So that the server knows the renewal script.
         lock.extend(ms(30_000)).unwrap();
-    }
+    };
+    locked(&second);
     delete(&server, "second");
-    // Both are extended at once. The two replies, 1 and 0, come when nobody waits for them any
-    // more.
+    // The reply, 0, comes when nobody waits for it any more.
     let late = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(TIMEOUT + ms(50))).next(1));
     clock.advance(ms(11_000));
     late.wait_fired(SOON);
     thread::sleep(TIMEOUT + ms(200));
-    // Then the same two leases are extended again.
+    locked(&first);
+    // Then the same lease is extended again, and after it the other one.
     clock.advance(ms(1_500));
     assert_eq!(told.recv_timeout(SOON).as_deref(), Ok("second"));
+    clock.advance(ms(11_000));
+    eventually(SOON, || !first.is_valid() || first.remaining().unwrap() > ms(25_000));
+    assert!(first.is_valid(), "the reply was another lock's");
     assert_eq!(told.recv_timeout(ms(100)).ok(), None);
     first.unlock().unwrap();
     assert!(error(second.unlock()).is_lost());
