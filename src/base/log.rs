@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 pub(crate) use ::log::Level;
@@ -14,15 +15,12 @@ use super::{caught, locked};
 /// How many messages wait while the program's logger is slow. More are dropped.
 const MOST_WAITING: usize = 1024;
 
-/// What waits for the thread that calls the logger.
-struct Waiting {
-    /// A forked child inherits the messages, and not the thread.
-    process: u32,
-    messages: VecDeque<Message>,
-}
-
-/// `None`: there is no such thread. It starts with a message, and ends when none is left.
-static WAITING: Mutex<Option<Waiting>> = Mutex::new(None);
+/// The messages for the thread that calls the logger. `None`: there is no such thread. It starts
+/// with a message, and ends when none is left.
+static WAITING: Mutex<Option<VecDeque<Message>>> = Mutex::new(None);
+/// The process that uses `WAITING`; 0: none so far. A forked child inherits the mutex as it was,
+/// and not the thread.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 struct Message {
     level: Level,
@@ -48,17 +46,16 @@ pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
         return;
     }
     let message = Message { level, target, text: text.to_string() };
-    let process = std::process::id();
+    if !is_ours() {
+        return message.log();
+    }
     let mut waiting = locked(&WAITING);
     match &mut *waiting {
-        Some(Waiting { process: its, messages }) if *its == process => {
-            if messages.len() < MOST_WAITING {
-                messages.push_back(message);
-            }
-        }
+        Some(messages) if messages.len() < MOST_WAITING => messages.push_back(message),
+        Some(_) => {}
         none => {
             if thread::Builder::new().name("distlock-log".into()).spawn(log_all).is_ok() {
-                *none = Some(Waiting { process, messages: [message].into() });
+                *none = Some([message].into());
             } else {
                 drop(waiting);
                 message.log();
@@ -67,11 +64,18 @@ pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
     }
 }
 
+/// Whether this process uses `WAITING`. A forked child must not lock it: a thread of its parent may
+/// have held it. So the child's own threads call its logger.
+fn is_ours() -> bool {
+    let own = std::process::id();
+    let first = PROCESS.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
+    first.is_ok() || first == Err(own)
+}
+
 fn log_all() {
     loop {
         let mut waiting = locked(&WAITING);
-        let Some(message) = waiting.as_mut().and_then(|waiting| waiting.messages.pop_front())
-        else {
+        let Some(message) = waiting.as_mut().and_then(VecDeque::pop_front) else {
             *waiting = None;
             return;
         };

@@ -322,3 +322,25 @@ fn the_programs_idle_connections_keep_their_timeouts_when_one_of_them_was_closed
     let answers: Vec<_> = (0..3).map(|i| wait(i).map_err(|error| error.to_string())).collect();
     assert_eq!(answers, [Ok(None), Ok(None), Ok(None)]);
 }
+
+#[test]
+fn each_command_of_a_caller_has_the_whole_time() {
+    let server = Server::start();
+    let client = Client::builder(&server.url()).command_timeout(ms(1_000)).build().unwrap();
+    let waits = |connection: &mut dyn redis::ConnectionLike| {
+        redis::cmd("BLPOP").arg("nothing").arg(0.4).query::<Option<(String, String)>>(connection)
+    };
+    // Longer than one command may take.
+    let run = |connection: &mut dyn redis::ConnectionLike| {
+        (0..4).try_for_each(|_| waits(connection).map(drop))
+    };
+    client.execute(run).unwrap();
+    let pipeline = |connection: &mut dyn redis::ConnectionLike| {
+        let mut pipe = redis::pipe();
+        (0..4).for_each(|_| {
+            pipe.cmd("BLPOP").arg("nothing").arg(0.4);
+        });
+        pipe.query::<Vec<redis::Value>>(connection).map(drop)
+    };
+    client.execute(pipeline).unwrap();
+}

@@ -19,7 +19,8 @@ impl Node {
             let mut value = None;
             let talked = self.pooled(deadline, &mut |exchange, _, _| {
                 exchange.state.was_lent = true;
-                let mut watched = Watched { connection: exchange.connection, failed: None };
+                let mut watched =
+                    Watched { connection: exchange.connection.commands(), failed: None };
                 let result = work(&mut watched);
                 match watched.failed {
                     // The connection is of no more use, even if the caller's code swallowed the

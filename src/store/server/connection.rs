@@ -14,7 +14,10 @@ use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 use super::socket::Patient;
 
 /// What commands are sent over.
-pub(crate) trait Transport: ConnectionLike {
+pub(crate) trait Transport {
+    /// For commands of the program.
+    fn commands(&mut self) -> &mut dyn ConnectionLike;
+
     /// Sends one packet.
     fn send(&mut self, packet: &[u8]) -> RedisResult<()>;
 
@@ -40,11 +43,13 @@ pub(crate) struct Connection {
     parser: Parser,
     database: i64,
     is_open: bool,
+    /// How long the last exchange could take. Each command of the program can take as long.
+    patience: Duration,
 }
 
 impl Connection {
     pub(super) fn new(stream: Stream, database: i64) -> Self {
-        Self { stream, parser: Parser::new(), database, is_open: true }
+        Self { stream, parser: Parser::new(), database, is_open: true, patience: Duration::ZERO }
     }
 
     /// Sends one packet and reads a reply, by then.
@@ -67,6 +72,10 @@ impl Connection {
         self.bound(until, until.saturating_duration_since(Instant::now()))
     }
 
+    fn bound_anew(&mut self) -> RedisResult<()> {
+        self.bound(Instant::now() + self.patience, self.patience)
+    }
+
     /// After a failure, the next reply may be that to an earlier command.
     fn unless_failed<T>(&mut self, result: RedisResult<T>) -> RedisResult<T> {
         self.is_open &= result.is_ok();
@@ -75,6 +84,10 @@ impl Connection {
 }
 
 impl Transport for Connection {
+    fn commands(&mut self) -> &mut dyn ConnectionLike {
+        self
+    }
+
     fn send(&mut self, packet: &[u8]) -> RedisResult<()> {
         let sent = match &mut self.stream {
             Stream::Tcp(socket) => socket.write_all(packet),
@@ -98,6 +111,7 @@ impl Transport for Connection {
     }
 
     fn bound(&mut self, until: Instant, left: Duration) -> RedisResult<()> {
+        self.patience = left;
         match &mut self.stream {
             Stream::Tcp(socket) => socket.bound(until, left)?,
             #[cfg(unix)]
@@ -112,6 +126,7 @@ impl Transport for Connection {
 /// For the program's own commands.
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
+        self.bound_anew()?;
         self.send(command)?;
         self.receive()
     }
@@ -122,9 +137,11 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
+        self.bound_anew()?;
         self.send(commands)?;
         let mut replies = Vec::with_capacity(offset + count);
         for _ in 0..offset + count {
+            self.bound_anew()?;
             replies.push(self.receive()?);
         }
         let wanted = replies.split_off(offset);

@@ -45,15 +45,18 @@ pub(super) struct Patient<S> {
     /// The present value of its timeouts. Kept because setting each of them costs a system call.
     set: Option<Duration>,
     until: Instant,
+    /// Whether something was read since the end was set: a reply that comes in pieces has no more
+    /// time than another.
+    has_read: bool,
 }
 
 impl<S: Socket> Patient<S> {
     pub(super) fn new(socket: S) -> Self {
-        Self { socket, set: None, until: Instant::now() }
+        Self { socket, set: None, until: Instant::now(), has_read: false }
     }
 
     pub(super) fn bound(&mut self, until: Instant, left: Duration) -> io::Result<()> {
-        self.until = until;
+        (self.until, self.has_read) = (until, false);
         if let Some(timeout) = timeout(self.set, left) {
             self.socket.set_timeouts(timeout)?;
             self.set = Some(timeout);
@@ -65,22 +68,31 @@ impl<S: Socket> Patient<S> {
     fn again<T>(&mut self, mut call: impl FnMut(&mut S) -> io::Result<T>) -> io::Result<T> {
         loop {
             match call(&mut self.socket) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-                    let left = self.until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                    self.bound(self.until, left)?;
-                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.go_on()?,
                 result => return result,
             }
+        }
+    }
+
+    /// Shortens the timeouts to what is left.
+    fn go_on(&mut self) -> io::Result<()> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            self.bound(self.until, left)
         }
     }
 }
 
 impl<S: Socket> Read for Patient<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.again(|socket| socket.read(buffer))
+        if self.has_read {
+            self.go_on()?;
+        }
+        let read = self.again(|socket| socket.read(buffer));
+        self.has_read = true;
+        read
     }
 }
 
@@ -145,6 +157,16 @@ mod tests {
         const LONG: Duration = Duration::from_secs(60);
         assert_eq!(patient(3, LONG).read(&mut [0; 5]).expect("read"), 5);
         assert_eq!(patient(3, LONG).write(&[0; 7]).expect("written"), 7);
+    }
+
+    #[test]
+    fn a_reply_in_pieces_has_no_more_time_than_another() {
+        let mut socket = patient(0, Duration::from_millis(20));
+        let begun = Instant::now();
+        while socket.read(&mut [0; 1]).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

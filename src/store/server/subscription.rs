@@ -62,8 +62,9 @@ impl Subscription {
         if let Some(message) = self.messages.pop_front() {
             return Ok(message);
         }
+        let until = Instant::now() + self.within;
         loop {
-            if let Heard::Message(message) = self.hear(Instant::now() + self.within)? {
+            if let Heard::Message(message) = self.hear(until)? {
                 return Ok(message);
             }
         }

@@ -38,6 +38,10 @@ impl<'a> Lent<'a> {
 }
 
 impl Transport for Lent<'_> {
+    fn commands(&mut self) -> &mut dyn ConnectionLike {
+        self.connection
+    }
+
     fn send(&mut self, packet: &[u8]) -> RedisResult<()> {
         self.connection.send_packed_command(packet)
     }
@@ -53,33 +57,5 @@ impl Transport for Lent<'_> {
             self.set = Some(timeout);
         }
         Ok(())
-    }
-}
-
-/// For the program's own commands.
-impl ConnectionLike for Lent<'_> {
-    fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
-        self.connection.req_packed_command(command)
-    }
-
-    fn req_packed_commands(
-        &mut self,
-        commands: &[u8],
-        offset: usize,
-        count: usize,
-    ) -> RedisResult<Vec<Value>> {
-        self.connection.req_packed_commands(commands, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.connection.get_db()
-    }
-
-    fn check_connection(&mut self) -> bool {
-        self.connection.check_connection()
-    }
-
-    fn is_open(&self) -> bool {
-        self.connection.is_open()
     }
 }

@@ -1,6 +1,5 @@
-//! URLs of servers. redis-rs reads them, and passes over what it does not know. A lock in database
-//! 0 excludes nobody in the database that the program has named in a way of its own, so whatever is
-//! not known is refused.
+//! URLs of servers. redis-rs reads them, and ignores what it does not know: `?database=3` would
+//! lead to database 0, where other locks are. So whatever is not known is refused.
 //!
 //! No error quotes any part of a URL: a password that is not encoded may stand anywhere in it.
 
@@ -8,12 +7,11 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::base::error::{Error, Result};
 
-const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis+sentinel://, rediss+sentinel:// \
-                       and memory:// are known";
-const ENCODED: &str = "the URL cannot be understood. After the scheme come user:password@ if they \
-                       are wanted, the host, perhaps : and a port, and perhaps / and the number of \
-                       a database. In a user or a password, : / ? # @ and % are written as %3A %2F \
-                       %3F %23 %40 and %25";
+const SCHEMES: &str = "the URL cannot be understood: it begins with redis://, rediss://, \
+                       redis+unix://, redis+sentinel://, rediss+sentinel:// or memory://";
+const ENCODED: &str = "the URL cannot be understood: the scheme is followed by a host, or by \
+                       user:password@host, and perhaps by :port and /database. In a user or a \
+                       password, : / ? # @ and % are written as %3A %2F %3F %23 %40 and %25";
 const DATABASE: &str = "the database of a URL is a number: /3 behind the host, or ?db=3";
 const TWO_DATABASES: &str = "the URL names two databases";
 const LOG_IN: &str = "a user and a password stand before the host: redis://user:password@host/";
@@ -28,8 +26,7 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
     let Some(parts) = redis::parse_redis_url(url) else {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         let is_known = matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys");
-        let why = if is_known { ENCODED.to_owned() } else { format!("of URLs, {SCHEMES}") };
-        return Err(Error::invalid(why));
+        return Err(Error::invalid(if is_known { ENCODED } else { SCHEMES }));
     };
     let is_host = !parts.scheme().contains("unix");
     let mut database = None;
@@ -83,7 +80,7 @@ pub(crate) fn memory(url: &str) -> Option<Result<&str>> {
 fn misplaced(name: &str) -> &'static str {
     match name {
         "db" => TWO_DATABASES,
-        "database" | "virtual_host" => DATABASE,
+        "database" => DATABASE,
         "user" | "username" | "pass" | "password" => LOG_IN,
         "ssl" | "tls" | "ssl_cert_reqs" | "ssl_ca_certs" | "ssl_check_hostname" => TLS,
         _ => PARAMETER,

@@ -38,9 +38,8 @@ impl Place {
             let (sentinels, dialer) = place::open(service, info, settings)?;
             return Ok(Self { name, dialer, sentinels: Some(sentinels) });
         }
-        let name = info.addr().to_string();
         let dialer = settings.dialer(&info)?;
-        Ok(Self { name, dialer, sentinels: None })
+        Ok(Self { name: dialer.address(), dialer, sentinels: None })
     }
 }
 
