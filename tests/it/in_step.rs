@@ -5,7 +5,7 @@ use distlock::{Client, Lock, RedisLock};
 use redis::ConnectionLike;
 
 use crate::faults::{impatient, pool_of, through_proxy};
-use crate::helpers::{self, SOON, get, ms, put};
+use crate::helpers::{self, SOON, error, get, ms, put};
 use crate::support::{Fault, Proxy, Rule, Server, eventually};
 
 /// A client with one connection through a proxy.
@@ -125,14 +125,22 @@ fn a_refusal_that_was_left_unread_is_not_the_answer_to_a_lock() {
 }
 
 #[test]
-fn a_user_that_may_not_run_echo_locks_over_the_programs_pool() {
+fn a_refusal_of_the_programs_own_echo_grants_no_lock() {
     let server = Server::start();
     let (pool, client) = pool_without(&server, "-echo");
-    client.lock("free").with(|_| ()).unwrap();
-    assert_eq!(client.rate_limiter("permits", 3, SOON).check().unwrap().remaining, 2);
-    leave_a_reply_unread(&mut *pool.get().unwrap());
-    refuses(&server, &client.lock("job"));
-    client.close(SOON).unwrap();
+    // The program leaves two replies unread: a refusal, as if of our ECHO, and an OK, as if of a
+    // grant.
+    let mut packet = redis::cmd("PING").get_packed_command();
+    packet.extend(redis::cmd("ECHO").arg(1).get_packed_command());
+    packet.extend(redis::cmd("SET").arg("other").arg(1).get_packed_command());
+    pool.get().unwrap().req_packed_command(&packet).unwrap();
+    put(&server, "job", "somebody", SOON * 6);
+    let refused = error(client.lock("job").try_lock(ms(0)));
+    assert!(refused.is_denied(), "{refused:?}");
+    // The permission that is missing is told by its name.
+    let cause = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(cause.contains("'echo'"), "{cause}");
+    assert_eq!(get(&server, "job").as_deref(), Some("somebody"));
 }
 
 #[test]

@@ -109,8 +109,9 @@ impl Exchange<'_> {
     }
 
     /// Sends the commands in `buffer`. Over a connection that was lent to the program, an `ECHO` of
-    /// a new number goes in front of them in the same packet: if the next reply is that number, or
-    /// refuses an `ECHO` to this user, the replies are in step with the commands.
+    /// a new number goes in front of them in the same packet: if the next reply is that number, the
+    /// replies are in step with the commands. A refusal proves nothing: it may be that of an `ECHO`
+    /// of the program.
     pub(crate) fn send(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
         if !self.state.was_lent {
             return self.connection.send(buffer);
@@ -122,9 +123,11 @@ impl Exchange<'_> {
         self.connection.send(buffer)?;
         match self.connection.receive()? {
             Value::BulkString(said) if said == number.to_string().as_bytes() => {}
-            Value::ServerError(error) if reply::refuses(&error, "echo") => {}
-            // Before the log-in, the server refuses every command, and so those that follow.
-            Value::ServerError(error) if error.code() == "NOAUTH" => return Err(error.into()),
+            Value::ServerError(error)
+                if error.code() == "NOAUTH" || reply::refuses(&error, "echo") =>
+            {
+                return Err(error.into());
+            }
             _ => return Err(reply::out_of_step()),
         }
         self.state.was_lent = false;
