@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 pub(crate) use ::log::Level;
@@ -15,12 +14,32 @@ use super::{caught, locked};
 /// How many messages wait while the program's logger is slow. More are dropped.
 const MOST_WAITING: usize = 1024;
 
-/// The messages for the thread that calls the logger. `None`: there is no such thread. It starts
-/// with a message, and ends when none is left.
-static WAITING: Mutex<Option<VecDeque<Message>>> = Mutex::new(None);
-/// The process that uses `WAITING`; 0: none so far. A forked child inherits the mutex as it was,
-/// and not the thread.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The messages of one process, for its thread that calls the logger.
+struct Waiting {
+    process: u32,
+    /// `None`: there is no such thread. It starts with a message, and ends when none is left.
+    messages: Mutex<Option<VecDeque<Message>>>,
+    /// Those of a forked child. A child inherits the mutex as it was, perhaps locked by a thread
+    /// that it does not have, so it never touches it.
+    of_child: OnceLock<Box<Self>>,
+}
+
+static FIRST: OnceLock<Waiting> = OnceLock::new();
+
+impl Waiting {
+    fn of(process: u32) -> Self {
+        Self { process, messages: Mutex::default(), of_child: OnceLock::new() }
+    }
+
+    fn of_this_process() -> &'static Self {
+        let own = std::process::id();
+        let mut waiting = FIRST.get_or_init(|| Self::of(own));
+        while waiting.process != own {
+            waiting = waiting.of_child.get_or_init(|| Box::new(Self::of(own)));
+        }
+        waiting
+    }
+}
 
 struct Message {
     level: Level,
@@ -46,40 +65,30 @@ pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
         return;
     }
     let message = Message { level, target, text: text.to_string() };
-    if !is_ours() {
-        return message.log();
-    }
-    let mut waiting = locked(&WAITING);
-    match &mut *waiting {
-        Some(messages) if messages.len() < MOST_WAITING => messages.push_back(message),
+    let mut messages = locked(&Waiting::of_this_process().messages);
+    match &mut *messages {
+        Some(waiting) if waiting.len() < MOST_WAITING => waiting.push_back(message),
         Some(_) => {}
         none => {
             if thread::Builder::new().name("distlock-log".into()).spawn(log_all).is_ok() {
                 *none = Some([message].into());
             } else {
-                drop(waiting);
+                drop(messages);
                 message.log();
             }
         }
     }
 }
 
-/// Whether this process uses `WAITING`. A forked child must not lock it: a thread of its parent may
-/// have held it. So the child's own threads call its logger.
-fn is_ours() -> bool {
-    let own = std::process::id();
-    let first = PROCESS.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
-    first.is_ok() || first == Err(own)
-}
-
 fn log_all() {
+    let waiting = Waiting::of_this_process();
     loop {
-        let mut waiting = locked(&WAITING);
-        let Some(message) = waiting.as_mut().and_then(VecDeque::pop_front) else {
-            *waiting = None;
+        let mut messages = locked(&waiting.messages);
+        let Some(message) = messages.as_mut().and_then(VecDeque::pop_front) else {
+            *messages = None;
             return;
         };
-        drop(waiting);
+        drop(messages);
         message.log();
     }
 }
@@ -87,7 +96,7 @@ fn log_all() {
 /// Waits until everything that was said before has been given to the logger.
 #[cfg(feature = "testing")]
 pub fn flush_log() {
-    while locked(&WAITING).is_some() {
+    while locked(&Waiting::of_this_process().messages).is_some() {
         thread::sleep(std::time::Duration::from_millis(1));
     }
 }

@@ -21,9 +21,15 @@ impl Outages {
         if outage < WORTH_A_WORD {
             return;
         }
-        let mut said = locked(&self.0);
-        if said.is_none_or(|said| now.saturating_duration_since(said) >= PAUSE) {
-            *said = Some(now);
+        let is_news = {
+            let mut said = locked(&self.0);
+            let is_news = said.is_none_or(|said| now.saturating_duration_since(said) >= PAUSE);
+            if is_news {
+                *said = Some(now);
+            }
+            is_news
+        };
+        if is_news {
             log::warn!("a call has waited for the server for {:.1} s: {why}", outage.as_secs_f64());
         }
     }

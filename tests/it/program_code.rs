@@ -10,6 +10,7 @@ use r2d2::HandleEvent;
 use r2d2::event::CheckoutEvent;
 
 use crate::helpers::{SOON, client, delete, lease};
+use crate::holds::forked;
 use crate::loss::{HOUR, renewal_finds, timed};
 use crate::support::{Server, eventually, in_own_process};
 
@@ -56,13 +57,17 @@ fn costs_no_lock(logger: &'static Nasty) {
     }
     // So does the cleaner, which says that a thread ended while it held.
     for name in ["first", "second"] {
-        let lock = mine.lock(name);
-        let ends_holding = thread::spawn(move || lock.lock().unwrap());
-        ends_holding.join().unwrap();
-        assert!(client(&server).lock(name).try_lock(SOON).unwrap());
+        ends_holding(&server, &mine, name);
     }
     kept.unlock().unwrap();
     GO_ON.store(true, Ordering::SeqCst);
+}
+
+/// A thread ends while it holds, and the cleaner frees the lock, and says so.
+fn ends_holding(server: &Server, mine: &Client, name: &str) {
+    let lock = mine.lock(name);
+    thread::spawn(move || lock.lock().unwrap()).join().unwrap();
+    assert!(client(server).lock(name).try_lock(SOON).unwrap());
 }
 
 #[test]
@@ -76,6 +81,30 @@ fn a_logger_that_panics_costs_no_lock() {
 fn a_logger_that_blocks_costs_no_lock() {
     in_own_process("program_code::a_logger_that_blocks_costs_no_lock", || {
         costs_no_lock(&Nasty { panics: false });
+    });
+}
+
+#[test]
+fn a_logger_that_blocks_costs_no_lock_in_a_forked_child() {
+    in_own_process("program_code::a_logger_that_blocks_costs_no_lock_in_a_forked_child", || {
+        // The parent's logger blocks: a thread of the parent is in it while the child is made.
+        static LOGGER: Nasty = Nasty { panics: false };
+        log::set_logger(&LOGGER).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+        let server = Server::start();
+        ends_holding(&server, &Client::open(&server.url()).unwrap(), "parent");
+        eventually(SOON, || CALLED.load(Ordering::SeqCst));
+        forked(|| {
+            let own = Client::open(&server.url()).map_err(|_| 1)?;
+            // A cleaner that waits for the logger frees the first at most.
+            CALLED.store(false, Ordering::SeqCst);
+            for name in ["first", "second"] {
+                ends_holding(&server, &own, name);
+            }
+            eventually(SOON, || CALLED.load(Ordering::SeqCst));
+            Ok(())
+        });
+        GO_ON.store(true, Ordering::SeqCst);
     });
 }
 
