@@ -344,3 +344,51 @@ fn each_command_of_a_caller_has_the_whole_time() {
     };
     client.execute(pipeline).unwrap();
 }
+
+#[test]
+fn a_connection_that_failed_is_of_no_use_to_the_caller_either() {
+    let (_server, proxy) = through_proxy();
+    let client = impatient(&proxy.url()).build().unwrap();
+    let late = proxy.add(Rule::on("ECHO", Fault::DelayReply(PATIENCE * 2)).next(1));
+    let answers = client.execute(|connection| {
+        let first = call::<String>(connection, &["ECHO", "first"]);
+        // Otherwise this would be the late reply to the first.
+        std::thread::sleep(PATIENCE * 3);
+        Ok((first, call::<String>(connection, &["ECHO", "second"]), connection.is_open()))
+    });
+    late.wait_fired(SOON);
+    let (first, second, is_open) = answers.unwrap();
+    assert!(first.unwrap_err().is_timeout());
+    assert!(second.unwrap_err().is_io_error());
+    assert!(!is_open);
+}
+
+#[test]
+fn a_pushed_message_is_not_the_reply_to_a_command() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let both = client.execute(|connection| {
+        call::<redis::Value>(connection, &["HELLO", "3"])?;
+        call::<()>(connection, &["CLIENT", "TRACKING", "ON", "BCAST"])?;
+        let mut pipe = redis::pipe();
+        pipe.set("key", "one").get("key").set("key", "two").get("key");
+        let values: (bool, String, bool, String) = pipe.query(connection)?;
+        Ok((values.1, values.3, call::<String>(connection, &["GET", "key"])?))
+    });
+    assert_eq!(both.unwrap(), ("one".into(), "two".into(), "two".into()));
+    client.lock("job").with(|_| ()).unwrap();
+}
+
+#[test]
+fn a_transaction_that_the_server_discards_says_so() {
+    let server = Server::start();
+    let client = Client::open(&server.url()).unwrap();
+    let discarded: RedisResult<()> = client
+        .execute(|connection| {
+            Ok(redis::pipe().atomic().set("key", 1).cmd("NO_SUCH_COMMAND").query(connection))
+        })
+        .unwrap();
+    let discarded = discarded.unwrap_err();
+    assert_eq!(discarded.code(), Some("EXECABORT"), "{discarded:?}");
+    assert!(!call::<bool>(&mut server.connection(), &["EXISTS", "key"]).unwrap());
+}

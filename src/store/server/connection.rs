@@ -3,7 +3,7 @@
 //! redis-rs has connections, too. But they take a signal that the program handles for a failure,
 //! and then skip the reply when it comes.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
+use super::demotion;
 use super::socket::Patient;
 
 /// What commands are sent over.
@@ -72,6 +73,25 @@ impl Connection {
         self.bound(until, until.saturating_duration_since(Instant::now()))
     }
 
+    /// Sends commands of the program, unless an earlier one failed: its reply may still come.
+    fn begin(&mut self, commands: &[u8]) -> RedisResult<()> {
+        if !self.is_open {
+            return Err(io::Error::from(io::ErrorKind::NotConnected).into());
+        }
+        self.bound_anew()?;
+        self.send(commands)
+    }
+
+    /// The next reply to a command of the program, which may have asked for pushed messages, too.
+    fn answer(&mut self) -> RedisResult<Value> {
+        loop {
+            let reply = self.receive()?;
+            if !matches!(reply, Value::Push { .. }) {
+                return Ok(reply);
+            }
+        }
+    }
+
     fn bound_anew(&mut self) -> RedisResult<()> {
         self.bound(Instant::now() + self.patience, self.patience)
     }
@@ -126,9 +146,8 @@ impl Transport for Connection {
 /// For the program's own commands.
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
-        self.bound_anew()?;
-        self.send(command)?;
-        self.receive()
+        self.begin(command)?;
+        self.answer()
     }
 
     fn req_packed_commands(
@@ -137,17 +156,19 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
-        self.bound_anew()?;
-        self.send(commands)?;
+        self.begin(commands)?;
         let mut replies = Vec::with_capacity(offset + count);
         for _ in 0..offset + count {
             self.bound_anew()?;
-            replies.push(self.receive()?);
+            replies.push(self.answer()?);
         }
         let wanted = replies.split_off(offset);
-        // A transaction fails because of one of these.
-        match replies.into_iter().find(|reply| matches!(reply, Value::ServerError(_))) {
-            Some(refused) => refused.extract_error().map(|_| wanted),
+        // The commands of a transaction come before what is wanted. If one of them is refused,
+        // the server discards the transaction.
+        match replies.iter().find_map(refusal) {
+            Some(refused) => Err(demotion::said_in(&replies)
+                .or_else(|| wanted.iter().find_map(refusal))
+                .unwrap_or(refused)),
             None => Ok(wanted),
         }
     }
@@ -162,5 +183,12 @@ impl ConnectionLike for Connection {
 
     fn is_open(&self) -> bool {
         self.is_open
+    }
+}
+
+fn refusal(reply: &Value) -> Option<RedisError> {
+    match reply {
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
     }
 }
