@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 #[cfg(unix)]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,8 @@ impl Dialer {
             }
             #[cfg(unix)]
             To::Path(path) => {
-                Stream::Unix(Patient::new(UnixStream::connect(path).map_err(failed)?))
+                let socket = connect_unix(path, until).map_err(failed)?;
+                Stream::Unix(Patient::new(socket))
             }
         };
         Ok(Asking { connection: Connection::new(stream, self.login.db()), until })
@@ -147,6 +148,17 @@ fn first_of(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
         }
     }
     Err(failed)
+}
+
+/// A connection to a unix socket. A signal ends the wait for a place in its queue.
+#[cfg(unix)]
+fn connect_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && Instant::now() < until => {}
+            result => return result,
+        }
+    }
 }
 
 /// A connection that is being opened: whatever is asked over it has to be answered `until` then.

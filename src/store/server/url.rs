@@ -46,8 +46,8 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
             _ => Error::invalid(FRAGMENT),
         });
     }
-    if is_host && !matches!(parts.path(), "" | "/") {
-        let path = parts.path().trim_matches('/');
+    let path = parts.path().trim_matches('/');
+    if is_host && !path.is_empty() {
         let named: u32 = path.parse().map_err(|_| Error::invalid(DATABASE))?;
         if database.is_some_and(|database| database != i64::from(named)) {
             return Err(Error::invalid(TWO_DATABASES));
@@ -102,8 +102,14 @@ mod tests {
 
     #[test]
     fn a_database_is_a_path_or_a_parameter() {
-        for url in ["redis://h", "redis://h/", "redis://h/0", "redis://h?db=0", "redis://h/0?db=0"]
-        {
+        for url in [
+            "redis://h",
+            "redis://h/",
+            "redis://h//",
+            "redis://h/0",
+            "redis://h?db=0",
+            "redis://h/0?db=0",
+        ] {
             assert_eq!(database(url), 0, "{url}");
         }
         for url in ["redis://h/3", "redis://h?db=3", "redis://h/?db=3", "redis://h/3?db=3"] {
