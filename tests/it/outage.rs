@@ -4,6 +4,7 @@
 mod causes;
 mod deadlines;
 mod disturbances;
+pub mod incurable;
 mod knocks;
 mod recovery;
 

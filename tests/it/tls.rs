@@ -1,13 +1,16 @@
 //! `rediss://`, unix sockets, and what else a URL can contain.
 
+use std::path::Path;
 use std::time::Duration;
+use std::{env, fs};
 
-use distlock::{Client, Error, Lock};
+use distlock::{Client, ErrorKind, Lock};
 
 use crate::faults::{PATIENCE, impatient};
 use crate::helpers::{SOON, error, get, ms};
+use crate::outage::incurable::told_at_once;
 use crate::support::tls::{Certificate, Certificates};
-use crate::support::{Mode, Proxy, Server, within};
+use crate::support::{Mode, Proxy, Server, in_own_process_with, within};
 
 /// A server with a certificate from an authority of its own.
 fn with(choose: impl Fn(&Certificates) -> Certificate) -> (Server, Certificates) {
@@ -45,18 +48,7 @@ fn refused(server: &Server, certificates: &Certificates, why: &str) {
         .root_certificates(certificates.ca_pem())
         .build()
         .unwrap();
-    let lock = client.lock("x");
-    let errors: Vec<Error> = within(..SOON, || {
-        vec![
-            error(client.ping()),
-            error(lock.try_lock(SOON * 2)),
-            error(lock.lock()),
-            error(lock.inspect().map(drop)),
-        ]
-    });
-    for error in errors {
-        assert!(error.is_unavailable() && error.to_string().contains(why), "{error:?}");
-    }
+    told_at_once(&client, ErrorKind::Unavailable, &[why]);
     assert_eq!(get(server, "x"), None);
 }
 
@@ -91,21 +83,61 @@ fn text_that_is_no_certificate_is_invalid_input() {
 }
 
 #[test]
-fn tls_spoken_to_a_server_that_does_not_speak_it_ends_within_its_deadline() {
-    let server = Server::start();
-    let url = format!("rediss://localhost:{}/", server.port());
-    let client = impatient(&url).root_certificates(Certificates::new().ca_pem()).build().unwrap();
-    let error = within(..SOON, || error(client.lock("x").try_lock(Duration::ZERO)));
-    assert!(error.is_unavailable(), "{error:?}");
+fn a_server_that_wants_a_certificate_of_its_client_is_told_at_once() {
+    let (server, certificates) = with(Certificates::good);
+    let why = [("TLSv1.3", "wants a certificate"), ("TLSv1.2", "refuses to speak TLS")];
+    for (version, why) in why {
+        for setting in ["tls-auth-clients yes", &format!("tls-protocols {version}")] {
+            configure(&server, setting);
+        }
+        refused(&server, &certificates, why);
+    }
 }
 
 #[test]
-fn plain_text_spoken_to_a_tls_port_ends_within_its_deadline() {
-    let (server, _) = with(Certificates::good);
-    let url = server.tls_url("localhost").replace("rediss:", "redis:");
-    let client = impatient(&url).build().unwrap();
-    let error = within(..SOON, || error(client.lock("x").try_lock(Duration::ZERO)));
-    assert!(error.is_unavailable(), "{error:?}");
+fn a_server_without_a_cipher_or_a_version_of_ours_is_told_at_once() {
+    let (server, certificates) = with(Certificates::good);
+    configure(&server, "tls-protocols TLSv1.2");
+    configure(&server, "tls-ciphers AES256-SHA");
+    refused(&server, &certificates, "refuses to speak TLS");
+}
+
+fn configure(server: &Server, setting: &str) {
+    let (name, value) = setting.split_once(' ').unwrap();
+    redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec(&mut server.connection()).unwrap();
+}
+
+/// A port that never answers, or always hangs up, may be that of a server which is about to start.
+#[test]
+fn the_other_port_of_a_server_is_an_outage_that_says_what_may_be_wrong() {
+    let (server, certificates) = with(Certificates::good);
+    let tls = impatient(&format!("rediss://localhost:{}/", server.port()))
+        .root_certificates(certificates.ca_pem());
+    let plain = impatient(&server.tls_url("localhost").replace("rediss:", "redis:"));
+    for (client, hint) in [(tls, "without TLS"), (plain, "a port for TLS")] {
+        let lock = client.build().unwrap().lock("x");
+        let error = within(..SOON, || error(lock.try_lock(Duration::ZERO)));
+        assert!(error.is_unavailable() && error.to_string().contains(hint), "{error:?}");
+    }
+}
+
+#[test]
+fn what_is_no_certificate_among_those_of_the_system_costs_nothing() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let name = "tls::what_is_no_certificate_among_those_of_the_system_costs_nothing";
+    let variables = [("SSL_CERT_FILE", file.path()), ("SSL_CERT_DIR", Path::new(""))];
+    in_own_process_with(name, &variables, || {
+        let file = env::var_os("SSL_CERT_FILE").unwrap();
+        let none = "-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n";
+        let (server, certificates) = with(Certificates::good);
+        let url = server.tls_url("localhost");
+        fs::write(&file, none).unwrap();
+        assert!(error(Client::open(&url)).is_invalid_input());
+        let named = Client::builder(&url).root_certificates(certificates.ca_pem()).build();
+        works(&named.unwrap(), &server);
+        fs::write(&file, none.to_owned() + &certificates.ca_pem()).unwrap();
+        works(&Client::open(&url).unwrap(), &server);
+    });
 }
 
 #[test]

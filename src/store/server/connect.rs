@@ -77,7 +77,8 @@ impl Connector {
         let (done, opened) = bounded(1);
         let whereabouts = self.whereabouts.clone();
         let greeting = self.greeting.clone();
-        let until = Instant::now() + within;
+        // What has failed because of it can still be told in time.
+        let until = Instant::now() + within * 15 / 16;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;

@@ -13,6 +13,8 @@ use redis::{ConnectionLike, Parser, RedisError, RedisResult, Value};
 
 use super::demotion;
 use super::socket::Patient;
+#[cfg(feature = "tls")]
+use super::tls;
 
 /// What commands are sent over.
 pub(crate) trait Transport {
@@ -35,7 +37,7 @@ pub(super) enum Stream {
     #[cfg(unix)]
     Unix(Patient<UnixStream>),
     #[cfg(feature = "tls")]
-    Tls(Box<super::tls::Stream>),
+    Tls(Box<tls::Stream>),
 }
 
 /// A connection of the client's own.
@@ -51,6 +53,23 @@ pub(crate) struct Connection {
 impl Connection {
     pub(super) fn new(stream: Stream, database: i64) -> Self {
         Self { stream, parser: Parser::new(), database, is_open: true, patience: Duration::ZERO }
+    }
+
+    /// Whether the peers are still agreeing on how to speak.
+    pub(super) fn is_shaking_hands(&self) -> bool {
+        match &self.stream {
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.conn.is_handshaking(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn is_tls(&self) -> bool {
+        match &self.stream {
+            #[cfg(feature = "tls")]
+            Stream::Tls(_) => true,
+            _ => false,
+        }
     }
 
     /// Sends one packet and reads a reply, by then.
@@ -114,7 +133,10 @@ impl Transport for Connection {
             #[cfg(unix)]
             Stream::Unix(socket) => socket.write_all(packet),
             #[cfg(feature = "tls")]
-            Stream::Tls(stream) => stream.write_all(packet).and_then(|()| stream.flush()),
+            Stream::Tls(stream) => {
+                let sent = stream.write_all(packet).and_then(|()| stream.flush());
+                sent.map_err(|error| tls::last_words(stream, error))
+            }
         };
         self.unless_failed(sent.map_err(RedisError::from))
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisError, Value};
 
 use super::connection::{Connection, Stream};
 use super::reply;
@@ -109,8 +109,8 @@ impl Dialer {
             }
             #[cfg(unix)]
             To::Path(path) => {
-                let socket = connect_unix(path, until).map_err(failed)?;
-                Stream::Unix(Patient::new(socket))
+                let socket = connect_unix(path, until);
+                Stream::Unix(Patient::new(socket.map_err(|error| unconnected(path, error))?))
             }
         };
         Ok(Asking { connection: Connection::new(stream, self.login.db()), until })
@@ -130,10 +130,21 @@ impl Dialer {
     }
 }
 
-/// The resolver says why in words that only its error's text has.
+/// What resolvers say about a name that does not exist, as opposed to one that they could not ask
+/// about: those of glibc (two), musl, and the BSDs with macOS. Their error has no other sign of it.
+const NO_SUCH_NAME: [&str; 4] = [
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "nodename nor servname provided",
+];
+
 fn unresolved(error: &io::Error) -> StoreError {
+    let words = error.to_string();
+    let unknown = NO_SUCH_NAME.iter().any(|said| words.contains(said));
     let message = "the host has no address";
-    StoreError::not_sent(ErrorKind::Unavailable, message).because(error.to_string())
+    let unresolved = StoreError::not_sent(ErrorKind::Unavailable, message).because(words);
+    if unknown { unresolved.permanent() } else { unresolved }
 }
 
 /// A connection to the first of these addresses that answers. Each gets its share of the time that
@@ -161,6 +172,23 @@ fn connect_unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
     }
 }
 
+/// A server that starts makes its socket, but not the directory, nor does it change who may use it.
+#[cfg(unix)]
+fn unconnected(path: &Path, error: io::Error) -> StoreError {
+    let message = match error.kind() {
+        io::ErrorKind::NotFound if path.parent().is_some_and(|parent| !parent.exists()) => {
+            "the directory of the unix socket does not exist"
+        }
+        io::ErrorKind::PermissionDenied => "this process may not use the unix socket",
+        io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput => {
+            "the path cannot be that of a unix socket"
+        }
+        _ => return reply::connecting(&error.into()),
+    };
+    let incurable = StoreError::not_sent(ErrorKind::Unavailable, message);
+    incurable.permanent().because(error.kind().to_string())
+}
+
 /// A connection that is being opened: whatever is asked over it has to be answered `until` then.
 pub(crate) struct Asking {
     pub(crate) connection: Connection,
@@ -180,11 +208,29 @@ impl Asking {
     }
 
     pub(crate) fn send(&mut self, commands: &[u8]) -> Result<(), StoreError> {
-        self.connection.send_by(commands, self.until).map_err(|error| reply::connecting(&error))
+        let sent = self.connection.send_by(commands, self.until);
+        sent.map_err(|error| self.failed(&error))
     }
 
     pub(crate) fn reply(&mut self) -> Result<Value, StoreError> {
-        self.connection.receive_by(self.until).map_err(|error| reply::connecting(&error))
+        let received = self.connection.receive_by(self.until);
+        received.map_err(|error| self.failed(&error))
+    }
+
+    /// A port without TLS waits for the end of the first line, and a TLS port closes a connection
+    /// on which it is not spoken to in TLS. Neither says a word.
+    fn failed(&self, error: &RedisError) -> StoreError {
+        let mut failed = reply::connecting(error);
+        let is_tls = self.connection.is_tls();
+        if failed.kind == ErrorKind::Unavailable && !failed.permanent && error.code().is_none() {
+            if error.is_timeout() && self.connection.is_shaking_hands() {
+                failed.message =
+                    "no answer to the TLS handshake: a port without TLS gives none".into();
+            } else if !error.is_timeout() && !is_tls {
+                failed.message = "the server hung up at the log-in: a port for TLS does so".into();
+            }
+        }
+        failed
     }
 }
 
@@ -222,5 +268,16 @@ mod tests {
         assert_eq!(connected.peer_addr().expect("connected"), good);
         let none = first_of(&[silent], Instant::now() + Duration::from_millis(50));
         assert_eq!(none.expect_err("silent").kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_is_none_that_could_not_be_asked_about() {
+        let said = |words: &str| {
+            unresolved(&io::Error::other(format!("failed to lookup address information: {words}")))
+        };
+        for words in NO_SUCH_NAME {
+            assert!(said(words).permanent, "{words}");
+        }
+        assert!(!said("Temporary failure in name resolution").permanent);
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn says_nothing(error: &RedisError) -> bool {
 pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let (kind, message, permanent) = match code {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server rejected the credentials", true),
+        "DENIED" => (ErrorKind::Denied, "the server refuses clients of other machines", true),
         "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
         "WRONGTYPE" => (ErrorKind::WrongType, "the key holds data of another type", true),
         "LOADING" => (ErrorKind::Unavailable, "the server is loading its data", false),
@@ -129,34 +130,15 @@ pub(crate) fn connecting(error: &RedisError) -> StoreError {
         return refused(code, error.detail().unwrap_or_default());
     }
     #[cfg(feature = "tls")]
-    if let Some(problem) = certificate_problem(error) {
-        return StoreError::not_sent(ErrorKind::Unavailable, problem).permanent();
+    if let Some(incurable) = io_error(error).and_then(super::tls::incurable) {
+        return incurable;
+    }
+    if error.kind() == redis::ErrorKind::Parse {
+        let message = "what answers at this address is no Redis server";
+        return StoreError::not_sent(ErrorKind::Unsupported, message).permanent();
     }
     StoreError::not_sent(ErrorKind::Unavailable, "the server could not be reached")
         .because(Words::failed(error))
-}
-
-/// What is wrong with the server's certificate, if that is why the connection failed. Waiting does
-/// not help.
-#[cfg(feature = "tls")]
-fn certificate_problem(error: &RedisError) -> Option<&'static str> {
-    use rustls::CertificateError as Problem;
-    let rustls::Error::InvalidCertificate(problem) =
-        io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()?
-    else {
-        return None;
-    };
-    // Not in rustls's words: they quote the host.
-    Some(match problem {
-        Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
-        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
-            "the server's certificate is for another host"
-        }
-        Problem::UnknownIssuer | Problem::BadSignature => {
-            "the server's certificate is from an authority that is not trusted"
-        }
-        _ => "the server's certificate is not valid",
-    })
 }
 
 /// Reads the reply to AUTH. Any error is about the credentials, unless the server cannot serve

@@ -1,12 +1,15 @@
 //! TLS, by rustls.
 
+use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+};
 
 use super::socket::Patient;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -71,4 +74,57 @@ fn systems() -> Result<RootCertStore> {
         ));
     }
     Ok(roots)
+}
+
+/// Why a connection failed, if that is in what the two peers want of each other: waiting does not
+/// help.
+pub(super) fn incurable(error: &io::Error) -> Option<StoreError> {
+    use rustls::Error as Problem;
+    let problem = error.get_ref()?.downcast_ref::<Problem>()?;
+    let message = match problem {
+        Problem::InvalidCertificate(problem) => invalid(problem),
+        Problem::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server wants a certificate of its client, and this client has none"
+        }
+        Problem::AlertReceived(
+            AlertDescription::CloseNotify
+            | AlertDescription::InternalError
+            | AlertDescription::UserCanceled,
+        ) => return None,
+        Problem::AlertReceived(_) => "the server refuses to speak TLS with this client",
+        Problem::PeerIncompatible(_) => "the server has no TLS version or cipher of this client's",
+        Problem::InvalidMessage(_) => "what answers at this address does not speak TLS",
+        _ => return None,
+    };
+    let incurable = StoreError::not_sent(ErrorKind::Unavailable, message).permanent();
+    Some(match problem {
+        // Its words quote the host.
+        Problem::InvalidCertificate(_) => incurable,
+        problem => incurable.because(problem.to_string()),
+    })
+}
+
+/// Why nothing could be sent: the peer may have said it before it hung up.
+pub(super) fn last_words(stream: &mut Stream, failed: io::Error) -> io::Error {
+    let is_the_systems = failed.get_ref().is_none();
+    while is_the_systems && stream.conn.read_tls(&mut stream.sock).is_ok_and(|read| read > 0) {
+        if let Err(said) = stream.conn.process_new_packets() {
+            return io::Error::other(said);
+        }
+    }
+    failed
+}
+
+fn invalid(problem: &CertificateError) -> &'static str {
+    use CertificateError as Problem;
+    match problem {
+        Problem::Expired | Problem::ExpiredContext { .. } => "the server's certificate has expired",
+        Problem::NotValidForName | Problem::NotValidForNameContext { .. } => {
+            "the server's certificate is for another host"
+        }
+        Problem::UnknownIssuer | Problem::BadSignature => {
+            "the server's certificate is from an authority that is not trusted"
+        }
+        _ => "the server's certificate is not valid",
+    }
 }

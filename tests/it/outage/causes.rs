@@ -10,7 +10,8 @@ use crate::helpers::{error, ms};
 use crate::logs;
 use crate::support::ports;
 
-fn cause(error: &Error) -> String {
+/// The text of what caused it.
+pub fn cause(error: &Error) -> String {
     error.source().map(ToString::to_string).unwrap_or_default()
 }
 

@@ -19,6 +19,7 @@ pub mod tls;
 
 use std::fmt::Debug;
 use std::ops::RangeBounds;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -75,6 +76,12 @@ pub fn fd_count() -> usize {
 /// (`"module::name"`).
 #[track_caller]
 pub fn in_own_process(test: &str, body: impl FnOnce()) {
+    in_own_process_with(test, &[], body);
+}
+
+/// The same with these variables in its environment.
+#[track_caller]
+pub fn in_own_process_with(test: &str, variables: &[(&str, &Path)], body: impl FnOnce()) {
     const CHOSEN: &str = "DISTLOCK_TEST_ALONE";
     if env::var(CHOSEN).is_ok_and(|chosen| chosen == test) {
         return body();
@@ -82,6 +89,7 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
     let output = Command::new(env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(CHOSEN, test)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -43,10 +43,15 @@ impl Endpoint {
                 self.distrust(generation, true);
                 Err(error)
             }
-            Err(error) => {
+            Err(mut error) => {
+                // What is wrong with an address that has led to a primary may end, as an outage
+                // does: a name or a directory that is gone while the server starts anew.
+                if error.kind != ErrorKind::Denied && self.had_primary.load(Ordering::SeqCst) {
+                    error.permanent = false;
+                }
                 if error.permanent {
                     pass.opened()
-                } else if left < self.time_to_connect / 2 && self.clock.left(deadline).is_zero() {
+                } else if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 8 {
                     pass.had_no_time(&error)
                 } else {
                     pass.failed(&error)
