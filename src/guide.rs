@@ -12,3 +12,6 @@ pub mod internals {}
 
 #[doc = include_str!("guide/security.md")]
 pub mod security {}
+
+#[doc = include_str!("guide/errors.md")]
+pub mod errors {}

@@ -289,8 +289,9 @@ impl RateLimiter {
         Err(Error::invalid(problem))
     }
 
+    /// A name that is too long is not repeated.
     fn named(&self, error: Error) -> Error {
-        error.of_limiter(&self.name)
+        if self.name.len() <= LONGEST_KEY { error.of_limiter(&self.name) } else { error }
     }
 }
 

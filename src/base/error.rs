@@ -167,14 +167,16 @@ impl fmt::Display for Error {
     }
 }
 
+/// The kind, the text, and the causes: all that a program shows which unwraps a result.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("lock_name", &self.0.lock_name)
-            .field("message", &self.0.message)
-            .field("source", &self.0.source)
-            .finish()
+        write!(f, "{:?}: {self}", self.0.kind)?;
+        let mut cause = self.source();
+        while let Some(because) = cause {
+            write!(f, ": {because}")?;
+            cause = because.source();
+        }
+        Ok(())
     }
 }
 

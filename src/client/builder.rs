@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Client, Open};
 use crate::base::clock::Clock;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
+use crate::base::key::LONGEST_KEY;
 use crate::base::options::LockOptions;
 use crate::lease::context::Context;
 #[cfg(feature = "testing")]
@@ -69,8 +70,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The text before each lock's name in its key, such as `lock:`. Default: none, the name is the
-    /// key.
+    /// The text before each lock's name in its key, such as `lock:`; prefix and name have at most
+    /// 1,024 bytes together. Default: none, the name is the key.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -146,6 +147,9 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client> {
         self.settings.check()?;
         self.options.check()?;
+        if self.prefix.len() >= LONGEST_KEY {
+            return Err(Error::invalid("a key prefix must have at most 1023 bytes"));
+        }
         let timeouts = Timeouts {
             command_timeout: self.settings.command_timeout,
             max_outage: self.max_outage,

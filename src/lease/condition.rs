@@ -161,9 +161,7 @@ impl Acquisition {
         };
         match (so_far.not_sent.take(), end) {
             (Some(_), Some(End::Interrupted)) => {
-                let interrupted = "the wait was interrupted; the lock is held";
-                let error = Error::new(ErrorKind::Interrupted, interrupted);
-                Err(self.failed(so_far.entered, error))
+                Err(self.failed(so_far.entered, interrupted_with_the_lock()))
             }
             (Some(error), Some(End::TimedOut)) => {
                 Err(self.failed(so_far.entered, error.into_error()))
@@ -232,6 +230,11 @@ impl Acquisition {
                 .because(error)
         })
     }
+}
+
+/// A wait in a condition ends with the lock.
+pub(crate) fn interrupted_with_the_lock() -> Error {
+    Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held")
 }
 
 /// The place of a waiter in a condition.

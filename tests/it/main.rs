@@ -29,6 +29,7 @@ mod lock;
 #[path = "support/logs.rs"]
 mod logs;
 mod loss;
+mod messages;
 mod notifications;
 mod outage;
 mod own_lock;

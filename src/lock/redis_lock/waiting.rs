@@ -9,7 +9,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::{Interrupt, Interruption};
 use crate::lease::acquire::InTheWay;
 use crate::lease::acquisition::Acquisition;
-use crate::lease::condition::{Failed, Woken};
+use crate::lease::condition::{Failed, Woken, interrupted_with_the_lock};
 use crate::lease::ended::Ended;
 use crate::lease::granted::Lease;
 use crate::lease::leaving::Leaving;
@@ -64,11 +64,11 @@ impl RedisLock {
     /// was over first.
     fn wait_under(&self, condition: &Arc<str>, limits: &WaitLimits<'_>) -> Result<bool> {
         let context = self.context();
-        context
-            .check_process()
-            .and_then(|()| limits.check(context))
-            .map_err(|error| self.named(error))?;
+        context.check_process().map_err(|error| self.named(error))?;
         self.held()?;
+        limits.check(context).map_err(|error| {
+            self.named(if error.is_interrupted() { interrupted_with_the_lock() } else { error })
+        })?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
         let leaving = Leaving::of_a_wait(context, &hold.lease);
@@ -128,11 +128,7 @@ impl RedisLock {
             Woken::NotIn => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
             Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
             Woken::Interrupted => {
-                let interrupted = Error::new(
-                    ErrorKind::Interrupted,
-                    "the wait was interrupted; the lock is held",
-                );
-                Ok((Err(interrupted), self.lock_again_after(acquisition, None)?))
+                Ok((Err(interrupted_with_the_lock()), self.lock_again_after(acquisition, None)?))
             }
         }
     }

@@ -78,7 +78,7 @@ impl Connector {
         let whereabouts = self.whereabouts.clone();
         let greeting = self.greeting.clone();
         // What has failed because of it can still be told in time.
-        let until = Instant::now() + within * 15 / 16;
+        let until = Instant::now() + within * 7 / 8;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
@@ -98,12 +98,17 @@ impl Connector {
         match opened.recv_timeout(within) {
             Ok(opened) => opened,
             Err(_) => {
-                let late = unreachable_node("the server could not be reached in time");
-                Err(match &self.whereabouts {
-                    Whereabouts::Fixed(dialer) => late.at(&dialer.address()),
-                    Whereabouts::Watched(_) => late,
-                })
+                let late = unreachable_node("the server could not be reached");
+                Err(self.at(late).because("timed out"))
             }
+        }
+    }
+
+    /// Adds the server's address to the message, if it has one of its own.
+    pub(crate) fn at(&self, error: StoreError) -> StoreError {
+        match &self.whereabouts {
+            Whereabouts::Fixed(dialer) => error.at(&dialer.address()),
+            Whereabouts::Watched(_) => error,
         }
     }
 }

@@ -36,9 +36,13 @@ impl Words {
     /// What failed: the system's words, or redis-rs's category; never its details, which may quote
     /// what was sent.
     fn failed(error: &RedisError) -> Self {
-        Self(
-            io_error(error).map_or_else(|| error.category().to_owned(), |io| io.kind().to_string()),
-        )
+        // A read that took too long says that it would block.
+        let io = if error.is_timeout() {
+            Some(io::ErrorKind::TimedOut)
+        } else {
+            io_error(error).map(io::Error::kind)
+        };
+        Self(io.map_or_else(|| error.category().to_owned(), |kind| kind.to_string()))
     }
 }
 
@@ -142,10 +146,12 @@ pub(crate) fn connecting(error: &RedisError) -> StoreError {
 }
 
 /// Reads the reply to AUTH. Any error is about the credentials, unless the server cannot serve
-/// anybody.
+/// anybody, or nobody from here.
 pub(crate) fn logged_in(reply: Value) -> Result<(), StoreError> {
+    let is_about_the_address =
+        matches!(&reply, Value::ServerError(said) if said.code() == "DENIED");
     let Err(error) = value(reply) else { return Ok(()) };
-    if error.kind == ErrorKind::Unavailable {
+    if is_about_the_address || error.kind == ErrorKind::Unavailable {
         return Err(error);
     }
     let denied =

@@ -221,9 +221,12 @@ impl Sentinels {
     /// Opens a connection to a sentinel.
     fn open(&self, sentinel: &Sentinel, until: Instant) -> Result<Asking, StoreError> {
         let Address { host, port } = &sentinel.address;
-        let mut ask = self.dialer.to(host, *port).open(until)?;
-        ask.authenticate(self.dialer.login())?;
-        Ok(ask)
+        let dialer = self.dialer.to(host, *port);
+        let opened = dialer.open(until).and_then(|mut ask| {
+            ask.authenticate(dialer.login())?;
+            Ok(ask)
+        });
+        opened.map_err(|error| error.at(&dialer.address()))
     }
 
     /// `Err`: the connection is of no use any more.
@@ -290,9 +293,13 @@ fn worst(mut refusals: Vec<StoreError>, sentinels: usize) -> StoreError {
             error.kind = ErrorKind::Unavailable;
             error
         }
-        None => StoreError::not_sent(
-            ErrorKind::Unavailable,
-            "no sentinel has said where the primary is",
-        ),
+        None => {
+            let message = "no sentinel has said where the primary is";
+            let silent = StoreError::not_sent(ErrorKind::Unavailable, message);
+            match refusals.first() {
+                Some(refusal) => silent.because(refusal.to_string()),
+                None => silent,
+            }
+        }
     }
 }

@@ -12,6 +12,9 @@ const SCHEMES: &str = "the URL cannot be understood: it begins with redis://, re
 const ENCODED: &str = "the URL cannot be understood: the scheme is followed by a host, or by \
                        user:password@host, and perhaps by :port and /database. In a user or a \
                        password, : / ? # @ and % are written as %3A %2F %3F %23 %40 and %25";
+const HOST: &str = "the URL names no host: redis://localhost/";
+const USER: &str = "the URL names a user without a password: redis://user:password@host/ has both, \
+                    and redis://:password@host/ has the password of the default user";
 const DATABASE: &str = "the database of a URL is a number: /3 behind the host, or ?db=3";
 const TWO_DATABASES: &str = "the URL names two databases";
 const LOG_IN: &str = "a user and a password stand before the host: redis://user:password@host/";
@@ -24,9 +27,7 @@ const PARAMETER: &str = "the URL has a parameter that is not known: ?db=3 is the
 /// Reads a URL. Does not connect.
 pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
     let Some(parts) = redis::parse_redis_url(url) else {
-        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-        let is_known = matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys");
-        return Err(Error::invalid(if is_known { ENCODED } else { SCHEMES }));
+        return Err(unreadable(url));
     };
     let is_host = !parts.scheme().contains("unix");
     let mut database = None;
@@ -54,9 +55,14 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
         }
     }
     // The cause is left out: it may quote the URL.
-    let info = url.into_connection_info().map_err(|_| Error::invalid(ENCODED))?;
+    let info = url.into_connection_info().map_err(|_| unreadable(url))?;
     if !info.addr().is_supported() {
         return Err(Error::unsupported("rediss:// needs the feature `tls` of this crate"));
+    }
+    // redis-rs would not say who we are.
+    let login = info.redis_settings();
+    if login.username().is_some() && login.password().is_none() {
+        return Err(Error::invalid(USER));
     }
     Ok(match (database, info.addr()) {
         (Some(database), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. }) => {
@@ -65,6 +71,17 @@ pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
         }
         _ => info,
     })
+}
+
+/// What is wrong with a URL that redis-rs cannot read.
+fn unreadable(url: &str) -> Error {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
+        return Error::invalid(SCHEMES);
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    Error::invalid(if host.is_empty() || host.starts_with(':') { HOST } else { ENCODED })
 }
 
 /// The name in a URL of a store in memory; `None`: the URL is of another kind.
@@ -141,7 +158,13 @@ mod tests {
             ("unix:///s?secret", PARAMETER),
             ("redis://u:secret@h:x/", ENCODED),
             ("redis://u:se/cret@h/", ENCODED),
-            ("redis://", ENCODED),
+            ("redis://h:70000/", ENCODED),
+            ("redis://", HOST),
+            ("redis:///3", HOST),
+            ("redis://:6379", HOST),
+            ("redis://u:secret@", HOST),
+            ("redis://secret@h/", USER),
+            ("unix:///s?user=u", USER),
             ("http://h/", SCHEMES),
             ("localhost:6379", SCHEMES),
             ("", SCHEMES),

@@ -35,7 +35,7 @@ impl Endpoint {
             }
             Ok(Opened::Replica) if self.is_a_wrong_address() => {
                 pass.opened();
-                Err(log_in::replica())
+                Err(self.connector.at(log_in::replica()))
             }
             Ok(Opened::Replica) => {
                 let error = reply::replica();
@@ -51,7 +51,7 @@ impl Endpoint {
                 }
                 if error.permanent {
                     pass.opened()
-                } else if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 8 {
+                } else if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 4 {
                     pass.had_no_time(&error)
                 } else {
                     pass.failed(&error)

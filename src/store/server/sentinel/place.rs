@@ -66,6 +66,9 @@ fn read(rest: &str, scheme: &str) -> Option<(Service, String)> {
 fn with_usual_port(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.is_empty() {
+        return url.to_owned();
+    }
     let (login, host) = authority
         .rsplit_once('@')
         .map_or(("", authority), |(_, host)| authority.split_at(authority.len() - host.len()));
