@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 mod support;
 

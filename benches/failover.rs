@@ -2,7 +2,7 @@
 //! one replica, three sentinels.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
-use distlock::{Client, Lock, LockOptions, RedisLock};
+use distlock::{Client, LockOptions, RedisLock};
 
 mod support;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Interrupt, Lock, RedisLock};
+use distlock::{Client, Interrupt, RedisLock};
 
 mod support;
 

@@ -4,7 +4,7 @@
 
 use std::hint::black_box;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 mod support;
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 mod support;
 

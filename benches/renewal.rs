@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions, RedisLock};
+use distlock::{Client, LockOptions, RedisLock};
 
 mod support;
 

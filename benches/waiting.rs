@@ -5,7 +5,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Interrupt, Lock};
+use distlock::{Client, Interrupt};
 
 mod support;
 

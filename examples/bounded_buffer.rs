@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use clap::{Parser, ValueEnum};
-use distlock::{Client, Condition, Lock, LockOptions, RedisLock};
+use distlock::{Client, Condition, LockOptions, RedisLock};
 use support::{Failure, Process, Progress, Sandbox, end, signal};
 
 /// Producers and consumers in several processes share a bounded buffer: no item lost, none doubled,

@@ -236,7 +236,14 @@ impl Client {
         self.make(name, Arc::clone(&self.open.options), &self.open.store)
     }
 
-    /// The lock of this name, with options of its own. Sends nothing.
+    /// The client's own options for locks, to make others from:
+    /// `client.lock_with(name, client.lock_options().fenced())`.
+    #[must_use]
+    pub fn lock_options(&self) -> LockOptions {
+        LockOptions::clone(&self.open.options)
+    }
+
+    /// The lock of this name, with these options and no others. Sends nothing.
     ///
     /// # Errors
     /// `InvalidInput` for options that cannot work, `Unsupported` for options that this store or
@@ -315,7 +322,7 @@ impl Client {
     /// Releases every lock that this client still holds, withdraws what may have been left behind,
     /// and ends every thread of the client.
     ///
-    /// Threads that wait for a lock, and all calls from now on, fail with `Unavailable`. Holders
+    /// Threads that wait for a lock, and all calls from now on, fail with `Closed`. Holders
     /// are told that their leases are lost ([`LostReason::Closed`](crate::LostReason::Closed)).
     /// While the server does not answer it is asked again, until the end of `timeout`. The call
     /// ends by then. A second call returns the result of the first, or `Unknown` while the first is

@@ -46,8 +46,6 @@
 //! [`unlock`](Lock::unlock) are the pair that Java code knows.
 //!
 //! ```
-//! use distlock::Lock;
-//!
 //! # fn main() -> distlock::Result<()> {
 //! # let lock = distlock::Client::open("memory://")?.lock("orders:42");
 //! let guard = lock.guard()?;
@@ -76,7 +74,7 @@
 //! key of another type) are returned at once.
 //!
 //! ```
-//! # use distlock::{Client, Lock};
+//! # use distlock::Client;
 //! use std::time::Duration;
 //!
 //! # fn main() -> distlock::Result<()> {
@@ -96,7 +94,8 @@
 //! # }
 //! ```
 //!
-//! If another thread must be able to end a wait, give the wait an [`Interrupt`].
+//! If another thread must be able to end a wait, give the wait an [`Interrupt`]. Code that takes
+//! any lock takes a `&dyn` [`Lock`]: the trait has the methods of Java's, and guards.
 //!
 //! # Losing a lock
 //!
@@ -105,7 +104,7 @@
 //! be undone.
 //!
 //! ```
-//! # use distlock::{Client, Lock};
+//! # use distlock::Client;
 //! # fn main() -> distlock::Result<()> {
 //! # let lock = Client::open("memory://")?.lock("orders:42");
 //! lock.on_lost(|lost| eprintln!("{} was lost: {:?}", lost.name(), lost.reason()));
@@ -118,6 +117,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Threads that work for the holder ask its [`Validity`].
 //!
 //! Between `ensure_valid` and the write the process may be paused once more. Only the protected
 //! resource can close that gap, by comparing *fences*: numbers that grow with every acquisition.
@@ -189,7 +190,7 @@
 //! join them first.
 //!
 //! ```
-//! # use distlock::{Client, Lock};
+//! # use distlock::Client;
 //! # fn main() -> distlock::Result<()> {
 //! # let lock = Client::open("memory://")?.lock("orders:42");
 //! lock.lock()?;
@@ -333,10 +334,14 @@ pub use lease::lost::{Lost, LostReason};
 pub use limiter::RateLimiter;
 pub use limiter::port::Decision;
 pub use lock::Lock;
-pub use lock::condition::{Condition, ConditionLock};
-pub use lock::guard::LockGuard;
+pub use lock::condition::Condition;
+pub use lock::guard::{DynLockGuard, LockGuard};
 pub use lock::redis_lock::RedisLock;
 pub use lock::redis_lock::inspect::Holder;
+pub use lock::validity::Validity;
+/// The crates whose types stand in this one's interface: [`Client::execute`] takes commands of
+/// `redis`, and [`ClientBuilder::pool`] a pool of `r2d2`.
+pub use {r2d2, redis};
 
 /// Interfaces for this crate's own tests and tools. Not part of the API: anything here may change
 /// in any release.

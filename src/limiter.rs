@@ -183,8 +183,8 @@ impl RateLimiter {
     /// # Errors
     /// As [`check_n`](RateLimiter::check_n), but the call waits through an outage: until the
     /// deadline, or, without a deadline, up to the client's `max_outage`. "Redis is down" is never
-    /// `Ok(false)`. Each unanswered check may have taken a permit. `Unavailable` also when the
-    /// client is closed meanwhile.
+    /// `Ok(false)`. Each unanswered check may have taken a permit. `Closed` if the client is closed
+    /// meanwhile.
     pub fn acquire(&self, timeout: Duration) -> Result<bool> {
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         self.check_input(1)

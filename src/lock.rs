@@ -3,6 +3,7 @@
 pub(crate) mod condition;
 pub(crate) mod guard;
 pub(crate) mod redis_lock;
+pub(crate) mod validity;
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions, RedisLock};
+use distlock::{Client, LockOptions, RedisLock};
 
 /// How long every lease lasts.
 const LEASE_MS: u64 = 30_000;

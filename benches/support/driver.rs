@@ -7,8 +7,6 @@ use std::io::{self, BufRead, Write as _};
 use std::process::exit;
 use std::{fs, hint, thread};
 
-use distlock::Lock;
-
 use super::clock::now;
 use super::contender::{Contender, Maker};
 

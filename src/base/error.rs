@@ -41,6 +41,9 @@ pub enum ErrorKind {
     /// or no pooled connection came free in time. Not held: what an unanswered attempt left is
     /// withdrawn in the background.
     Unavailable,
+    /// The client was closed: no later call can succeed. Not held: closing withdraws what an
+    /// unanswered attempt left.
+    Closed,
     /// The server refuses this user: a wrong password, or no permission for a command or key. Not
     /// held.
     Denied,
@@ -65,7 +68,7 @@ pub enum ErrorKind {
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
-/// use distlock::{Client, Lock};
+/// use distlock::Client;
 ///
 /// let lock = Client::open("memory://")?.lock("orders:42");
 /// let error = lock.unlock().unwrap_err();
@@ -82,6 +85,7 @@ struct Inner {
     /// What `lock_name` names.
     what: &'static str,
     message: Cow<'static, str>,
+    may_be_held: bool,
     source: Option<Cause>,
 }
 
@@ -102,6 +106,7 @@ impl Error {
             lock_name: None,
             what: "lock",
             message: message.into(),
+            may_be_held: kind == ErrorKind::Unknown,
             source: None,
         }))
     }
@@ -124,6 +129,12 @@ impl Error {
         self.named(name)
     }
 
+    /// `left_behind`: whether the server may hold something for the call that failed.
+    pub(crate) fn leaving(mut self, left_behind: bool) -> Self {
+        self.0.may_be_held |= left_behind;
+        self
+    }
+
     pub(crate) fn because(mut self, source: impl Into<Cause>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -133,6 +144,14 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// Whether the server may hold the lock because of the call that failed: an answer is missing.
+    /// The background withdraws it; without the server's answer to that, it ends with its lease.
+    /// Always `true` for `Unknown`. `false`: the call has left nothing on the server.
+    #[must_use]
+    pub fn may_be_held(&self) -> bool {
+        self.0.may_be_held
     }
 
     /// The name of the lock or the rate limiter that the call was about, as it was given to the
@@ -149,6 +168,7 @@ impl Error {
         is_interrupted => Interrupted,
         is_exhausted => Exhausted,
         is_unavailable => Unavailable,
+        is_closed => Closed,
         is_denied => Denied,
         is_wrong_type => WrongType,
         is_invalid_input => InvalidInput,
@@ -164,6 +184,41 @@ impl fmt::Display for Error {
             Some(name) => write!(f, "{} {name:?}: {}", self.0.what, self.0.message),
             None => f.write_str(&self.0.message),
         }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotHeld => "not held",
+            Self::Lost => "lost",
+            Self::Unknown => "unknown",
+            Self::Interrupted => "interrupted",
+            Self::Exhausted => "exhausted",
+            Self::Unavailable => "unavailable",
+            Self::Closed => "closed",
+            Self::Denied => "denied",
+            Self::WrongType => "wrong type",
+            Self::InvalidInput => "invalid input",
+            Self::Conflict => "conflict",
+            Self::Unsupported => "unsupported",
+            Self::Server => "server error",
+        })
+    }
+}
+
+/// An error of this kind, for a lock of the program's own, such as one in a test. Its text is that
+/// of the kind.
+///
+/// ```
+/// use distlock::{Error, ErrorKind};
+///
+/// let error = Error::from(ErrorKind::Unavailable);
+/// assert!(error.is_unavailable() && error.to_string() == "unavailable");
+/// ```
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self::new(kind, kind.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ use super::locked;
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
-/// use distlock::{Client, Interrupt, Lock};
+/// use distlock::{Client, Interrupt};
 ///
 /// let client = Client::open("memory://")?;
 /// let held = client.lock("report").guard()?;

@@ -3,6 +3,7 @@
 mod layout;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ const MOST_HAND_OFFS: u32 = 1_000_000;
 
 /// Whether, and how often, the background extends a lease that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Renewal {
     /// Every third of the lease until the lock is unlocked. The default.
     #[default]
@@ -29,8 +31,9 @@ pub enum Renewal {
     AtMost(u32),
 }
 
-/// Whether waiting processes queue on the server.
+/// Whether waiting processes queue on the server. Written and read as `fifo` and `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Queue {
     /// First come, first served among waiting processes; a release hands the lock to the first. The
     /// default.
@@ -40,6 +43,26 @@ pub enum Queue {
     /// for locks shared with clients of other libraries: they would starve beside processes that
     /// hand the lock on without a gap.
     None,
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fifo => "fifo",
+            Self::None => "none",
+        })
+    }
+}
+
+impl FromStr for Queue {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Fifo, Self::None]
+            .into_iter()
+            .find(|queue| queue.to_string() == text)
+            .ok_or_else(|| Error::invalid("a queue is fifo or none"))
+    }
 }
 
 /// The pause between two attempts, and how many attempts there are.

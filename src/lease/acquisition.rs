@@ -39,7 +39,7 @@ pub(crate) struct Acquisition {
     pub(super) attempts: u64,
     refusal: Option<Refusal>,
     /// Whether the store may hold something under our token.
-    pub(super) left_behind: bool,
+    pub(crate) left_behind: bool,
     /// Whether an attempt has had no answer (R5).
     pub(super) unanswered: bool,
     /// The condition that it is, or may be, in.
@@ -366,26 +366,23 @@ impl Acquisition {
     }
 
     /// Ends without a grant, and withdraws what may be left behind: on this thread, if the caller's
-    /// time allows it.
+    /// time allows it. `true`: something may be left.
     ///
     /// This thread does so only while the server answers. A place that stayed a moment longer might
     /// be handed the lock: a caller that was told "held by another" would find a lock that no
-    /// thread holds. But the caller does not wait for one more round trip if that would end later
-    /// than an attempt may (R13):
-    ///
-    /// 1. try_lock(50 ms) over a link on which a round trip takes 1.2 s; the command timeout is 2
-    ///    s;
-    /// 2. the attempt is refused after 1.2 s; its place is withdrawn, and that takes another 1.2 s:
-    ///    2.4 s, instead of at most 2.05.
-    pub(crate) fn give_up(mut self, wait: &Wait<'_>) {
+    /// thread holds. But the caller does not wait for a round trip that would end later than an
+    /// attempt may (R13): if it takes 1.2 s, `try_lock(50 ms)` with a command timeout of 2 s would
+    /// end after 2.4 s, instead of at most 2.05.
+    pub(crate) fn give_up(mut self, wait: &Wait<'_>) -> bool {
         let latest = wait.limits.attempt_deadline(&self.context);
         let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
         let too_slow = self.context.clock.now() + round_trip > latest;
         if self.left_behind && !self.unanswered && wait.silent_since.is_none() && !too_slow {
             self.left_behind = false;
             let what = self.withdrawal();
-            self.context.cleaner.withdraw_now(what, latest);
+            return !self.context.cleaner.withdraw_now(what, latest);
         }
+        self.left_behind
     }
 }
 

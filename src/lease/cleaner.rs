@@ -126,12 +126,13 @@ impl Cleaner {
         }
     }
 
-    /// Withdraws at once, on this thread; without an answer by the deadline the background goes on.
-    pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) {
-        if let Err(error) = what.try_once(deadline) {
-            what.release_in_flight |= error.may_have_run;
-            self.withdraw(what);
-        }
+    /// Withdraws at once, on this thread. `false`: no answer by the deadline; the background goes
+    /// on.
+    pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) -> bool {
+        let Err(error) = what.try_once(deadline) else { return true };
+        what.release_in_flight |= error.may_have_run;
+        self.withdraw(what);
+        false
     }
 
     /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it.

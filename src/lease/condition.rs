@@ -223,12 +223,14 @@ impl Acquisition {
             return Failed::NotEntered(error);
         }
         self.left_behind = true;
-        Failed::Unknown(if error.kind() == ErrorKind::Interrupted {
-            error
-        } else {
-            Error::new(ErrorKind::Unavailable, "the wait in a condition ended without the lock")
-                .because(error)
-        })
+        let error = match error.kind() {
+            ErrorKind::Interrupted | ErrorKind::Closed => error,
+            _ => {
+                let message = "the wait in a condition ended without the lock";
+                Error::new(ErrorKind::Unavailable, message).because(error)
+            }
+        };
+        Failed::Unknown(error.leaving(true))
     }
 }
 

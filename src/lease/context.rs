@@ -75,7 +75,7 @@ impl Context {
     /// An error once the client is being closed.
     pub(crate) fn check_closing(&self) -> Result<()> {
         if self.closing.is_interrupted() {
-            return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
         }
         Ok(())
     }

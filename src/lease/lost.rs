@@ -1,5 +1,6 @@
 //! A lease that was lost: why, and what the program is told.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// A callback that is called once for each lost lease.
@@ -34,6 +35,16 @@ impl LostReason {
             3 => Self::Closed,
             _ => Self::Expired,
         }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::Closed => "closed",
+        })
     }
 }
 

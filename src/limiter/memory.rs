@@ -70,13 +70,18 @@ impl MemoryLimits {
 
 fn fixed(take: &Take<'_>, used: u64, until: Instant, now: Instant) -> (Decision, Limit) {
     let left = take.capacity.saturating_sub(used);
-    let decision = match left.checked_sub(take.wanted) {
-        Some(remaining) => Decision { allowed: true, remaining, retry_after: Duration::ZERO },
-        None => Decision {
-            allowed: false,
-            remaining: left,
-            retry_after: until.saturating_duration_since(now),
-        },
+    let rest = until.saturating_duration_since(now);
+    let (allowed, remaining) = match left.checked_sub(take.wanted) {
+        Some(remaining) => (true, remaining),
+        None => (false, left),
+    };
+    let is_begun = used > 0 || take.wanted > 0;
+    let decision = Decision {
+        allowed,
+        remaining,
+        retry_after: if allowed { Duration::ZERO } else { rest },
+        limit: take.capacity,
+        reset: if is_begun { rest } else { Duration::ZERO },
     };
     (decision, Limit { used: Used::Fixed(used.saturating_add(take.wanted)), until })
 }
@@ -107,14 +112,16 @@ fn smooth(take: &Take<'_>, level: Option<Level>, now: Instant) -> (Decision, Lim
     // The cast turns a value below zero into zero.
     let left = |level: f64| (capacity - level) as u64;
     let wait = if take.wanted == 0 { Duration::ZERO } else { time(level + wanted - capacity) };
-    if wait > take.longest_wait {
-        return (
-            Decision { allowed: false, remaining: left(level), retry_after: wait },
-            limit(level),
-        );
-    }
-    let level = level + wanted;
-    (Decision { allowed: true, remaining: left(level), retry_after: wait }, limit(level))
+    let allowed = wait <= take.longest_wait;
+    let level = if allowed { level + wanted } else { level };
+    let decision = Decision {
+        allowed,
+        remaining: left(level),
+        retry_after: wait,
+        limit: take.capacity,
+        reset: time(level),
+    };
+    (decision, limit(level))
 }
 
 #[cfg(test)]

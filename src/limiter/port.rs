@@ -10,6 +10,7 @@ use crate::lease::store::StoreError;
 /// by itself.
 #[must_use = "a refusal is only an answer: the caller has to hold back by itself"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Decision {
     /// Whether the permits were taken. All of them or none.
     pub allowed: bool,
@@ -18,6 +19,30 @@ pub struct Decision {
     /// How long until the same call would be allowed if nobody else took permits meanwhile. Zero if
     /// it was allowed, never zero if it was refused.
     pub retry_after: Duration,
+    /// How many permits there are: the limiter's count.
+    pub limit: u64,
+    /// How long until all permits are back if nobody takes any meanwhile.
+    pub reset: Duration,
+}
+
+impl Decision {
+    /// `retry_after` in whole seconds, rounded up, as HTTP's header `Retry-After` has it.
+    ///
+    /// ```
+    /// # fn main() -> distlock::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let client = distlock::Client::open("memory://")?;
+    /// let limiter = client.rate_limiter("ip:127.0.0.1", 1, Duration::from_millis(1500));
+    /// assert_eq!(limiter.check()?.retry_after_secs(), 0);
+    /// assert_eq!(limiter.check()?.retry_after_secs(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retry_after_secs(&self) -> u64 {
+        self.retry_after.as_secs() + u64::from(self.retry_after.subsec_nanos() > 0)
+    }
 }
 
 /// How permits come back.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::SharedLock;
 use crate::base::options::LockOptions;
@@ -21,6 +22,39 @@ pub(crate) struct Hold {
     /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
+    /// For those who were told about the hold; `None`: nobody was.
+    pub(crate) told: Option<Told>,
+}
+
+impl Hold {
+    /// Becomes true when the hold ends.
+    pub(crate) fn over(&mut self) -> Over {
+        let told = self.told.get_or_insert_with(|| Told(Over::default()));
+        Over(Arc::clone(&told.0.0))
+    }
+}
+
+/// Whether a hold has ended.
+#[derive(Clone, Default)]
+pub(crate) struct Over(Arc<AtomicBool>);
+
+impl Over {
+    pub(crate) fn ended() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends with the hold.
+pub(crate) struct Told(Over);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// The result of an unlock.
@@ -93,7 +127,16 @@ pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
 
 /// Removes the whole hold, with all its levels.
 pub(crate) fn take(lock: &Arc<SharedLock>) -> Option<Hold> {
-    HOLDS.try_with(|holds| holds.0.try_borrow_mut().ok()?.remove(&address(lock))).ok().flatten()
+    HOLDS
+        .try_with(|holds| holds.0.try_borrow_mut().ok()?.remove(&address(lock)).map(ended))
+        .ok()
+        .flatten()
+}
+
+/// Whoever was told about the hold knows from now on that it has ended: before it is released.
+fn ended(mut hold: Hold) -> Hold {
+    hold.told = None;
+    hold
 }
 
 /// Removes one level of the hold.
@@ -106,7 +149,7 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
                 hold.count -= 1;
                 return Some(Dropped::Held { lost: hold.lease.is_over() });
             }
-            holds.remove(&address(lock)).map(Dropped::Last)
+            holds.remove(&address(lock)).map(|hold| Dropped::Last(ended(hold)))
         })
         .ok()
         .flatten()
@@ -120,7 +163,7 @@ impl Drop for Holds {
     /// thread-local destructor aborts the process. The cleaner does the rest. Its thread runs: it
     /// was started before the lease was requested.
     fn drop(&mut self) {
-        for (_, hold) in self.0.get_mut().drain() {
+        for (_, mut hold) in self.0.get_mut().drain() {
             let context = &hold.lock.context;
             if context.is_forked() {
                 // The hold is the parent's. It is not even dropped: the drop could wait for a mutex
@@ -128,6 +171,7 @@ impl Drop for Holds {
                 std::mem::forget(hold);
                 continue;
             }
+            hold.told = None;
             context.finish(&hold.lease, Ended::Abandoned);
             hold.lock.queue.leave(hold.turn);
         }

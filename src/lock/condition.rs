@@ -2,18 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, Result};
 use crate::base::interrupt::Interrupt;
 
 const LONGEST_NAME: usize = 256;
 
-/// What a lock does for its conditions. [`RedisLock`](crate::RedisLock) implements it. A lock of
-/// your own may implement it, too, and then makes its conditions with [`Condition::new`].
-///
-/// The holder of the lock calls it; the documentation of [`Condition`] says what each call must do.
-pub trait ConditionLock: fmt::Debug + Send + Sync {
+/// What a lock does for its conditions. The holder of the lock calls it.
+pub(crate) trait ConditionLock: fmt::Debug + Send + Sync {
     /// Gives up all holds of this thread, waits in this condition, and restores the holds before it
     /// returns. `Ok(false)`: `timeout` ended before a notification came. `None` is no limit.
     ///
@@ -41,7 +38,7 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
-/// use distlock::{Client, Lock};
+/// use distlock::Client;
 /// use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// let client = Client::open("memory://")?;
@@ -65,7 +62,7 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
 /// | Java's `Condition` | here |
 /// |---|---|
 /// | waiting releases the lock atomically | same: one script enters the condition and releases |
-/// | the lock is held again when a wait returns | same, with as many holds; the lease is new, and its fence is larger. Different if the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` and the lock is **not** held |
+/// | the lock is held again when a wait returns | same, with as many holds; the lease is new, and its fence is larger. Different if the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` or `Closed`, and the lock is **not** held |
 /// | spurious wake-ups may occur | same, after the server lost its data: wait in a loop, as [`wait_while`](Condition::wait_while) does |
 /// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
 /// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; waiters whose process is dead or cut off come last. No notification is lost while a waiter that waited when it was given is alive: if the notified waiter dies, is cut off, is closed, or does not ask within a second, another is notified in its place. That is noticed at the next release to a waiter, notification, or sign of life of a waiter (each gives one every 4 to 6 s); if the lock was already handed to the dead waiter, only after its first lease (3 s at most): 9 s after the notification at the latest |
@@ -73,7 +70,7 @@ pub trait ConditionLock: fmt::Debug + Send + Sync {
 /// | one signal wakes one waiter | same, unless the notified waiter was cut off or slow, and another was notified in its place: then both may wake |
 /// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
 /// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |
-/// | `await(time)` returns false after the time | same: [`wait_timeout`](Condition::wait_timeout) |
+/// | `await(time)` returns false after the time | same: [`wait_timeout_interruptibly`](Condition::wait_timeout_interruptibly), and [`wait_timeout`](Condition::wait_timeout) |
 /// | `awaitUntil(date)` | not here: no wall clock decides anything in this crate |
 #[derive(Clone)]
 pub struct Condition {
@@ -82,12 +79,8 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition of `lock`. A lock of your own returns it from
-    /// [`Lock::new_condition`](crate::Lock::new_condition). Sends nothing.
-    ///
-    /// # Errors
     /// `InvalidInput` for a name that is empty or longer than 256 bytes.
-    pub fn new(lock: Arc<dyn ConditionLock>, name: &str) -> Result<Self> {
+    pub(crate) fn new(lock: Arc<dyn ConditionLock>, name: &str) -> Result<Self> {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return Err(Error::invalid("the name of a condition must have 1 to 256 bytes"));
         }
@@ -116,7 +109,7 @@ impl Condition {
     }
 
     /// Waits until notified, at most for `timeout`; [`Duration::MAX`] is no limit. `Ok(false)`: the
-    /// time was over first. Java: `await(time, unit)`.
+    /// time was over first. Java: `await(time, unit)`, without an interrupt.
     ///
     /// The lock is held again in both cases; the wait for the lock is not part of `timeout`.
     ///
@@ -137,6 +130,42 @@ impl Condition {
             self.wait()?;
         }
         Ok(())
+    }
+
+    /// Waits while `unready` returns `true`, at most for `timeout`; [`Duration::MAX`] is no limit.
+    /// `unready` is called under the lock, before the first wait and after each wait. `Ok(false)`:
+    /// the time is over, and it returned `true` after that.
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](Condition::wait_timeout).
+    pub fn wait_while_timeout(
+        &self,
+        timeout: Duration,
+        mut unready: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        let begun = Instant::now();
+        while unready() {
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.wait_timeout(left)?;
+        }
+        Ok(true)
+    }
+
+    /// Waits until notified, at most for `timeout`, or until `interrupt` ends the wait.
+    /// `Ok(false)`: the time was over first. Java: `await(time, unit)`.
+    ///
+    /// # Errors
+    /// As [`wait_timeout`](Condition::wait_timeout) and
+    /// [`wait_interruptibly`](Condition::wait_interruptibly).
+    pub fn wait_timeout_interruptibly(
+        &self,
+        timeout: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<bool> {
+        self.wait_for(Some(timeout), Some(interrupt))
     }
 
     /// Waits until notified, or until `interrupt` ends the wait. Java: `await()`.

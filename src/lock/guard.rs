@@ -1,12 +1,14 @@
 //! `LockGuard`: one hold of a lock, which ends on drop.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::Lock;
 use super::redis_lock::RedisLock;
-use crate::base::error::{ErrorKind, Result};
+use super::validity::Validity;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log;
 
 /// One hold of a lock; dropping it unlocks.
@@ -31,13 +33,15 @@ use crate::base::log;
 pub struct LockGuard {
     lock: RedisLock,
     released: bool,
+    /// Whether it has said that the lease is lost. That stays so, whatever its thread locks later.
+    said_lost: Cell<bool>,
     not_send: PhantomData<*const ()>,
 }
 
 impl LockGuard {
     /// For a hold that the caller has just entered.
     fn new(lock: RedisLock) -> Self {
-        Self { lock, released: false, not_send: PhantomData }
+        Self { lock, released: false, said_lost: Cell::new(false), not_send: PhantomData }
     }
 
     /// The lock.
@@ -47,18 +51,27 @@ impl LockGuard {
     }
 
     /// Whether the lease is still valid, by this process's own clock and by the server's answers so
-    /// far. Local: no round trip. Once `false`, it stays `false`, unless
-    /// this thread unlocks the lock by hand and locks it again: then it speaks of the new hold.
+    /// far. Local: no round trip. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.lock.is_valid()
+        if !self.said_lost.get() && !self.lock.is_valid() {
+            self.said_lost.set(true);
+        }
+        !self.said_lost.get()
     }
 
     /// How long the lease is still valid unless it is extended; zero once it is lost. Local: no
     /// round trip.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.lock.remaining().unwrap_or_default()
+        let remaining = if self.is_valid() { self.lock.remaining() } else { None };
+        remaining.unwrap_or_default()
+    }
+
+    /// The same questions for other threads, which work for this one while it holds the lock.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.lock.validity()
     }
 
     /// An error unless the lease is valid. Local: no round trip.
@@ -80,6 +93,13 @@ impl LockGuard {
         self.lock.fence()
     }
 
+    /// The same, for SQL and other languages without unsigned integers. No fence is larger than
+    /// [`i64::MAX`].
+    #[must_use]
+    pub fn fence_i64(&self) -> Option<i64> {
+        self.lock.fence_i64()
+    }
+
     /// Extends the lease until `lease` from now, and never shortens it. See
     /// [`RedisLock::extend`].
     ///
@@ -97,22 +117,39 @@ impl LockGuard {
         self.released = true;
         self.lock.unlock()
     }
+
+    /// The end of work that was done under the lock: an error if it was not, to the end. A release
+    /// without an answer is none.
+    fn end(self) -> Result<()> {
+        let valid = self.ensure_valid();
+        let released = self.release();
+        valid.and(unless_unknown(released))
+    }
+}
+
+/// The work was done under a valid lease, and the background removes the rest.
+fn unless_unknown(released: Result<()>) -> Result<()> {
+    released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) })
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.released {
-            return;
+        if !self.released {
+            log_failed(self.lock.unlock());
         }
-        match self.lock.unlock() {
-            Ok(()) => {}
-            // Somebody unlocked the guard's hold by hand. Logged, because the hold that ended may
-            // have been another guard's.
-            Err(error) if error.kind() == ErrorKind::NotHeld => {
-                log::warn!("{error}: a guard found nothing left to unlock")
-            }
-            Err(error) => log::warn!("{error}: found when a guard was dropped"),
+    }
+}
+
+/// Nobody else hears of an unlock that fails in a `drop`.
+fn log_failed(unlocked: Result<()>) {
+    match unlocked {
+        Ok(()) => {}
+        // Somebody unlocked the guard's hold by hand. Logged, because the hold that ended may have
+        // been another guard's.
+        Err(error) if error.kind() == ErrorKind::NotHeld => {
+            log::warn!("{error}: a guard found nothing left to unlock")
         }
+        Err(error) => log::warn!("{error}: found when a guard was dropped"),
     }
 }
 
@@ -164,10 +201,120 @@ impl RedisLock {
     pub fn with<T>(&self, work: impl FnOnce(&LockGuard) -> T) -> Result<T> {
         let guard = self.guard()?;
         let value = work(&guard);
-        let valid = guard.ensure_valid();
-        let released = guard.release();
-        valid
-            .and(released.or_else(|error| if error.is_unknown() { Ok(()) } else { Err(error) }))
-            .map(|()| value)
+        guard.end().map(|()| value)
+    }
+
+    /// As [`with`](RedisLock::with), for work that can fail: with an error type of the program's
+    /// own, to which an error of the lock converts.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let lock = distlock::Client::open("memory://")?.lock("ledger");
+    /// let sum = lock.try_with(|_guard| -> Result<u64, Box<dyn std::error::Error>> {
+    ///     Ok("1".parse::<u64>()? + "2".parse::<u64>()?)
+    /// })?;
+    /// assert_eq!(sum, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`with`](RedisLock::with), and those of `work`: then what becomes of the lock is only
+    /// logged.
+    pub fn try_with<T, E: From<Error>>(
+        &self,
+        work: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.guard()?;
+        let value = work(&guard)?;
+        guard.end()?;
+        Ok(value)
+    }
+}
+
+/// One hold of any [`Lock`]; dropping it unlocks. Made by the methods of `dyn Lock`.
+///
+/// It borrows its lock, and stays on its thread. An error of the unlock in `drop` goes to the log
+/// at `warn`; [`release`](DynLockGuard::release) returns it.
+#[must_use = "the lock is unlocked when its guard is dropped: bind it, as in \
+              `let _guard = lock.guard()?`"]
+pub struct DynLockGuard<'a> {
+    lock: &'a dyn Lock,
+    released: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl DynLockGuard<'_> {
+    /// Unlocks, and returns the result.
+    ///
+    /// # Errors
+    /// As [`Lock::unlock`].
+    pub fn release(mut self) -> Result<()> {
+        self.released = true;
+        self.lock.unlock()
+    }
+}
+
+impl Drop for DynLockGuard<'_> {
+    fn drop(&mut self) {
+        if !self.released {
+            log_failed(self.lock.unlock());
+        }
+    }
+}
+
+impl fmt::Debug for DynLockGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynLockGuard").finish_non_exhaustive()
+    }
+}
+
+/// For code that takes any lock.
+///
+/// ```
+/// use distlock::{Client, Lock, Result};
+///
+/// fn book(lock: &dyn Lock, seats: &mut u32) -> Result<()> {
+///     lock.with(|| *seats -= 1)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let mut seats = 3;
+/// book(&Client::open("memory://")?.lock("flight:7"), &mut seats)?;
+/// assert_eq!(seats, 2);
+/// # Ok(())
+/// # }
+/// ```
+impl dyn Lock + '_ {
+    /// Locks, and unlocks when the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`].
+    pub fn guard(&self) -> Result<DynLockGuard<'_>> {
+        self.lock()?;
+        Ok(self.locked())
+    }
+
+    /// Locks if it can within `timeout`, and unlocks when the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock`].
+    pub fn try_guard(&self, timeout: Duration) -> Result<Option<DynLockGuard<'_>>> {
+        Ok(self.try_lock(timeout)?.then(|| self.locked()))
+    }
+
+    fn locked(&self) -> DynLockGuard<'_> {
+        DynLockGuard { lock: self, released: false, not_send: PhantomData }
+    }
+
+    /// Runs `work` under the lock, and returns its value if the unlock finds no loss.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`], before `work` runs; as [`Lock::unlock`] after that, but a release without
+    /// an answer is no error here. With an error the value is dropped.
+    pub fn with<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let guard = self.guard()?;
+        let value = work();
+        unless_unknown(guard.release()).map(|()| value)
     }
 }

@@ -2,25 +2,23 @@
 
 mod acquiring;
 pub(crate) mod inspect;
+mod locking;
 mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Lock;
-use super::condition::Condition;
+use super::validity::{self, Validity};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::{Interrupt, Interruption};
-use crate::base::options::{LockOptions, Queue, check_lease, whole_millis};
+use crate::base::options::{LockOptions, check_lease, whole_millis};
 use crate::lease::context::Context;
 use crate::lease::extend::Extended;
 use crate::lease::lost::Lost;
 use crate::lease::release::Released;
 use crate::lease::store::{LeaseStore, StoreError};
-use crate::lease::wait_limits::WaitLimits;
 use crate::local::SharedLock;
-use crate::local::holds::{self, Dropped, Hold};
+use crate::local::holds::{self, Hold, Over};
 
 /// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
 /// clone; same name, same lock.
@@ -95,6 +93,24 @@ impl RedisLock {
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         holds::with(&self.shared, |hold| hold.fence).flatten()
+    }
+
+    /// The same, for SQL and other languages without unsigned integers. No fence is larger than
+    /// [`i64::MAX`].
+    #[must_use]
+    pub fn fence_i64(&self) -> Option<i64> {
+        self.fence().map(validity::signed)
+    }
+
+    /// What tells other threads whether this thread's hold still counts.
+    pub(super) fn validity(&self) -> Validity {
+        let hold =
+            holds::with(&self.shared, |hold| (hold.over(), Arc::clone(&hold.lease), hold.fence));
+        let name = &self.shared.name;
+        match hold {
+            Some((over, lease, fence)) => Validity::new(name, Some(lease), over, fence),
+            None => Validity::new(name, None, Over::ended(), None),
+        }
     }
 
     /// Extends this thread's lease until `lease` from now. It never shortens: if the lease ends
@@ -173,7 +189,7 @@ impl RedisLock {
     }
 
     pub(crate) fn lost(&self) -> Error {
-        self.named(Error::new(ErrorKind::Lost, "the lease was lost; another may hold the lock"))
+        self.named(validity::lost())
     }
 
     fn not_held(&self) -> Error {
@@ -191,77 +207,6 @@ impl RedisLock {
     fn named(&self, error: Error) -> Error {
         // An invalid name is left out: it may be a megabyte long.
         if self.shared.check_name().is_ok() { error.named(&self.shared.name) } else { error }
-    }
-}
-
-impl Lock for RedisLock {
-    fn lock(&self) -> Result<()> {
-        self.acquire(&WaitLimits { once: false, deadline: None, trying: false, interrupt: None })
-            .map(|_| ())
-    }
-
-    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.acquire(&WaitLimits {
-            once: false,
-            deadline: None,
-            trying: false,
-            interrupt: Some(Interruption::of(interrupt)),
-        })
-        .map(|_| ())
-    }
-
-    fn try_lock(&self, timeout: Duration) -> Result<bool> {
-        self.acquire(&self.limits(timeout, None))
-    }
-
-    fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool> {
-        self.acquire(&self.limits(timeout, Some(interrupt)))
-    }
-
-    fn unlock(&self) -> Result<()> {
-        match holds::drop_one(&self.shared) {
-            Dropped::NotHeld => Err(self.not_held()),
-            Dropped::Held { lost: false } => Ok(()),
-            Dropped::Held { lost: true } => Err(self.lost()),
-            Dropped::Last(hold) => {
-                // Checked before any mutex is locked: in a forked child it may stay locked for
-                // ever. The hold is not dropped there, either.
-                if let Err(error) = self.context().check_process() {
-                    std::mem::forget(hold);
-                    return Err(self.named(error));
-                }
-                if self.shared.queue.hand_off(hold.turn, &hold.lease, &hold.options) {
-                    return Ok(());
-                }
-                let released = self.release(&hold);
-                self.shared.queue.leave(hold.turn);
-                released
-            }
-        }
-    }
-
-    fn new_condition(&self, name: &str) -> Result<Condition> {
-        let options = &self.options;
-        if !self.store.abilities().conditions
-            || options.queue != Queue::Fifo
-            || options.owner.is_some()
-        {
-            return Err(self.named(Error::unsupported(
-                "conditions need the plain layout, Queue::Fifo and no owner",
-            )));
-        }
-        Condition::new(Arc::new(self.clone()), name).map_err(|error| self.named(error))
-    }
-}
-
-impl RedisLock {
-    fn limits<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> WaitLimits<'a> {
-        WaitLimits {
-            once: timeout.is_zero(),
-            deadline: self.deadline(timeout),
-            trying: true,
-            interrupt: interrupt.map(Interruption::of),
-        }
     }
 }
 

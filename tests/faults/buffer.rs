@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Condition, ErrorKind, Lock, LockOptions, RedisLock};
+use distlock::{Condition, ErrorKind, LockOptions, RedisLock};
 
 use super::clock::{Random, now};
 use super::history::{Outcome, Record, Writer};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{ErrorKind, Lock, RedisLock};
+use distlock::{ErrorKind, RedisLock};
 
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
@@ -306,7 +306,7 @@ pub fn outcome(kind: ErrorKind) -> Outcome {
     match kind {
         ErrorKind::Lost => Outcome::Lost,
         ErrorKind::Unknown => Outcome::Unknown,
-        ErrorKind::Unavailable => Outcome::Unavailable,
+        ErrorKind::Unavailable | ErrorKind::Closed => Outcome::Unavailable,
         ErrorKind::Denied => Outcome::Denied,
         ErrorKind::WrongType => Outcome::WrongType,
         ErrorKind::Server | ErrorKind::Unsupported => Outcome::Server,

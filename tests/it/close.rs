@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LostReason};
+use distlock::{Client, LostReason};
 
 use crate::faults::through_proxy;
 use crate::helpers::{Elsewhere, SOON, client, error, get, keys, lease, memory, ms};
@@ -75,11 +75,9 @@ fn a_closed_client_refuses_every_call_that_needs_it() {
             lock.force_unlock().map(drop),
         ] {
             let refused = error(refused);
-            assert!(refused.is_unavailable(), "{refused}");
+            assert!(refused.is_closed(), "{refused}");
         }
-        assert!(
-            error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))).is_unavailable()
-        );
+        assert!(error(client.execute(|conn| redis::cmd("PING").query::<()>(conn))).is_closed());
         assert!(error(lock.unlock()).is_not_held());
     }
 }

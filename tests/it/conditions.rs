@@ -1,13 +1,14 @@
 //! Conditions: waiting under a lock for what another holder of it brings about.
 
 mod faults;
+mod in_time;
 mod losses;
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Condition, Interrupt, Layout, Lock, LockOptions, Queue, RedisLock, Result};
+use distlock::{Client, Condition, Interrupt, Layout, LockOptions, Queue, RedisLock, Result};
 
 use crate::faults::through_proxy;
 use crate::helpers::{get, keys};

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Layout, Lock, LockOptions, Renewal};
+use distlock::{Client, Layout, LockOptions, Renewal};
 
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};

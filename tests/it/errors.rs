@@ -6,21 +6,22 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock::{Client, Error, ErrorKind, Layout, Lock, LockOptions, Retry};
+use distlock::{Client, Error, ErrorKind, Layout, Lock, LockOptions, LostReason, Queue, Retry};
 
 use crate::helpers::{Asked, Notes, SOON, client, delete, error, get, lease, memory, ms, put};
 use crate::logs;
-use crate::support::{Proxy, Server, eventually};
+use crate::support::{Fault, Proxy, Rule, Server, eventually};
 
 type Predicate = fn(&Error) -> bool;
 
-const KINDS: [(ErrorKind, Predicate); 12] = [
+const KINDS: [(ErrorKind, Predicate); 13] = [
     (ErrorKind::NotHeld, Error::is_not_held),
     (ErrorKind::Lost, Error::is_lost),
     (ErrorKind::Unknown, Error::is_unknown),
     (ErrorKind::Interrupted, Error::is_interrupted),
     (ErrorKind::Exhausted, Error::is_exhausted),
     (ErrorKind::Unavailable, Error::is_unavailable),
+    (ErrorKind::Closed, Error::is_closed),
     (ErrorKind::Denied, Error::is_denied),
     (ErrorKind::WrongType, Error::is_wrong_type),
     (ErrorKind::InvalidInput, Error::is_invalid_input),
@@ -56,6 +57,60 @@ pub fn assert_kind(error: &Error, kind: ErrorKind, lock_name: Option<&str>) {
 fn every_kind_has_a_predicate_of_its_own() {
     let kinds: HashSet<_> = KINDS.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds.len(), KINDS.len());
+}
+
+#[test]
+fn every_kind_has_words_of_its_own_and_makes_an_error() {
+    let words: HashSet<_> = KINDS.iter().map(|(kind, _)| kind.to_string()).collect();
+    assert_eq!(words.len(), KINDS.len());
+    for (kind, predicate) in KINDS {
+        let error = Error::from(kind);
+        assert!(predicate(&error));
+        assert_eq!(error.to_string(), kind.to_string());
+        assert_eq!(error.may_be_held(), kind == ErrorKind::Unknown);
+    }
+}
+
+#[test]
+fn layouts_and_queues_are_read_as_they_are_written() {
+    for layout in [Layout::Plain, Layout::Redisson, Layout::Timestamp] {
+        assert_eq!(layout.to_string().parse::<Layout>().unwrap(), layout);
+    }
+    for queue in [Queue::Fifo, Queue::None] {
+        assert_eq!(queue.to_string().parse::<Queue>().unwrap(), queue);
+    }
+    for unknown in ["", "Plain", "hash"] {
+        assert!(error(unknown.parse::<Layout>()).is_invalid_input());
+        assert!(error(unknown.parse::<Queue>()).is_invalid_input());
+    }
+    let reasons = [LostReason::Expired, LostReason::Taken, LostReason::Closed];
+    assert_eq!(reasons.map(|reason| reason.to_string()), ["expired", "taken", "closed"]);
+}
+
+#[test]
+fn an_error_says_whether_the_call_may_have_left_the_lock_held() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let client = Client::builder(&proxy.url()).command_timeout(ms(200)).build().unwrap();
+    let lock = client.lock("job");
+    lock.with(|_| ()).unwrap();
+    // Refused: nothing was left.
+    put(&server, "job", "another's", SOON * 6);
+    let once = LockOptions::new().retry(Retry::fixed(ms(5)).attempts(1));
+    let exhausted = error(client.lock_with("job", once).unwrap().lock());
+    assert!(exhausted.is_exhausted() && !exhausted.may_be_held());
+    delete(&server, "job");
+    // The request arrives, and the answer does not.
+    let lost = proxy.add(Rule::on("SET", Fault::SwallowReply).next(1));
+    let unanswered = error(client.lock("other").try_lock(ms(0)));
+    lost.wait_fired(SOON);
+    assert!(unanswered.is_unavailable() && unanswered.may_be_held(), "{unanswered:?}");
+    // Nobody is asked.
+    eventually(SOON, || get(&server, "other").is_none());
+    server.kill();
+    client.ping().unwrap_err();
+    let down = error(lock.try_lock(ms(0)));
+    assert!(down.is_unavailable() && !down.may_be_held(), "{down:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use distlock::{Client, ErrorKind, Lock};
+use distlock::{Client, ErrorKind};
 use redis::{ConnectionLike, FromRedisValue, RedisResult};
 
 use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
@@ -269,15 +269,13 @@ fn execute_on_memory_is_unsupported() {
 }
 
 #[test]
-fn execute_after_close_is_unavailable() {
+fn execute_after_close_is_closed() {
     let server = Server::start();
     let client = Client::open(&server.url()).unwrap();
     client.ping().unwrap();
     client.close(SOON).unwrap();
-    assert!(
-        error(client.execute(|connection| redis::cmd("PING").exec(connection))).is_unavailable()
-    );
-    assert!(error(client.ping()).is_unavailable());
+    assert!(error(client.execute(|connection| redis::cmd("PING").exec(connection))).is_closed());
+    assert!(error(client.ping()).is_closed());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions, LostReason, RedisLock};
+use distlock::{Client, LockOptions, LostReason, RedisLock};
 
 use crate::helpers::{Underway, client, delete, error, get, keys, lease, memory, ms};
 use crate::queue::{At, ByHand, listen};

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{
-    Client, ClientBuilder, Layout, Lock, LockOptions, Queue, RedisLock, Renewal, Retry,
-};
+use distlock::{Client, ClientBuilder, Layout, LockOptions, Queue, RedisLock, Renewal, Retry};
 use fastrand::Rng;
 
 use crate::helpers::{SOON, ms};

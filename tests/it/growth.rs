@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::helpers::{SOON, client, keys, memory};
 use crate::support::{Server, eventually};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, LockOptions, Renewal, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, Underway, client, error, ms, put};

@@ -4,12 +4,13 @@
 mod forks;
 mod guards;
 mod thread_ends;
+mod told;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use distlock::{Layout, Lock, LockOptions};
+use distlock::{Layout, LockOptions};
 use fork::{Fork, WEXITSTATUS, WIFEXITED};
 
 use crate::helpers::{SOON, client, error, get, is_free, memory, ms, on_another_thread};

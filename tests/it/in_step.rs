@@ -1,7 +1,7 @@
 //! A connection whose replies may belong to other commands is not used (R6): one that gave a reply
 //! of another shape, and one on which the program's own code left replies unread.
 
-use distlock::{Client, Lock, RedisLock};
+use distlock::{Client, RedisLock};
 use redis::ConnectionLike;
 
 use crate::faults::{impatient, pool_of, through_proxy};

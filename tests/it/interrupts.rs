@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Interrupt, Lock, LockOptions, Queue, RedisLock};
+use distlock::{Interrupt, LockOptions, Queue, RedisLock};
 
 use crate::helpers::{
     Elsewhere, SOON, Underway, client, delete, error, is_free, keys, memory, ms, put,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 use std::{env, process};
 
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Retry};
+use distlock::{Client, LockGuard, LockOptions, RedisLock, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{SOON, Underway, client, get, ms};

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, ClientBuilder, Lock, LostReason, RedisLock, Renewal};
+use distlock::{Client, ClientBuilder, LostReason, RedisLock, Renewal};
 use log::Level;
 
 use crate::helpers::{

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{SOON, Underway, error, get, ms};

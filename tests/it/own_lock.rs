@@ -1,13 +1,11 @@
-//! A lock of the program's own, behind the same traits: code that takes a `&dyn Lock` can be given
-//! one, conditions included.
+//! A lock of the program's own, behind the same trait: code that takes a `&dyn Lock` can be given
+//! one.
 
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use distlock::{Condition, ConditionLock, Interrupt, Lock, Result};
-
-use crate::helpers::{SOON, ms};
+use distlock::{ErrorKind, Interrupt, Lock, Result};
 
 /// Excludes the threads of one process. Not re-entrant.
 #[derive(Clone, Debug, Default)]
@@ -17,9 +15,6 @@ struct InProcess(Arc<State>);
 struct State {
     holder: Mutex<Option<ThreadId>>,
     released: Condvar,
-    /// How many notifications there were, for as many conditions as there are: one.
-    notified: Mutex<u32>,
-    heard: Condvar,
 }
 
 impl Lock for InProcess {
@@ -54,71 +49,60 @@ impl Lock for InProcess {
         self.0.released.notify_one();
         Ok(())
     }
-
-    fn new_condition(&self, name: &str) -> Result<Condition> {
-        Condition::new(Arc::new(self.clone()), name)
-    }
 }
 
-impl ConditionLock for InProcess {
-    fn wait_in(
-        &self,
-        _condition: &str,
-        timeout: Option<Duration>,
-        _interrupt: Option<&Interrupt>,
-    ) -> Result<bool> {
-        let notified = self.0.notified.lock().unwrap();
-        let before = *notified;
-        self.unlock()?;
-        let timeout = timeout.unwrap_or(SOON);
-        let (notified, waited) = self
-            .0
-            .heard
-            .wait_timeout_while(notified, timeout, |notified| *notified == before)
-            .unwrap();
-        drop(notified);
-        self.lock()?;
-        Ok(!waited.timed_out())
-    }
-
-    fn notify(&self, _condition: &str, _most: u32) -> Result<()> {
-        *self.0.notified.lock().unwrap() += 1;
-        self.0.heard.notify_all();
-        Ok(())
-    }
-}
-
-/// What a program has under test: it knows the traits only.
-fn take_when_there_is_something(lock: &dyn Lock, items: &Mutex<Vec<u32>>) -> Result<u32> {
-    lock.lock()?;
-    let not_empty = lock.new_condition("not-empty")?;
-    not_empty.wait_while(|| items.lock().unwrap().is_empty())?;
-    let item = items.lock().unwrap().pop().unwrap();
-    lock.unlock()?;
-    Ok(item)
+/// What a program has under test: it knows the trait only.
+fn take(lock: &dyn Lock, items: &Mutex<Vec<u32>>) -> Result<Option<u32>> {
+    lock.with(|| items.lock().unwrap().pop())
 }
 
 #[test]
-fn the_programs_own_lock_can_have_conditions() {
-    let (lock, items) = (InProcess::default(), Arc::new(Mutex::new(Vec::new())));
-    let (say, hear) = mpsc::channel();
-    {
-        let (lock, items) = (lock.clone(), Arc::clone(&items));
-        thread::spawn(move || say.send(take_when_there_is_something(&lock, &items)).unwrap());
+fn code_that_takes_any_lock_can_be_given_the_programs_own() {
+    let (lock, items) = (InProcess::default(), Mutex::new(vec![7]));
+    let guard = (&lock as &dyn Lock).guard().unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| take(&lock, &items).unwrap());
+        let other = (&lock as &dyn Lock).try_guard(Duration::ZERO).unwrap();
+        assert!(other.is_none());
+        guard.release().unwrap();
+        assert_eq!(waiting.join().unwrap(), Some(7));
+    });
+    assert!(lock.new_condition("c").unwrap_err().is_unsupported());
+    // Dropping a guard unlocks, too.
+    drop((&lock as &dyn Lock).guard().unwrap());
+    assert!(lock.try_lock(Duration::ZERO).unwrap());
+}
+
+/// A lock of a test, which fails.
+struct Down;
+
+impl Lock for Down {
+    fn lock(&self) -> Result<()> {
+        Err(ErrorKind::Unavailable.into())
     }
-    lock.lock().unwrap();
-    items.lock().unwrap().push(7);
-    lock.new_condition("not-empty").unwrap().notify_one().unwrap();
-    lock.unlock().unwrap();
-    assert_eq!(hear.recv_timeout(SOON).unwrap().unwrap(), 7);
+
+    fn lock_interruptibly(&self, _interrupt: &Interrupt) -> Result<()> {
+        self.lock()
+    }
+
+    fn try_lock(&self, _timeout: Duration) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn try_lock_interruptibly(&self, _timeout: Duration, _interrupt: &Interrupt) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        Err(ErrorKind::Lost.into())
+    }
 }
 
 #[test]
-fn a_condition_of_the_programs_own_lock_reports_a_timeout() {
-    let lock = InProcess::default();
-    lock.lock().unwrap();
-    let condition = lock.new_condition("c").unwrap();
-    assert!(!condition.wait_timeout(ms(20)).unwrap());
-    assert_eq!((condition.name(), lock.try_lock(Duration::ZERO).unwrap()), ("c", false));
-    assert!(lock.new_condition("").unwrap_err().to_string().contains("1 to 256 bytes"));
+fn a_programs_own_lock_can_fail_like_ours() {
+    let down: &dyn Lock = &Down;
+    assert!(down.guard().unwrap_err().is_unavailable());
+    assert!(down.with(|| ()).unwrap_err().is_unavailable());
+    let guard = down.try_guard(Duration::ZERO).unwrap().unwrap();
+    assert!(guard.release().unwrap_err().is_lost());
 }

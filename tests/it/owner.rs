@@ -6,7 +6,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use distlock::{Client, Lock, LockOptions, Renewal};
+use distlock::{Client, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Asked, Notes, SOON, Underway, client, error, get, ms, on_another_thread};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Layout, Lock, LockOptions, RedisLock, Renewal, Result};
+use distlock::{Client, Layout, LockOptions, RedisLock, Renewal, Result};
 
 use crate::faults::pool_of;
 use crate::helpers::{SOON, Underway, delete};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 use r2d2::HandleEvent;
 use r2d2::event::CheckoutEvent;
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, Gone, Key, LeaseStore, Place, Release, Token, Withdraw};
-use distlock::{Client, Layout, Lock, LockOptions, Queue, Retry};
+use distlock::{Client, Layout, LockOptions, Queue, Retry};
 
 use crate::helpers::{close_connections, ms, put};
 use crate::support::{Server, eventually, within};

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Ask, Gone, Key, Release, Token};
-use distlock::{Client, Layout, Lock, LockOptions, Retry};
+use distlock::{Client, Layout, LockOptions, Retry};
 
 use crate::helpers::{SOON, error, ms};
 use crate::support::{Fault, Proxy, Rule, Server};

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock, Renewal, Retry};
+use distlock::{Client, LockGuard, LockOptions, RedisLock, Renewal, Retry};
 
 use crate::helpers::{
     Asked, Notes, SOON, Underway, client, delete, error, get, is_free, lease, memory, ms, pttl, put,

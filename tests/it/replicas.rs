@@ -9,7 +9,7 @@ mod stores;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions, LostReason};
+use distlock::{Client, LockOptions, LostReason};
 
 use crate::faults::{pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, get, ms, pttl, put};

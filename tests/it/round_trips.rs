@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, client, delete, ms, put};

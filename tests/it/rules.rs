@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Interrupt, Lock, LockOptions, LostReason, Queue, RedisLock, Retry};
+use distlock::{Client, Interrupt, LockOptions, LostReason, Queue, RedisLock, Retry};
 
 use crate::faults::through_proxy;
 use crate::helpers::{

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use distlock::{Client, Error, Lock, LockOptions, Renewal};
+use distlock::{Client, Error, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, pool_of};
 use crate::helpers::{SOON, ms, put};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, close_connections, error, get, ms, pttl, put};

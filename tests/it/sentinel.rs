@@ -11,7 +11,7 @@ mod thawed;
 
 use std::time::{Duration, Instant};
 
-use distlock::{Client, ClientBuilder, Lock, LockOptions};
+use distlock::{Client, ClientBuilder, LockOptions};
 
 use self::answers::wait_until_asked_anew;
 use crate::helpers::{SOON, Underway, error, get, ms};

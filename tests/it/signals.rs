@@ -3,7 +3,7 @@
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::helpers::SOON;
 use crate::support::{Server, in_own_process};

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use distlock::testing::{Answer, Ask, Extend, Gone, Key, Release, Token, Within};
-use distlock::{Client, Layout, Lock, LockOptions, LostReason, Renewal, Retry};
+use distlock::{Client, Layout, LockOptions, LostReason, Renewal, Retry};
 
 use crate::helpers::{SOON, error, ms};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, within};

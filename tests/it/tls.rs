@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
-use distlock::{Client, ErrorKind, Lock};
+use distlock::{Client, ErrorKind};
 
 use crate::faults::{PATIENCE, impatient};
 use crate::helpers::{SOON, error, get, ms};

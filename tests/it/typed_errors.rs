@@ -7,7 +7,7 @@ mod settings;
 use std::error::Error as _;
 use std::time::Duration;
 
-use distlock::{Client, Error, ErrorKind, Interrupt, Lock, LockOptions};
+use distlock::{Client, Error, ErrorKind, Interrupt, LockOptions};
 
 use crate::errors::assert_kind;
 use crate::faults::{impatient, nothing_is_left};

@@ -6,7 +6,7 @@ mod late_copies;
 
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
 use crate::helpers::{SOON, error, get, keys, ms};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use distlock::{Client, Lock, LockOptions, LostReason, RedisLock, Renewal, Result};
+use distlock::{Client, LockOptions, LostReason, RedisLock, Renewal, Result};
 
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Busy, SOON, Underway, delete, error, get, keys, ms, put};

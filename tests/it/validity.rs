@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockOptions, Renewal};
+use distlock::{Client, LockOptions, Renewal};
 
 use crate::faults::through_proxy;
 use crate::helpers::{Asked, Notes, SOON, error, get, keys, ms};

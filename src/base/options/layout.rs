@@ -1,6 +1,12 @@
 //! `Layout`: how a lock is written in Redis.
 
+use std::fmt;
+use std::str::FromStr;
+
+use crate::base::error::{Error, Result};
+
 /// How a lease is written in Redis, and so which other programs see it as a lock of their own.
+/// Written and read as `plain`, `redisson` and `timestamp`.
 ///
 /// Processes that share a lock must use the same layout. A key that another layout has written is
 /// foreign data here: the call fails with [`is_wrong_type`](crate::Error::is_wrong_type). If both
@@ -83,4 +89,25 @@ pub enum Layout {
     ///
     /// The [guide](crate::guide::security) lists the permissions that a user with an ACL needs.
     Timestamp,
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "plain",
+            Self::Redisson => "redisson",
+            Self::Timestamp => "timestamp",
+        })
+    }
+}
+
+impl FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [Self::Plain, Self::Redisson, Self::Timestamp]
+            .into_iter()
+            .find(|layout| layout.to_string() == text)
+            .ok_or_else(|| Error::invalid("a layout is plain, redisson or timestamp"))
+    }
 }

@@ -84,15 +84,14 @@ impl RedisLock {
                 // Renewal looks after the lease before `lock` returns (R8).
                 if !context.renewal.of(&lease).add(&lease) {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
-                    return Err(Error::new(ErrorKind::Unavailable, "the client is closed"));
+                    return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
                 }
                 self.hold(turn, &lease).map(|()| true)
             }
             ended => {
-                if let Some(unused) = turn.pass_place(acquisition) {
-                    unused.give_up(&wait);
-                }
-                ended.map(|_| false)
+                let unused = turn.pass_place(acquisition);
+                let left_behind = unused.is_some_and(|unused| unused.give_up(&wait));
+                ended.map(|_| false).map_err(|error| error.leaving(left_behind))
             }
         }
     }
@@ -116,6 +115,7 @@ impl RedisLock {
             turn: Some(turn),
             count: 1,
             fence: lease.held_fence(),
+            told: None,
         };
         holds::enter(hold).or_else(|hold| {
             // The thread is ending: nobody would ever remove this hold or give up its turn.

@@ -8,6 +8,7 @@ use crate::base::error::Result;
 
 /// Who holds a lock, as the server sees it.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The token under the key; what is not UTF-8 in it is replaced. It is all that a release
     /// needs, so `Debug` does not show it.

@@ -101,7 +101,7 @@ impl RedisLock {
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
         if !context.renewal.of(&lease).add(&lease) {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
-            return Err(self.named(Error::new(ErrorKind::Unavailable, "the client is closed")));
+            return Err(self.named(Error::new(ErrorKind::Closed, "the client is closed")));
         }
         let turn = self.shared.queue.adopt(&lease);
         if lease.has_ended() {
@@ -148,7 +148,8 @@ impl RedisLock {
             silent_since: None,
             why: None,
         };
-        let granted = acquisition.run(&mut wait, refused)?;
+        let granted = acquisition.run(&mut wait, refused);
+        let granted = granted.map_err(|error| error.leaving(acquisition.left_behind))?;
         granted.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
         })

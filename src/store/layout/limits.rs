@@ -46,13 +46,14 @@ impl LimitStore for ServerLimits {
         ];
         let reply = self.node.script(script, 1, &parts, take.deadline)?;
         let decision = match reply::list(reply.value)?.as_slice() {
-            [Value::Int(allowed @ (0 | 1)), Value::Int(remaining), Value::Int(micros)] => {
+            [Value::Int(allowed @ (0 | 1)), numbers @ ..] => {
+                let [remaining, retry_after, reset] = counts(numbers)?;
                 Decision {
                     allowed: *allowed == 1,
-                    remaining: u64::try_from(*remaining).map_err(|_| reply::nonsense())?,
-                    retry_after: Duration::from_micros(
-                        u64::try_from(*micros).map_err(|_| reply::nonsense())?,
-                    ),
+                    remaining,
+                    retry_after: Duration::from_micros(retry_after),
+                    limit: take.capacity,
+                    reset: Duration::from_micros(reset),
                 }
             }
             [Value::Int(2)] => return Err(foreign()),
@@ -64,4 +65,13 @@ impl LimitStore for ServerLimits {
         }
         Ok(decision)
     }
+}
+
+fn counts(numbers: &[Value]) -> Result<[u64; 3], StoreError> {
+    let number = |value: &Value| match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let counts: Option<Vec<u64>> = numbers.iter().map(number).collect();
+    counts.and_then(|counts| counts.try_into().ok()).ok_or_else(reply::nonsense)
 }

@@ -133,9 +133,9 @@ impl NodeThread {
             ));
         }
         waiting.fetch_add(1, Ordering::SeqCst);
-        self.worker.send(job).map_err(|job| {
-            (job, StoreError::not_sent(ErrorKind::Unavailable, "the client is closed"))
-        })
+        self.worker
+            .send(job)
+            .map_err(|job| (job, StoreError::not_sent(ErrorKind::Closed, "the client is closed")))
     }
 
     /// Lets the thread finish its undoings, as long as the node answers, and then end.

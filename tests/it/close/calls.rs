@@ -4,14 +4,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, keys, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 #[test]
-fn close_wakes_waiters_with_unavailable() {
+fn close_wakes_waiters() {
     let server = Server::start();
     put(&server, "foreign", "somebody", SOON * 6);
     let client = client(&server);
@@ -29,7 +29,7 @@ fn close_wakes_waiters_with_unavailable() {
     within(..ms(5000), || client.close(SOON)).unwrap();
     for waiter in behind.into_iter().chain([at_the_server]) {
         let (ended, held) = waiter.result();
-        assert!(error(ended).is_unavailable() && !held);
+        assert!(error(ended).is_closed() && !held);
     }
     assert!(error(holder.unlock()).is_lost());
     assert_eq!(keys(&server), ["foreign"]);
@@ -57,7 +57,7 @@ fn close_in_the_middle_of_everything_leaves_nothing_held() {
         thread::sleep(ms(5 + round * 3));
         client.close(SOON).unwrap();
         for worker in workers {
-            assert!(worker.result().is_unavailable());
+            assert!(worker.result().is_closed());
         }
         eventually(SOON, || keys(&server).is_empty());
     }
@@ -84,7 +84,7 @@ fn close_releases_the_lease_of_a_wait_that_has_not_entered_its_condition() {
     thread::sleep(ms(300));
     let closing = Underway::start(move || client.close(SOON));
     let (ended, valid) = waiting.result();
-    assert!(error(ended).is_unavailable() && !valid);
+    assert!(error(ended).is_closed() && !valid);
     proxy.set_mode(Mode::Forward);
     closing.result().unwrap();
     nothing_is_left(&server);
@@ -104,7 +104,7 @@ fn close_removes_the_place_of_a_waiter() {
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), ["job"], "its place is gone when close returns");
-        assert!(error(waiter.result()).is_unavailable());
+        assert!(error(waiter.result()).is_closed());
     }
 }
 
@@ -125,7 +125,7 @@ fn close_removes_the_place_of_a_waiter_in_a_condition() {
         proxy.set_delay(ms(60), ms(60));
         client.close(SOON).unwrap();
         assert_eq!(keys(&server), [""; 0], "its place is gone when close returns");
-        assert!(error(waiter.result()).is_unavailable());
+        assert!(error(waiter.result()).is_closed());
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::faults::{impatient, through_proxy};
 use crate::helpers::{Notes, SOON, Underway, error, keys, ms};

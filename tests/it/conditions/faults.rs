@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, Renewal};
+use distlock::{Client, Condition, ErrorKind, Interrupt, Renewal};
 
 use super::{A_WHILE, SOON, lock_and_condition, notify, waiting, waiting_until, was_not_notified};
 use crate::faults::through_proxy;

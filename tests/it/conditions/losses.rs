@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, Lock, LockOptions, Retry};
+use distlock::{Client, Condition, ErrorKind, Interrupt, LockOptions, Retry};
 
 use super::{
     SOON, everywhere, lock_and_condition, notify, waiting, waiting_until, was_not_notified,
@@ -67,7 +67,7 @@ fn a_closed_client_ends_its_waits() {
         let (lock, _) = lock_and_condition(&open());
         lock.lock().unwrap();
         client.close(SOON).unwrap();
-        assert_eq!(hear.recv_timeout(SOON).unwrap(), (Err(ErrorKind::Unavailable), false));
+        assert_eq!(hear.recv_timeout(SOON).unwrap(), (Err(ErrorKind::Closed), false));
         lock.unlock().unwrap();
     });
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use super::{Group, options};
 use crate::helpers::{SOON, error, ms};

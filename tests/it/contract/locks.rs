@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Lock, Renewal};
+use distlock::Renewal;
 
 use super::{LEASE, Place};
 use crate::helpers::{Elsewhere, SOON, error, is_free, ms, on_another_thread};

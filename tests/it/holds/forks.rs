@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, RedisLock, Result as Outcome};
+use distlock::{Client, RedisLock, Result as Outcome};
 
 use super::forked;
 use crate::helpers::{Elsewhere, SOON, Underway, client, get, lease, memory, ms};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockGuard, LockOptions, RedisLock};
+use distlock::{Client, DynLockGuard, LockGuard, LockOptions, RedisLock};
 use log::Level;
 
 use crate::helpers::{SOON, client, delete, error, is_free, memory};
@@ -105,6 +105,8 @@ fn a_guard_is_not_send_and_everything_else_is() {
     moves::<RedisLock>();
     moves::<distlock::Interrupt>();
     moves::<LockOptions>();
+    moves::<distlock::Validity>();
+    <DynLockGuard<'_> as NotSend<_>>::chosen();
     fn is_sent<T: Send + Sync + 'static>() {}
     is_sent::<distlock::Error>();
     is_sent::<distlock::Lost>();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 use std::thread;
 
-use distlock::{Lock, RedisLock};
+use distlock::RedisLock;
 use log::Level;
 
 use crate::helpers::{SOON, Underway, client, error, memory, ms};

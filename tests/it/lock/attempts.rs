@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions, Queue, Retry};
+use distlock::{Client, LockOptions, Queue, Retry};
 
 use super::polling;
 use crate::helpers::{

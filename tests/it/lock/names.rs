@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use crate::helpers::{SOON, client, delete, error, get, keys, memory, on_another_thread};
 use crate::support::Server;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Layout, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, Layout, LockOptions, Renewal, Retry};
 
 use crate::helpers::{
     Elsewhere, SOON, Underway, client, error, get, lease, memory, ms, on_another_thread, put,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions, Queue, RedisLock, Renewal};
+use distlock::{Client, LockOptions, Queue, RedisLock, Renewal};
 
 use super::polling;
 use crate::helpers::{

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use distlock::{Client, Lock, LostReason};
+use distlock::{Client, LostReason};
 use log::Level;
 
 use super::{

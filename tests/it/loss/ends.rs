@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Lock, Renewal};
+use distlock::{Client, Renewal};
 
 use crate::helpers::{SOON, client, error, get, lease, ms, on_another_thread, pttl};
 use crate::support::{Proxy, Server, eventually};

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use distlock::{Client, Interrupt, Lock, LockOptions, Retry};
+use distlock::{Client, Interrupt, LockOptions, Retry};
 
 use super::{Case, shows};
 use crate::helpers::{Elsewhere, SOON, lease, memory, ms, put};

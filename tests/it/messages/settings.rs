@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, Condition, Layout, Lock, LockOptions, Queue, Retry};
+use distlock::{Client, Layout, LockOptions, Queue, Retry};
 
 use super::{Case, shows};
 use crate::helpers::{memory, ms};
@@ -118,10 +118,7 @@ fn options() {
             Case::new("`fenced` on a quorum", quorum.lock_with("job", new().fenced())),
             Case::new("another layout than plain, elsewhere", with(new().layout(Layout::Redisson))),
             Case::new("`replicas(1)` without a server", with(new().replicas(1))),
-            Case::new(
-                "`new_condition(\"\")`",
-                Condition::new(std::sync::Arc::new(lock.clone()), ""),
-            ),
+            Case::new("`new_condition(\"\")`", lock.new_condition("")),
             Case::new("a condition with `Queue::None`", no_queue.new_condition("c")),
             Case::new("`execute` in memory", here.execute(|_| Ok(()))),
             Case::new("`execute` on a quorum", quorum.execute(|_| Ok(()))),

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use distlock::{Client, Error, Lock};
+use distlock::{Client, Error};
 use log::Level;
 
 use crate::helpers::{error, ms};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use super::{Out, SLACK, WAYS};
 use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};

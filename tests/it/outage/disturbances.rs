@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions, RedisLock};
+use distlock::{Client, LockOptions, RedisLock};
 
 use crate::faults::{impatient, nothing_is_left, pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, close_connections, ms};

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 use std::{fs, iter, thread};
 
-use distlock::{Client, ErrorKind, Lock};
+use distlock::{Client, ErrorKind};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::Underway;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Extend, Key, Token, Within};
-use distlock::{Client, Layout, Lock};
+use distlock::{Client, Layout};
 
 use crate::faults::{through_proxy, warm_up};
 use crate::helpers::{SOON, Underway, error, ms};

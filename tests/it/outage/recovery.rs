@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::faults::warm_up;
 use crate::helpers::{SOON, Underway, ms};

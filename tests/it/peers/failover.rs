@@ -1,6 +1,6 @@
 //! Locks that are shared with Redisson, over Sentinel, before and after a failover.
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use super::{redisson, start};
 use crate::helpers::{SOON, ms};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Lock, LockOptions};
+use distlock::LockOptions;
 
 use super::{ask, lock, plain, redisson, start};
 use crate::helpers::ms;

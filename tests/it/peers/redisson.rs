@@ -1,7 +1,5 @@
 //! What only Redisson's layout has: fences, and a forced unlock by an operator.
 
-use distlock::Lock;
-
 use super::{lock, redisson, start};
 use crate::helpers::{SOON, error};
 use crate::support::{Server, eventually};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Interrupt, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, Interrupt, LockOptions, Renewal, Retry};
 
 use super::sharing::{excludes, keeps_ours, keeps_theirs, takes_over};
 use super::{EXPIRY, Peer, ask, lock, plain, redisson, start, timestamp};

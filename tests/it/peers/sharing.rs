@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Lock, LockOptions, RedisLock, Renewal};
+use distlock::{LockOptions, RedisLock, Renewal};
 
 use super::{EXPIRY, Peer, ask, lock, plain, start};
 use crate::helpers::{SOON, error, ms};

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Lock, LockOptions, Retry};
+use distlock::{LockOptions, Retry};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Peer, lock, plain, redisson, start, timestamp};

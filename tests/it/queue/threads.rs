@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 
 use super::SOON;
 use crate::helpers::ms;

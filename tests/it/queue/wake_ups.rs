@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, LockOptions, Renewal, Retry};
 
 use super::{A_WHILE, SOON};
 use crate::support::{Server, eventually, on_time};

@@ -159,3 +159,27 @@ fn a_forked_child_is_refused_before_it_waits_for_anything() {
         },
     );
 }
+
+#[test]
+fn a_decision_says_the_limit_and_when_all_permits_are_back() {
+    everywhere(|client| {
+        for limiter in super::both(client, 4, ms(40_000)) {
+            let free = limiter.check_n(0).unwrap();
+            assert_eq!((free.limit, free.remaining, free.reset), (4, 4, Duration::ZERO));
+            let one = limiter.check().unwrap();
+            let all = limiter.check_n(3).unwrap();
+            let none = limiter.check().unwrap();
+            assert_eq!([one.limit, all.limit, none.limit], [4; 3]);
+            assert!(one.allowed && all.allowed && !none.allowed);
+            let is_smooth = limiter.key().ends_with("smooth");
+            // Smooth, each permit takes its own time; otherwise the window ends for all of them.
+            let least = if is_smooth { ms(9_000) } else { ms(30_000) };
+            assert!(
+                one.reset > least && one.reset <= if is_smooth { ms(10_000) } else { ms(40_000) }
+            );
+            assert!(all.reset > ms(30_000) && all.reset <= ms(40_000), "{all:?}");
+            assert!(none.reset <= all.reset && none.retry_after <= none.reset, "{none:?}");
+            assert_eq!(none.retry_after_secs(), none.retry_after.as_secs_f64().ceil() as u64);
+        }
+    });
+}

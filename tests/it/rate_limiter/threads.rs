@@ -50,7 +50,7 @@ fn a_caller_that_cannot_be_served_in_time_is_told_at_once_also_beside_others() {
         );
         assert!(!first.is_finished());
         client.close(SOON).unwrap();
-        assert!(first.join().unwrap().is_unavailable());
+        assert!(first.join().unwrap().is_closed());
     });
 }
 
@@ -110,7 +110,7 @@ fn closing_ends_all_waits() {
                 .collect();
             client.close(SOON).unwrap();
             for waiter in waiters {
-                assert!(within(..SOON, || waiter.join().unwrap()).is_unavailable());
+                assert!(within(..SOON, || waiter.join().unwrap()).is_closed());
             }
         });
     });

@@ -77,7 +77,6 @@ fn a_limiter_keeps_its_client_open() {
 
 #[test]
 fn a_lock_and_a_limit_do_not_disturb_each_other() {
-    use distlock::Lock;
     super::everywhere(|client| {
         let lock = client.lock("orders");
         lock.lock().unwrap();

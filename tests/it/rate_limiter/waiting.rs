@@ -89,10 +89,10 @@ fn closing_the_client_ends_the_wait() {
             eventually(SOON, || proxy.requests() > requests);
             client.close(SOON).unwrap();
             let error = within(..SOON, || waiter.join().unwrap());
-            assert!(error.is_unavailable(), "{error}");
+            assert!(error.is_closed(), "{error}");
         });
-        assert!(limiter.check().unwrap_err().is_unavailable());
-        assert!(limiter.acquire(Duration::ZERO).unwrap_err().is_unavailable());
+        assert!(limiter.check().unwrap_err().is_closed());
+        assert!(limiter.acquire(Duration::ZERO).unwrap_err().is_closed());
     }
 }
 

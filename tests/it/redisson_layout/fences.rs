@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use distlock::{Client, Lock, RedisLock};
+use distlock::{Client, RedisLock};
 
 use super::{ask, client, free, options};
 use crate::helpers::{Underway, error};

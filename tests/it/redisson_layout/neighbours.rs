@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Lock, LostReason, RedisLock, Renewal, Retry};
+use distlock::{Client, LostReason, RedisLock, Renewal, Retry};
 
 use super::java::{Java, Listener};
 use super::{ask, client, free, hash, options, owner};

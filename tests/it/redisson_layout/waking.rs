@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Interrupt, Lock, LockOptions, Queue, RedisLock, Retry};
+use distlock::{Client, Interrupt, LockOptions, Queue, RedisLock, Retry};
 
 use super::java::Java;
 use super::{ask, client, free, options};

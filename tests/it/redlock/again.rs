@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Lock, LockOptions, LostReason};
+use distlock::{LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes};
 use crate::support::eventually;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Extend, Key, Token, Withdraw, Within};
-use distlock::{Layout, Lock, LockOptions, LostReason};
+use distlock::{Layout, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes, ask};
 use crate::helpers::Underway;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Key, Token, Withdraw};
-use distlock::{Layout, Lock, LockOptions};
+use distlock::{Layout, LockOptions};
 
 use super::nodes::{Mood, Nodes, ask};
 use crate::helpers::{Asked, Notes, on_another_thread};

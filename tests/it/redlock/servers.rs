@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock, LockOptions};
+use distlock::{Client, LockOptions};
 use redis::{Commands, SetExpiry, SetOptions};
 
 use crate::helpers::pttl;

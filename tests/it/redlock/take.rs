@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{Answer, Gone, Key, Release, Token, Withdraw};
-use distlock::{Client, ErrorKind, Layout, Lock, LockOptions, Retry};
+use distlock::{Client, ErrorKind, Layout, LockOptions, Retry};
 
 use super::nodes::{Mood, Node, Nodes, ask};
 use crate::support::{eventually, within};

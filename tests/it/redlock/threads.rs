@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::Lock;
-
 use super::nodes::{Mood, Nodes};
 use crate::support::{eventually, in_own_process, thread_count, thread_names, within};
 
@@ -36,7 +34,7 @@ fn there_is_one_thread_per_node_and_none_after_close() {
         within(..SOON, || client.close(SOON)).unwrap();
         // The kernel still lists a thread for a moment after its end.
         eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
-        assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_unavailable());
+        assert!(client.lock("a").try_lock(Duration::ZERO).unwrap_err().is_closed());
     });
 }
 

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use distlock::Lock;
-
 use super::nodes::{Mood, Nodes};
 use super::take::{QUICK, patient};
 use crate::support::{eventually, within};

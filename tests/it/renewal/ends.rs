@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, RedisLock, Renewal};
+use distlock::{Client, RedisLock, Renewal};
 
 use crate::helpers::{Asked, Notes, SOON, client, error, lease, ms, pttl};
 use crate::support::{Server, eventually};

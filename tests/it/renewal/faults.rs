@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use super::{FIRST_WAIT, assert_renewed, assert_valid_for, handed_over};
 use crate::faults::through_proxy;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Lock, LockGuard, RedisLock};
+use distlock::{Client, LockGuard, RedisLock};
 
 use super::assert_renewed;
 use crate::helpers::{Asked, Busy, Notes, SOON, client, delete, lease, ms, put};

@@ -1,6 +1,6 @@
 //! Renewal that cannot open a connection of its own extends over those of the pool.
 
-use distlock::{Client, ClientBuilder, Lock};
+use distlock::{Client, ClientBuilder};
 
 use crate::faults::pool_of;
 use crate::helpers::{SOON, lease};

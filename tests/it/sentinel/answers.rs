@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::helpers::{SOON, Underway, error, get, ms};
 use crate::support::fake::{FakeServer, Reply};

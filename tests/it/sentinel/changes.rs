@@ -1,6 +1,6 @@
 //! Sentinels that come and go, and news that come at a bad moment.
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use super::answers::{client, client_of_one_near, locks_at};
 use crate::helpers::{SOON, Underway, error, get, ms};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use distlock::{Client, ClientBuilder, Lock};
+use distlock::{Client, ClientBuilder};
 
 use super::answers::{client, locks_at};
 use crate::helpers::{SOON, get, ms};

@@ -1,6 +1,6 @@
 //! Users, passwords, TLS, and the ways to write an address.
 
-use distlock::{Client, Lock};
+use distlock::Client;
 use redis::Value;
 
 use crate::helpers::{SOON, error, get, ms};

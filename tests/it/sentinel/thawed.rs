@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Lock};
+use distlock::Client;
 
 use crate::helpers::{SOON, ms};
 use crate::support::sentinels::{SERVICE, Sentinels};

@@ -11,7 +11,7 @@ use distlock::testing::{
     Abilities, Answer, Ask, Bell, Extend, Gone, Held, InCondition, Key, LeaseStore, Listening,
     Notify, Release, StoreError, Token, Withdraw, Within,
 };
-use distlock::{Client, ClientBuilder, Error, Lock, LockOptions, RedisLock};
+use distlock::{Client, ClientBuilder, Error, LockOptions, RedisLock};
 
 use crate::support::{Server, eventually};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::{Client, ErrorKind, Lock, LockOptions};
+use distlock::{Client, ErrorKind, LockOptions};
 
 use super::{all_are, all_fail};
 use crate::helpers::{SOON, delete, error, get, keys, ms, put};

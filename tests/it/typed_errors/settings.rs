@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock::{Client, Interrupt, Lock, LockOptions, Renewal, Retry};
+use distlock::{Client, Interrupt, LockOptions, Renewal, Retry};
 use proptest::prelude::*;
 
 use crate::faults::PATIENCE;

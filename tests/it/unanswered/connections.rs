@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, ClientBuilder, Lock, LockOptions};
+use distlock::{Client, ClientBuilder, LockOptions};
 
 use crate::faults::{PATIENCE, impatient, pool_of, through_proxy, warm_up};
 use crate::helpers::{SOON, close_connections, error, is_free, keys, ms};

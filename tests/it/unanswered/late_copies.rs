@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Lock, LockOptions};
+use distlock::LockOptions;
 
 use super::{ABOUT_A_SECOND, gives_up, gone_soon};
 use crate::faults::through_proxy;

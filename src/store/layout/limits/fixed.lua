@@ -3,18 +3,19 @@
 --
 -- KEYS  1 the counter: a plain integer with a TTL, as INCR and EXPIRE leave it
 -- ARGV  1 permits in a window   2 window in ms   3 permits wanted, 0 to look only
--- Result  {1, permits left, 0} taken   {0, permits left, µs until the window ends} refused
---         {2} foreign data
+-- Result  {1, permits left, 0, µs until all permits are back} taken
+--         {0, permits left, µs until the window ends, the same} refused   {2} foreign data
 local capacity, window, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 -- Redis keeps a key through the whole last millisecond of its TTL; so this one is gone a window
 -- after the millisecond in which it began.
 local life = math.max(window - 1, 1)
 local used = redis.call('GET', KEYS[1])
 if not used then
-  if wanted > 0 then
-    redis.call('SET', KEYS[1], ARGV[3], 'PX', life)
+  if wanted == 0 then
+    return {1, capacity, 0, 0}
   end
-  return {1, capacity - wanted, 0}
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', life)
+  return {1, capacity - wanted, 0, window * 1000}
 end
 -- Only a value that INCR accepts, and that Lua can compute with.
 local is_count = used == '0' or string.match(used, '^%-?[1-9]%d*$')
@@ -31,11 +32,11 @@ if rest < 0 or rest > window then
 end
 -- Other clients also count what they refuse.
 local left = math.max(capacity - used, 0)
+local reset = math.min((rest + 1) * 1000 - redis.call('TIME')[2] % 1000, window * 1000)
 if wanted > left then
-  local wait = (rest + 1) * 1000 - redis.call('TIME')[2] % 1000
-  return {0, left, math.min(wait, window * 1000)}
+  return {0, left, reset, reset}
 end
 if wanted > 0 then
   redis.call('INCRBY', KEYS[1], ARGV[3])
 end
-return {1, left - wanted, 0}
+return {1, left - wanted, 0, reset}

@@ -6,8 +6,9 @@
 -- ARGV  1 permits that may be in use at once   2 the time in which that many come back, in µs
 --       3 permits wanted, 0 to look only
 --       4 how long the caller would wait for them, in µs
--- Result  {1, permits left, µs until they may be used} taken
---         {0, permits left, µs until the wanted ones are back} refused   {2} foreign data
+-- Result  {1, permits left, µs until they may be used, µs until all are back} taken
+--         {0, permits left, µs until the wanted ones are back, µs until all are back} refused
+--         {2} foreign data
 local capacity, window = tonumber(ARGV[1]), tonumber(ARGV[2])
 local wanted, longest_wait = tonumber(ARGV[3]), tonumber(ARGV[4])
 local pace = window / capacity
@@ -41,8 +42,11 @@ end
 
 level = math.max(level - math.max(now - since, 0) * capacity / window, 0)
 local left = math.max(math.floor(capacity - level), 0)
+local function reset(level)
+  return math.ceil(level * window / capacity)
+end
 if wanted == 0 then
-  return {1, left, 0}
+  return {1, left, 0, reset(level)}
 end
 local excess = level + wanted - capacity
 local wait = math.max(math.ceil(excess * window / capacity), 0)
@@ -52,8 +56,8 @@ if wait > longest_wait then
     -- clock has caught up.
     keep(level)
   end
-  return {0, left, wait}
+  return {0, left, wait, reset(level)}
 end
 -- Promised permits count from now on, and later callers come after them.
 keep(level + wanted)
-return {1, math.max(math.floor(capacity - level - wanted), 0), wait}
+return {1, math.max(math.floor(capacity - level - wanted), 0), wait, reset(level + wanted)}

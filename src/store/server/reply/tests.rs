@@ -40,6 +40,7 @@ fn each_refusal_is_of_its_kind() {
         ("NOAUTH Authentication required.", ErrorKind::Denied, true),
         ("WRONGPASS invalid username-password pair", ErrorKind::Denied, true),
         ("NOPERM this user has no permissions", ErrorKind::Denied, true),
+        ("DENIED Redis is running in protected mode", ErrorKind::Denied, true),
         ("WRONGTYPE Operation against a key", ErrorKind::WrongType, true),
         ("LOADING Redis is loading the dataset", ErrorKind::Unavailable, false),
         ("BUSY Redis is busy running a script", ErrorKind::Unavailable, false),

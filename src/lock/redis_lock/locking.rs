@@ -1,0 +1,130 @@
+//! Locking and unlocking: what [`Lock`] asks for, as methods of `RedisLock` itself, so that nobody
+//! has to import the trait first.
+
+use std::time::Duration;
+
+use super::RedisLock;
+use crate::base::error::{Error, Result};
+use crate::base::interrupt::{Interrupt, Interruption};
+use crate::base::options::Queue;
+use crate::lease::wait_limits::WaitLimits;
+use crate::local::holds::{self, Dropped};
+use crate::lock::Lock;
+use crate::lock::condition::Condition;
+
+impl RedisLock {
+    /// Locks, and blocks until it can. As [`Lock::lock`].
+    ///
+    /// # Errors
+    /// As [`Lock::lock`].
+    pub fn lock(&self) -> Result<()> {
+        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
+        self.acquire(&limits).map(drop)
+    }
+
+    /// Locks, unless `interrupt` ends the wait. As [`Lock::lock_interruptibly`].
+    ///
+    /// # Errors
+    /// As [`Lock::lock_interruptibly`].
+    pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        let interrupt = Some(Interruption::of(interrupt));
+        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt };
+        self.acquire(&limits).map(drop)
+    }
+
+    /// Locks if it can within `timeout`. As [`Lock::try_lock`].
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock`].
+    pub fn try_lock(&self, timeout: Duration) -> Result<bool> {
+        self.acquire(&self.limits(timeout, None))
+    }
+
+    /// Locks if it can within `timeout`, unless `interrupt` ends the wait. As
+    /// [`Lock::try_lock_interruptibly`].
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock_interruptibly`].
+    pub fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool> {
+        self.acquire(&self.limits(timeout, Some(interrupt)))
+    }
+
+    fn limits<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> WaitLimits<'a> {
+        WaitLimits {
+            once: timeout.is_zero(),
+            deadline: self.deadline(timeout),
+            trying: true,
+            interrupt: interrupt.map(Interruption::of),
+        }
+    }
+
+    /// Removes one hold of this thread, and with the last hold releases the lock. As
+    /// [`Lock::unlock`].
+    ///
+    /// # Errors
+    /// As [`Lock::unlock`].
+    pub fn unlock(&self) -> Result<()> {
+        match holds::drop_one(&self.shared) {
+            Dropped::NotHeld => Err(self.not_held()),
+            Dropped::Held { lost: false } => Ok(()),
+            Dropped::Held { lost: true } => Err(self.lost()),
+            Dropped::Last(hold) => {
+                // Checked before any mutex is locked: in a forked child it may stay locked for
+                // ever. The hold is not dropped there, either.
+                if let Err(error) = self.context().check_process() {
+                    std::mem::forget(hold);
+                    return Err(self.named(error));
+                }
+                if self.shared.queue.hand_off(hold.turn, &hold.lease, &hold.options) {
+                    return Ok(());
+                }
+                let released = self.release(&hold);
+                self.shared.queue.leave(hold.turn);
+                released
+            }
+        }
+    }
+
+    /// A condition of this lock, by name. As [`Lock::new_condition`].
+    ///
+    /// # Errors
+    /// As [`Lock::new_condition`].
+    pub fn new_condition(&self, name: &str) -> Result<Condition> {
+        let options = &self.options;
+        if !self.store.abilities().conditions
+            || options.queue != Queue::Fifo
+            || options.owner.is_some()
+        {
+            return Err(self.named(Error::unsupported(
+                "conditions need the plain layout, Queue::Fifo and no owner",
+            )));
+        }
+        Condition::new(std::sync::Arc::new(self.clone()), name).map_err(|error| self.named(error))
+    }
+}
+
+impl Lock for RedisLock {
+    fn lock(&self) -> Result<()> {
+        self.lock()
+    }
+
+    fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
+        self.lock_interruptibly(interrupt)
+    }
+
+    fn try_lock(&self, timeout: Duration) -> Result<bool> {
+        self.try_lock(timeout)
+    }
+
+    fn try_lock_interruptibly(&self, timeout: Duration, interrupt: &Interrupt) -> Result<bool> {
+        self.try_lock_interruptibly(timeout, interrupt)
+    }
+
+    fn unlock(&self) -> Result<()> {
+        self.unlock()
+    }
+
+    fn new_condition(&self, name: &str) -> Result<Condition> {
+        self.new_condition(name)
+    }
+}

@@ -1,0 +1,110 @@
+//! `Validity`: whether a hold still counts, for threads that work for its holder.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::lease::granted::Lease;
+use crate::local::holds::Over;
+
+/// Whether a hold still counts, for the threads that work for its holder. Made by
+/// [`LockGuard::validity`](crate::LockGuard::validity); cheap to clone; every call is local.
+///
+/// It can look, and nothing else: only the thread that locked can extend or unlock. It speaks of
+/// one hold: once the holder has unlocked, or waits in a condition, it is over for good.
+///
+/// ```
+/// # fn main() -> distlock::Result<()> {
+/// let lock = distlock::Client::open("memory://")?.lock("ledger");
+/// let guard = lock.guard()?;
+/// let validity = guard.validity();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| validity.ensure_valid()).join().expect("no panic")
+/// })?;
+/// guard.release()?;
+/// assert!(!validity.is_valid());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Validity {
+    name: Arc<str>,
+    /// `None`: there was no hold any more.
+    lease: Option<Arc<Lease>>,
+    over: Over,
+    fence: Option<u64>,
+}
+
+impl Validity {
+    pub(super) fn new(
+        name: &Arc<str>,
+        lease: Option<Arc<Lease>>,
+        over: Over,
+        fence: Option<u64>,
+    ) -> Self {
+        Self { name: Arc::clone(name), lease, over, fence }
+    }
+
+    /// Whether the hold lasts and its lease is valid. Once `false`, it stays `false`.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.valid_lease().is_some()
+    }
+
+    /// How long the lease is still valid unless it is extended; zero once the hold is over.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.valid_lease().map_or(Duration::ZERO, |lease| lease.remaining())
+    }
+
+    /// An error unless the hold lasts and its lease is valid. As
+    /// [`LockGuard::ensure_valid`](crate::LockGuard::ensure_valid), it speaks of now.
+    ///
+    /// # Errors
+    /// `NotHeld`: the holder has unlocked, or waits in a condition. `Lost`: another process may
+    /// hold the lock.
+    pub fn ensure_valid(&self) -> Result<()> {
+        if self.over.is_over() {
+            let error = Error::new(ErrorKind::NotHeld, "the hold is over");
+            return Err(error.named(&self.name));
+        }
+        if self.is_valid() { Ok(()) } else { Err(lost().named(&self.name)) }
+    }
+
+    /// The fence of the hold; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced).
+    #[must_use]
+    pub fn fence(&self) -> Option<u64> {
+        self.fence
+    }
+
+    /// The same, for SQL and other languages without unsigned integers.
+    #[must_use]
+    pub fn fence_i64(&self) -> Option<i64> {
+        self.fence.map(signed)
+    }
+
+    fn valid_lease(&self) -> Option<&Arc<Lease>> {
+        self.lease.as_ref().filter(|lease| !self.over.is_over() && lease.is_valid())
+    }
+}
+
+/// The error for a lease that was lost while it was held.
+pub(super) fn lost() -> Error {
+    Error::new(ErrorKind::Lost, "the lease was lost; another may hold the lock")
+}
+
+/// Redis counts in signed numbers, so every fence is one.
+pub(super) fn signed(fence: u64) -> i64 {
+    i64::try_from(fence).unwrap_or(i64::MAX)
+}
+
+impl fmt::Debug for Validity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Validity")
+            .field("name", &self.name)
+            .field("is_valid", &self.is_valid())
+            .field("fence", &self.fence)
+            .finish()
+    }
+}
