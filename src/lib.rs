@@ -292,7 +292,7 @@
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
 //! | `distlock-node-…` | Redlock only: one for each node, talks to it |
-//! | `distlock-sentinel` | Sentinel only: listens to one sentinel, and asks all of them every 2 s |
+//! | `distlock-sentinel` | Sentinel only: one for each sentinel, listens to it; together they ask all of them every 2 s |
 //! | `distlock-asks` | Sentinel only: asks one sentinel, and ends |
 //!
 //! # What it logs

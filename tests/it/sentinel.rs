@@ -111,8 +111,8 @@ fn a_primary_that_froze_and_was_replaced_gets_nothing_more_when_it_goes_on() {
 }
 
 #[test]
-fn a_client_has_one_thread_for_the_sentinels_and_ends_it() {
-    in_own_process("sentinel::a_client_has_one_thread_for_the_sentinels_and_ends_it", || {
+fn a_client_has_a_thread_for_each_sentinel_and_ends_it() {
+    in_own_process("sentinel::a_client_has_a_thread_for_each_sentinel_and_ends_it", || {
         let all = Sentinels::start();
         let before = thread_count();
         let client = builder(&all).build().unwrap();
@@ -121,7 +121,7 @@ fn a_client_has_one_thread_for_the_sentinels_and_ends_it() {
         let named = |name| thread_names().iter().filter(|its| its.starts_with(name)).count();
         eventually(SOON, || named("distlock-connec") + named("distlock-asks") == 0);
         // A thread names itself once it runs.
-        eventually(SOON, || named("distlock-sentin") == 1);
+        eventually(SOON, || named("distlock-sentin") == 3);
         let clients = || -> Vec<usize> {
             let clients = |sentinel: &Sentinel| {
                 let list: String = sentinel.ask(&["CLIENT", "LIST", "TYPE", "normal"]);

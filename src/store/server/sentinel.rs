@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_millis(10);
 pub(crate) struct Sentinels {
     service: String,
     /// Those that the program named.
-    all: Vec<Arc<Sentinel>>,
+    pub(crate) all: Vec<Arc<Sentinel>>,
     /// How the sentinels are reached.
     dialer: Dialer,
     /// How their primary is reached.
@@ -42,8 +42,8 @@ pub(crate) struct Sentinels {
     /// How long the sentinels have to answer.
     within: Duration,
     state: Mutex<State>,
-    /// Held by the thread that asks: the others wait for its answer.
-    asking: Mutex<()>,
+    /// Held by the thread that asks: the others wait for its answer. When the last one asked.
+    asking: Mutex<Option<Instant>>,
     /// Called when the primary is another server than before.
     moved: OnceLock<Moved>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Sentinels {
 /// What to do when the primary has moved.
 pub(crate) type Moved = Box<dyn Fn() + Send + Sync>;
 
-struct Sentinel {
+pub(crate) struct Sentinel {
     address: Address,
     connection: Mutex<Option<Connection>>,
     /// Whether a thread is asking it.
@@ -102,11 +102,13 @@ impl Sentinels {
         if let Some(primary) = self.undoubted() {
             return Ok(primary);
         }
-        let _asking = locked(&self.asking);
+        let mut asked_at = locked(&self.asking);
         // Another thread may have asked meanwhile.
         match self.undoubted() {
             Some(primary) => Ok(primary),
-            None => self.ask(half_way(until)).or_else(|error| self.last_known().ok_or(error)),
+            None => self
+                .ask(&mut asked_at, half_way(until))
+                .or_else(|error| self.last_known().ok_or(error)),
         }
     }
 
@@ -137,8 +139,13 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at once. Returns the primary that counts after that.
-    fn ask(self: &Arc<Self>, until: Instant) -> Result<Primary, StoreError> {
+    fn ask(
+        self: &Arc<Self>,
+        last: &mut Option<Instant>,
+        until: Instant,
+    ) -> Result<Primary, StoreError> {
         let asked_at = Instant::now();
+        *last = Some(asked_at);
         let until = until.min(asked_at + self.within);
         let mut refusals = Vec::new();
         let mut said = Vec::new();
@@ -155,11 +162,14 @@ impl Sentinels {
         self.learn(said).ok_or_else(|| worst(refusals, self.all.len()))
     }
 
-    /// Asks one sentinel alone, which has just told of a failover: the others may not know of it
-    /// yet.
-    fn ask_alone(&self, sentinel: &Arc<Sentinel>) {
+    /// Asks one sentinel alone, which has just told of a failover, perhaps away from the known
+    /// primary: the others may not know of it yet.
+    fn ask_alone(&self, sentinel: &Arc<Sentinel>, away: bool) {
         let said = self.ask_one(sentinel, Instant::now() + self.within);
         if let Ok(Some(answer)) = said {
+            if away {
+                locked(&self.state).unless_news(&answer.primary);
+            }
             self.learn(vec![answer]);
         }
     }

@@ -14,6 +14,7 @@ pub struct Says {
     epoch: AtomicU64,
     news: Mutex<Option<String>>,
     hangs: AtomicBool,
+    refuses_subscriptions: AtomicBool,
 }
 
 impl Says {
@@ -27,12 +28,20 @@ impl Says {
         self.at(server.port(), epoch);
     }
 
-    /// Publishes `+switch-master` behind its next answer to a subscriber's PING, and answers no
-    /// question any more.
-    pub fn publish_and_hang(&self, old: &Server, new: &Server) {
+    /// Publishes `+switch-master` behind its next answer to a subscriber's PING.
+    pub fn publish(&self, old: &Server, new: &Server) {
         let news = format!("{SERVICE} 127.0.0.1 {} 127.0.0.1 {}", old.port(), new.port());
         *self.news.lock().unwrap_or_else(PoisonError::into_inner) = Some(news);
+    }
+
+    /// The same, and answers no question any more.
+    pub fn publish_and_hang(&self, old: &Server, new: &Server) {
+        self.publish(old, new);
         self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    pub fn refuse_subscriptions(&self) {
+        self.refuses_subscriptions.store(true, Ordering::SeqCst);
     }
 
     /// As `name`, for whatever listens at this port.
@@ -51,6 +60,9 @@ pub fn sentinel(says: &Arc<Says>) -> FakeServer {
         let epoch = says.epoch.load(Ordering::SeqCst).to_string();
         let asked = command.get(1).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
         match asked.as_slice() {
+            _ if is(command, "SUBSCRIBE") && says.refuses_subscriptions.load(Ordering::SeqCst) => {
+                Reply::error("NOPERM this user has no permissions to run the 'subscribe' command")
+            }
             _ if is(command, "SUBSCRIBE") => {
                 Reply::array(&[text("subscribe"), Reply::bulk(&command[1]), Reply::int(1)])
             }

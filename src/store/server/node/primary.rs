@@ -10,7 +10,7 @@ use redis::ConnectionInfo;
 use super::Endpoint;
 use crate::base::error::Result;
 use crate::base::log;
-use crate::base::worker::Worker;
+use crate::base::worker::{Stopped, Worker};
 use crate::store::server::demotion::Demotions;
 use crate::store::server::dial::Dialer;
 use crate::store::server::gate::Gate;
@@ -43,10 +43,10 @@ impl Place {
     }
 }
 
-/// The sentinels of a node, and the thread that listens to them.
+/// The sentinels of a node, and the threads that listen to them.
 pub(super) struct Watched {
     pub(super) sentinels: Arc<Sentinels>,
-    watcher: Worker<()>,
+    watchers: Vec<Worker<()>>,
 }
 
 impl Watched {
@@ -62,7 +62,8 @@ impl Watched {
             demotions.add();
             gate.doubt();
         }));
-        Self { sentinels, watcher: Worker::new("distlock-sentinel") }
+        let watchers = sentinels.all.iter().map(|_| Worker::new("distlock-sentinel")).collect();
+        Self { sentinels, watchers }
     }
 
     pub(super) fn sentinels(&self) -> Arc<Sentinels> {
@@ -71,20 +72,25 @@ impl Watched {
 }
 
 impl Endpoint {
-    /// Ends the thread that listens to the sentinels. `false`: not by `deadline`.
+    /// Ends the threads that listen to the sentinels. `false`: not by `deadline`.
     pub(crate) fn stop_watching(&self, deadline: Instant) -> bool {
-        self.watched.as_ref().is_none_or(|watched| watched.watcher.stop().wait(deadline))
+        let watchers = self.watched.iter().flat_map(|watched| &watched.watchers);
+        let stopped: Vec<Stopped> = watchers.map(Worker::stop).collect();
+        stopped.iter().all(|stopped| stopped.wait(deadline))
     }
 
     /// Listens to the sentinels from now on, if there are any.
     pub(super) fn watch(&self) {
         let Some(watched) = &self.watched else { return };
-        let sentinels = watched.sentinels();
-        let started = watched
-            .watcher
-            .start(move |stop| Watcher { sentinels: Arc::clone(&sentinels), stop }.run());
-        if let Err(error) = started {
-            log::warn!("no thread could be started to listen to the sentinels: {error}");
+        for (watcher, sentinel) in watched.watchers.iter().zip(&watched.sentinels.all) {
+            let (sentinels, sentinel) = (watched.sentinels(), Arc::clone(sentinel));
+            let started = watcher.start(move |stop| {
+                let sentinels = Arc::clone(&sentinels);
+                Watcher { sentinels, sentinel: &sentinel, stop }.run();
+            });
+            if let Err(error) = started {
+                log::warn!("no thread could be started to listen to the sentinels: {error}");
+            }
         }
     }
 }

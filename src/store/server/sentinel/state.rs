@@ -35,6 +35,15 @@ impl State {
         self.left = Some((Primary { address: old, epoch }, Instant::now()));
     }
 
+    /// What the sentinel that told of a failover says when it is asked. If that is the known
+    /// primary, or one that was before it, then the failover was, too: nothing has been left.
+    pub(super) fn unless_news(&mut self, named: &Primary) {
+        let is_older = |known: &Primary| named == known || named.epoch < known.epoch;
+        if self.known.as_ref().is_some_and(is_older) {
+            self.left = None;
+        }
+    }
+
     /// Whether this primary is the one that was left just now: other sentinels name it until they
     /// have heard of the failover.
     pub(super) fn has_left(&self, named: &Primary) -> bool {

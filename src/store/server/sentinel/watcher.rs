@@ -1,9 +1,10 @@
-//! Hears of failovers: one thread, subscribed at one sentinel, which also asks all of them now and
-//! then.
+//! Hears of failovers: one thread for each sentinel, subscribed there. Together they also ask all
+//! sentinels now and then.
 //!
 //! Sentinel tells an old primary that it is a replica only seconds after the failover. Until then,
 //! connections to it would go on writing there. News of a failover ends the use of all of them
-//! (R22).
+//! (R22). The sentinel that leads a failover has the news first, the others up to two seconds
+//! later: so each of them is listened to.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,34 +17,35 @@ use crate::base::locked;
 use crate::base::log;
 use crate::store::server::subscription::Subscription;
 
-/// Between two rounds of questions: a failover that the subscription missed is found so soon.
+/// Between two rounds of questions: a failover that the subscriptions missed is found so soon.
 const LOOK_AROUND: Duration = Duration::from_secs(2);
 /// How long the thread sleeps in a read, and so how late it notices that it has to end.
 const READ: Duration = Duration::from_millis(200);
+/// Between two tries to subscribe at a sentinel.
+const AGAIN: Duration = Duration::from_secs(1);
 
-/// What the thread knows: the sentinels, and the channel that tells it to end.
+/// What one of the threads knows: all sentinels, its own, and the channel that tells it to end.
 pub(crate) struct Watcher<'a> {
     pub(crate) sentinels: Arc<Sentinels>,
+    pub(crate) sentinel: &'a Arc<Sentinel>,
     pub(crate) stop: &'a Receiver<()>,
 }
 
 impl Watcher<'_> {
     pub(crate) fn run(&self) {
-        let mut at = 0;
         while !self.is_over() {
-            let all = &self.sentinels.all;
-            let Some(sentinel) = all.get(at % all.len().max(1)) else { return };
-            at += 1;
-            match self.sentinels.open(sentinel, Instant::now() + self.sentinels.within) {
+            match self.sentinels.open(self.sentinel, Instant::now() + self.sentinels.within) {
                 Ok(ask) => {
                     let subscription = Subscription::new(ask.connection, self.sentinels.within);
-                    if let Err(error) = self.listen(sentinel, subscription) {
+                    if let Err(error) = self.listen(subscription) {
                         log::debug!("a sentinel was lost: {}", error.category());
                     }
                 }
                 Err(error) => log::debug!("no subscription at a sentinel: {}", error.message),
             }
-            let _ = self.stop.recv_timeout(READ);
+            // Without a subscription there are only questions.
+            self.look_around(LOOK_AROUND);
+            let _ = self.stop.recv_timeout(AGAIN);
         }
     }
 
@@ -51,23 +53,24 @@ impl Watcher<'_> {
         self.stop.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    fn listen(&self, sentinel: &Arc<Sentinel>, mut subscription: Subscription) -> RedisResult<()> {
+    fn listen(&self, mut subscription: Subscription) -> RedisResult<()> {
         subscription.subscribe("+switch-master")?;
         // What was said before the subscription stood has to be asked for.
-        let mut looked = None::<Instant>;
+        self.look_around(Duration::ZERO);
+        let mut looked = Instant::now();
         while !self.is_over() {
-            if looked.is_none_or(|looked| looked.elapsed() >= LOOK_AROUND) {
-                self.look_around();
+            if looked.elapsed() >= LOOK_AROUND {
+                self.look_around(LOOK_AROUND);
                 // A sentinel that hangs looks like one that has nothing to say.
                 subscription.wait_for(self.sentinels.within);
                 subscription.ping()?;
-                subscription.wait_for(READ);
-                looked = Some(Instant::now());
+                looked = Instant::now();
             }
+            subscription.wait_for(READ);
             match subscription.message() {
                 Ok(message) => {
-                    if let Some(old) = told(&self.sentinels.service, &message.text) {
-                        self.hear_of_a_failover(sentinel, old);
+                    if let Some(moved) = told(&self.sentinels.service, &message.text) {
+                        self.hear_of_a_failover(moved);
                     }
                 }
                 Err(error) if error.is_timeout() => {}
@@ -79,34 +82,61 @@ impl Watcher<'_> {
 
     /// At once, whoever uses a connection has to ask where the primary is: the one that it had may
     /// go on taking writes for seconds.
-    fn hear_of_a_failover(&self, sentinel: &Arc<Sentinel>, old: Address) {
+    ///
+    /// The news may be old: this sentinel, or this thread, was stopped for a while, and the primary
+    /// has moved back since. The sentinel's own answer shows that.
+    fn hear_of_a_failover(&self, Moved { old, new }: Moved) {
         let mut state = locked(&self.sentinels.state);
-        (state.in_doubt, state.moved) = (true, true);
-        // Others may name it for some time.
-        if state.known.as_ref().is_some_and(|known| known.address == old) {
+        let known = state.known.as_ref().map(|known| &known.address);
+        let (was_there, is_there) = (known == Some(&old), known == Some(&new));
+        if is_there && !state.in_doubt {
+            // Another sentinel was sooner.
+            return;
+        }
+        if !is_there {
+            (state.in_doubt, state.moved) = (true, true);
+        }
+        if was_there {
+            // Others may name it for some time.
             state.leave(old);
         }
         drop(state);
-        self.sentinels.tell();
-        self.sentinels.ask_alone(sentinel);
+        if !is_there {
+            self.sentinels.tell();
+        }
+        self.sentinels.ask_alone(self.sentinel, was_there);
     }
 
-    /// Asks all sentinels. Without an answer everything stays as it is: whoever needs a connection
-    /// will see.
-    fn look_around(&self) {
-        let _asking = locked(&self.sentinels.asking);
-        let _ = self.sentinels.ask(Instant::now() + self.sentinels.within);
+    /// Asks all sentinels, unless they have been asked within that time. Without an answer
+    /// everything stays as it is: whoever needs a connection will see.
+    fn look_around(&self, within: Duration) {
+        let now = Instant::now();
+        let mut asked_at = locked(&self.sentinels.asking);
+        if asked_at.is_none_or(|asked_at| asked_at + within <= now) {
+            let _ = self.sentinels.ask(&mut asked_at, Instant::now() + self.sentinels.within);
+        }
     }
 }
 
-/// The old primary, if a message on `+switch-master` is about this service. It has the name of the
+/// A failover, as `+switch-master` tells of it.
+#[derive(Debug, PartialEq)]
+struct Moved {
+    old: Address,
+    new: Address,
+}
+
+/// The failover, if a message on `+switch-master` is about this service. It has the name of the
 /// service, the old address, and the new one.
-fn told(service: &str, message: &[u8]) -> Option<Address> {
+fn told(service: &str, message: &[u8]) -> Option<Moved> {
     let message = std::str::from_utf8(message).ok()?;
     let mut words = message.split(' ');
-    let (name, host, port) = (words.next()?, words.next()?, words.next()?);
-    let port = port.parse().ok()?;
-    (name == service).then(|| Address { host: host.to_owned(), port })
+    let name = words.next()?;
+    let mut address = || {
+        let (host, port) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        Some(Address { host, port })
+    };
+    let moved = Moved { old: address()?, new: address()? };
+    (name == service).then_some(moved)
 }
 
 #[cfg(test)]
@@ -115,11 +145,13 @@ mod tests {
 
     #[test]
     fn news_of_another_service_are_none() {
-        let old = Address { host: "10.0.0.1".into(), port: 6379 };
-        assert_eq!(told("a", b"a 10.0.0.1 6379 10.0.0.2 6379"), Some(old));
+        let address = |host: &str| Address { host: host.into(), port: 6379 };
+        let moved = Moved { old: address("10.0.0.1"), new: address("10.0.0.2") };
+        assert_eq!(told("a", b"a 10.0.0.1 6379 10.0.0.2 6379"), Some(moved));
         assert_eq!(told("a", b"ab 10.0.0.1 6379 10.0.0.2 6379"), None);
         assert_eq!(told("ab", b"a 10.0.0.1 6379 10.0.0.2 6379"), None);
         assert_eq!(told("a", b"a"), None);
+        assert_eq!(told("a", b"a 10.0.0.1 6379"), None);
         assert_eq!(told("a", b"a 10.0.0.1 \xff"), None);
     }
 }
