@@ -66,6 +66,20 @@ impl MemoryLimits {
         }
         Ok(decision)
     }
+
+    /// The counter of a fixed window under this key, and its end.
+    pub(crate) fn counter(&self, key: &Key, now: Instant) -> Option<(u64, Instant)> {
+        match self.by_key.get(key) {
+            Some(Limit { used: Used::Fixed(count), until }) if *until > now => {
+                Some((*count, *until))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.by_key.remove(key);
+    }
 }
 
 fn fixed(take: &Take<'_>, used: u64, until: Instant, now: Instant) -> (Decision, Limit) {

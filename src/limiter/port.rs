@@ -41,7 +41,7 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn retry_after_secs(&self) -> u64 {
-        self.retry_after.as_secs() + u64::from(self.retry_after.subsec_nanos() > 0)
+        self.retry_after.as_secs().saturating_add(u64::from(self.retry_after.subsec_nanos() > 0))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
-use crate::limiter::port::{Decision, LimitStore, Take};
+use crate::limiter::port::{Decision, LimitStore, Take, foreign};
 use entry::{Entry, Shared, Waiter};
 
 /// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
@@ -29,7 +29,6 @@ static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 /// Leases of this process.
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
-    limits: Arc<Mutex<MemoryLimits>>,
     clock: Clock,
 }
 
@@ -42,8 +41,7 @@ struct Contents {
     locks: HashMap<Key, Entry>,
     /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
-    /// With a mutex of their own, so that a look through many limits delays no lock.
-    limits: Arc<Mutex<MemoryLimits>>,
+    limits: MemoryLimits,
 }
 
 impl Memory {
@@ -63,19 +61,30 @@ impl Memory {
             }
             shelf
         });
-        let limits = Arc::clone(&locked(&shelf).limits);
-        Arc::new(Self { shelf, limits, clock })
+        Arc::new(Self { shelf, clock })
     }
 
     /// Looks at one lock, as it is now: a lease that has run out is gone. An entry that nobody
     /// needs any more is removed.
     fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
         let mut contents = locked(&self.shelf);
-        let Contents { locks, ears, .. } = &mut *contents;
+        let Contents { locks, ears, limits } = &mut *contents;
         let now = self.clock.now();
         let entry = locks.entry(key.clone()).or_default();
         entry.holder.take_if(|(_, until)| *until <= now);
+        // On a server, a limiter of the same name has its counter here. To a lock that is somebody
+        // else's value, with an end.
+        let counter = limits.counter(key, now);
+        let counter = counter.map(|(count, until)| (Token::new(count.to_string()), until));
+        if counter.is_some() {
+            entry.holder.clone_from(&counter);
+        }
         let result = look(entry, &mut Shared { ears }, now);
+        if counter.is_some()
+            && entry.holder.take_if(|holder| Some(&*holder) == counter.as_ref()).is_none()
+        {
+            limits.remove(key);
+        }
         entry.conditions.retain(|_, waiting| !waiting.is_empty());
         if entry.holder.is_none() && entry.queue.is_empty() && entry.conditions.is_empty() {
             locks.remove(key);
@@ -86,7 +95,13 @@ impl Memory {
 
 impl LimitStore for Memory {
     fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
-        locked(&self.limits).take(take, self.clock.now())
+        let mut contents = locked(&self.shelf);
+        let now = self.clock.now();
+        let holder = contents.locks.get(take.key).and_then(|entry| entry.holder.as_ref());
+        if holder.is_some_and(|(_, until)| *until > now) {
+            return Err(foreign());
+        }
+        contents.limits.take(take, now)
     }
 }
 

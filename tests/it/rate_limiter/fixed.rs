@@ -302,3 +302,32 @@ fn twice_the_count_can_pass_around_the_end_of_a_window() {
     clock.advance(ms(1));
     assert_eq!(before + take_all(&limiter).0, 19, "within a millisecond");
 }
+
+/// They have one key. Nothing of the other's is changed, in memory as on a server.
+#[test]
+fn a_lock_of_the_same_name_and_the_counter_take_each_other_for_foreign_data() {
+    everywhere(|client| {
+        let (lock, limiter) = (client.lock("both"), client.rate_limiter("both", 3, LONG));
+        let guard = lock.guard().unwrap();
+        assert!(limiter.check().unwrap_err().is_wrong_type());
+        guard.release().unwrap();
+        assert!(limiter.check().unwrap().allowed);
+        assert!(!lock.try_lock(ms(0)).unwrap(), "the window is taken for a holder");
+        let holder = lock.inspect().unwrap().expect("the counter");
+        assert_eq!(holder.token, "1");
+        assert!(holder.remaining.is_some_and(|rest| rest > LONG / 2 && rest <= LONG));
+        assert_eq!(limiter.check().unwrap().remaining, 1);
+        assert!(lock.force_unlock().unwrap());
+        assert_eq!(limiter.check_n(0).unwrap().remaining, 3);
+        lock.with(|_| ()).unwrap();
+        // The smooth form has a key of its own.
+        let guard = lock.guard().unwrap();
+        assert!(limiter.smooth().check().unwrap().allowed);
+        guard.release().unwrap();
+        // The end of a window is the end of that holder.
+        let limiter = client.rate_limiter("both", 3, ms(150));
+        assert!(limiter.check().unwrap().allowed);
+        assert!(lock.try_lock(SOON).unwrap());
+        lock.unlock().unwrap();
+    });
+}
