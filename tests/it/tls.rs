@@ -5,12 +5,13 @@ use std::time::Duration;
 use std::{env, fs};
 
 use distlock::{Client, ErrorKind};
+use rcgen::{BasicConstraints, IsCa};
 
 use crate::faults::{PATIENCE, impatient};
 use crate::helpers::{SOON, error, get, ms};
 use crate::outage::incurable::told_at_once;
 use crate::support::tls::{Certificate, Certificates};
-use crate::support::{Mode, Proxy, Server, in_own_process_with, within};
+use crate::support::{Mode, Proxy, Server, eventually, in_own_process_with, within};
 
 /// A server with a certificate from an authority of its own.
 fn with(choose: impl Fn(&Certificates) -> Certificate) -> (Server, Certificates) {
@@ -68,6 +69,41 @@ fn certificate_of_another_host_is_refused_at_once() {
 fn certificate_of_another_authority_is_refused_at_once() {
     let (server, _) = with(Certificates::good);
     refused(&server, &Certificates::new(), "authority");
+}
+
+/// TLS can resume a session without another look at the certificate.
+#[test]
+fn certificate_that_has_expired_meanwhile_is_refused_to_a_client_that_was_connected() {
+    let (server, certificates) = with(|all| all.valid_for(Duration::from_secs(4)));
+    let url = server.tls_url("localhost");
+    let builder = Client::builder(&url).root_certificates(certificates.ca_pem());
+    let client = builder.build().unwrap();
+    works(&client, &server);
+    eventually(SOON, || {
+        let mut admin = server.connection();
+        redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut admin).unwrap();
+        let lock = client.lock("x");
+        lock.try_lock(ms(0))
+            .map(|_| lock.unlock())
+            .is_err_and(|error| error.is_unavailable() && error.to_string().contains("has expired"))
+    });
+}
+
+/// A server's certificate that is its own authority.
+#[test]
+fn a_self_signed_certificate_is_trusted_unless_it_is_an_authoritys() {
+    let (server, certificates) = with(|all| all.self_signed(IsCa::ExplicitNoCa));
+    let pem = fs::read(certificates.path("self-signed.pem")).unwrap();
+    let url = server.tls_url("localhost");
+    works(&Client::builder(&url).root_certificates(pem).build().unwrap(), &server);
+
+    // As `openssl req -x509` makes them by default.
+    let as_authority = IsCa::Ca(BasicConstraints::Unconstrained);
+    let (server, certificates) = with(|all| all.self_signed(as_authority));
+    let pem = fs::read(certificates.path("self-signed.pem")).unwrap();
+    let builder = Client::builder(&server.tls_url("localhost")).root_certificates(pem);
+    let why = ["the server's certificate is not valid", "CaUsedAsEndEntity"];
+    told_at_once(&builder.build().unwrap(), ErrorKind::Unavailable, &why);
 }
 
 #[test]

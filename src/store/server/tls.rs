@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -31,11 +32,13 @@ impl Tls {
         // The program may have chosen one for the whole process.
         let provider = CryptoProvider::get_default()
             .map_or_else(|| Arc::new(ring::default_provider()), Arc::clone);
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|_| Error::unsupported("the TLS provider of this process has no TLS version"))?
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // A session that is resumed is not asked for its certificate again.
+        config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
     }
 
@@ -56,7 +59,8 @@ impl Tls {
 }
 
 fn named(pem: &[u8]) -> Result<RootCertStore> {
-    let refused = || Error::invalid("one of the root certificates cannot be used");
+    let refused =
+        || Error::invalid("one of the root certificates cannot be used: they have to be PEM");
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         roots.add(certificate.map_err(|_| refused())?).map_err(|_| refused())?;
@@ -98,6 +102,9 @@ pub(super) fn incurable(error: &io::Error) -> Option<StoreError> {
     };
     let incurable = StoreError::not_sent(ErrorKind::Unavailable, message).permanent();
     Some(match problem {
+        Problem::InvalidCertificate(CertificateError::Other(problem)) => {
+            incurable.because(problem.to_string())
+        }
         // Its words quote the host.
         Problem::InvalidCertificate(_) => incurable,
         problem => incurable.because(problem.to_string()),

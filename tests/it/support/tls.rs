@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
@@ -48,6 +49,11 @@ impl Certificates {
         self.issuer.pem()
     }
 
+    /// Where the file of this name is.
+    pub fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
     /// A valid certificate for `localhost` and `127.0.0.1`.
     pub fn good(&self) -> Certificate {
         self.issue("good", &["localhost", "127.0.0.1"], 4096)
@@ -63,18 +69,42 @@ impl Certificates {
         self.issue("wrong-name", &["elsewhere.example"], 4096)
     }
 
-    fn issue(&self, file: &str, names: &[&str], last_year: i32) -> Certificate {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).unwrap();
-        params.not_before = date_time_ymd(2000, 1, 1);
-        params.not_after = date_time_ymd(last_year, 1, 1);
-        params.distinguished_name.push(DnType::CommonName, file);
+    /// A certificate for the same names that is valid for this long from now.
+    pub fn valid_for(&self, time: Duration) -> Certificate {
+        let mut params = params("short", &["localhost", "127.0.0.1"], 4096);
+        params.not_after = (SystemTime::now() + time).into();
         let key = KeyPair::generate().unwrap();
-        let cert = params.signed_by(&key, &self.issuer).unwrap();
-        let path = |suffix| self.dir.path().join(format!("{file}.{suffix}"));
+        self.write("short", &params.signed_by(&key, &self.issuer).unwrap(), &key)
+    }
+
+    /// A valid certificate that its server has signed itself.
+    pub fn self_signed(&self, is_ca: IsCa) -> Certificate {
+        let mut params = params("self-signed", &["localhost"], 4096);
+        params.is_ca = is_ca;
+        let key = KeyPair::generate().unwrap();
+        self.write("self-signed", &params.self_signed(&key).unwrap(), &key)
+    }
+
+    fn issue(&self, file: &str, names: &[&str], last_year: i32) -> Certificate {
+        let key = KeyPair::generate().unwrap();
+        let cert = params(file, names, last_year).signed_by(&key, &self.issuer).unwrap();
+        self.write(file, &cert, &key)
+    }
+
+    fn write(&self, file: &str, cert: &rcgen::Certificate, key: &KeyPair) -> Certificate {
+        let path = |suffix| self.path(&format!("{file}.{suffix}"));
         let files = Certificate { cert: path("pem"), key: path("key") };
         fs::write(&files.cert, cert.pem()).unwrap();
         fs::write(&files.key, key.serialize_pem()).unwrap();
         files
     }
+}
+
+fn params(common_name: &str, names: &[&str], last_year: i32) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.not_before = date_time_ymd(2000, 1, 1);
+    params.not_after = date_time_ymd(last_year, 1, 1);
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
 }
