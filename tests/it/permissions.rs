@@ -303,7 +303,8 @@ fn what_a_script_did_before_it_was_refused_is_withdrawn() {
     let ahead = 9_000_000_000_000_000_u64;
     let fence = format!("{{{NAME}}}:fence");
     let () = redis::cmd("SET").arg(fence).arg(ahead).query(&mut server.connection()).unwrap();
-    assert!(lock.lock().unwrap_err().is_denied());
+    let refused = lock.lock().unwrap_err();
+    assert!(refused.is_denied(), "{refused:?}");
     // This user cannot withdraw it, either.
     assert!(client.close(Duration::from_millis(200)).unwrap_err().is_unknown());
 }

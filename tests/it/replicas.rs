@@ -59,9 +59,15 @@ fn become_a_replica(server: &Server, master: u16) {
 
 /// How often this server has refused to write because it is a replica.
 fn refusals(server: &Server) -> u64 {
+    errors_that_begin(server, "READONLY:")
+}
+
+/// How many errors that begin so the server has given.
+fn errors_that_begin(server: &Server, word: &str) -> u64 {
     let stats = server.info("errorstats");
-    let line = stats.lines().find_map(|line| line.strip_prefix("errorstat_READONLY:count="));
-    line.map_or(0, |count| count.trim().parse().unwrap())
+    let errors = stats.lines().filter_map(|line| line.strip_prefix("errorstat_")?.split_once('='));
+    let counts = errors.filter(|(error, _)| error.starts_with(word)).map(|(_, count)| count);
+    counts.map(|count| count.trim().parse::<u64>().unwrap()).sum()
 }
 
 /// How many inboxes this server knows.

@@ -232,10 +232,8 @@ fn replica_is_a_wrong_address_until_it_has_been_a_master() {
 #[test]
 fn node_of_a_cluster_is_unsupported_at_once_whatever_the_name() {
     let node = Server::builder().arg("cluster-enabled", "yes").start();
-    redis::cmd("CLUSTER")
-        .arg(&["ADDSLOTSRANGE", "0", "8191"])
-        .exec(&mut node.connection())
-        .unwrap();
+    let slots: Vec<u16> = (0..8192).collect();
+    redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots).exec(&mut node.connection()).unwrap();
     let client = Client::open(&node.url()).unwrap();
     for name in ["a", "b", "c", "d"] {
         let refused = within(..SOON, || error(client.lock(name).lock()));
@@ -246,16 +244,20 @@ fn node_of_a_cluster_is_unsupported_at_once_whatever_the_name() {
 #[test]
 fn server_without_enough_replicas_is_unavailable_until_it_has_them() {
     let server = Server::builder().arg("min-replicas-to-write", "1").start();
-    let lock = Client::open(&server.url()).unwrap().lock("x");
-    assert!(error(lock.try_lock(ms(100))).is_unavailable());
-    let waiting = Underway::start(move || lock.lock().and_then(|()| lock.unlock()));
+    let client = Client::open(&server.url()).unwrap();
+    // By a command, and by a script.
+    let fenced = client.lock_with("y", LockOptions::new().fenced()).unwrap();
+    let waiting = [client.lock("x"), fenced].map(|lock| {
+        assert!(error(lock.try_lock(ms(100))).is_unavailable());
+        Underway::start(move || lock.lock().and_then(|()| lock.unlock()))
+    });
     redis::cmd("CONFIG")
         .arg("SET")
         .arg("min-replicas-to-write")
         .arg("0")
         .exec(&mut server.connection())
         .unwrap();
-    waiting.result().unwrap();
+    waiting.into_iter().for_each(|waiting| waiting.result().unwrap());
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn server_out_of_memory_refuses_a_lock_and_releases_one() {
     redis::cmd("CONFIG")
         .arg("SET")
         .arg("maxmemory")
-        .arg("1mb")
+        .arg("1")
         .exec(&mut server.connection())
         .unwrap();
     let error = within(..SOON, || error(client.lock("x").lock()));

@@ -61,7 +61,7 @@ pub(crate) fn says_nothing(error: &RedisError) -> bool {
 /// An error reply. The server refused the command before it carried anything out, or the script in
 /// the middle.
 pub(crate) fn refused(code: &str, details: &str) -> StoreError {
-    let (kind, message, permanent) = match code {
+    let (kind, message, permanent) = match inner_code(code, details) {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server rejected the credentials", true),
         "DENIED" => (ErrorKind::Denied, "the server refuses clients of other machines", true),
         "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
@@ -78,17 +78,6 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
         "MOVED" | "ASK" | "CROSSSLOT" => {
             (ErrorKind::Unsupported, "the server is part of a Redis Cluster", true)
         }
-        // Redis 6.2 wraps the error of a command inside a script, and then this one has no code.
-        _ if details.contains("WRONGTYPE") => return refused("WRONGTYPE", details),
-        // Redis also has no code for a command that the script's user may not run.
-        _ if details.contains("The user executing the script") => {
-            return refused("NOPERM", details);
-        }
-        _ if details.contains("OOM command not allowed") && code != "OOM" => {
-            return refused("OOM", details);
-        }
-        // Before the log-in, a long command is refused even before it is read.
-        _ if details.contains("unauthenticated") => return refused("NOAUTH", details),
         _ if details.contains("max number of clients") => {
             (ErrorKind::Unavailable, "the server has too many clients", false)
         }
@@ -100,6 +89,25 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     // memory, or a replica, refuses the first command that writes.
     let half_way = kind == ErrorKind::Denied && details.contains("user_script");
     if half_way { error.maybe_run() } else { error }
+}
+
+/// The code of an error, or that of the error which it wraps: Redis 6.2 wraps the errors of the
+/// commands inside a script, and every version those that a script itself raises.
+fn inner_code<'a>(code: &'a str, details: &str) -> &'a str {
+    const WRAPPED: [(&str, &str); 7] = [
+        ("WRONGTYPE", "WRONGTYPE"),
+        ("OOM command not allowed", "OOM"),
+        ("NOREPLICAS", "NOREPLICAS"),
+        ("MISCONF", "MISCONF"),
+        // A command that the script's user may not run has no code: 6.2 and 8 say so, each in its
+        // own words.
+        ("The user executing the script", "NOPERM"),
+        ("ACL failure in script", "NOPERM"),
+        // Before the log-in, a long command is refused even before it is read.
+        ("unauthenticated", "NOAUTH"),
+    ];
+    let wrapped = || WRAPPED.iter().find(|(words, _)| details.contains(words));
+    if code == "ERR" { wrapped().map_or(code, |(_, inner)| inner) } else { code }
 }
 
 const REPLICA: &str = "the server is a replica and cannot keep a lock";

@@ -57,7 +57,10 @@ fn each_refusal_is_of_its_kind() {
         ("ERR unauthenticated bulk length", ErrorKind::Denied, true),
         ("ERR Error running script: WRONGTYPE Operation", ErrorKind::WrongType, true),
         ("ERR Error running script: OOM command not allowed", ErrorKind::Server, true),
+        ("ERR Error running script: -NOREPLICAS Not enough", ErrorKind::Unavailable, false),
+        ("ERR user_script:55: NOREPLICAS Not enough", ErrorKind::Unavailable, false),
         ("ERR The user executing the script can't run it", ErrorKind::Denied, true),
+        ("ERR ACL failure in script: User u has no permissions", ErrorKind::Denied, true),
         ("ERR something else", ErrorKind::Server, true),
     ] {
         let (code, details) = words.split_once(' ').expect("two parts");
@@ -72,6 +75,9 @@ fn each_refusal_is_of_its_kind() {
     assert_eq!(refused("ERR", "script: OOM command not allowed").message, full);
     let cannot_persist = "the server cannot persist and accepts no writes";
     assert_eq!(refused("MISCONF", "Redis is configured to save").message, cannot_persist);
+    assert_eq!(refused("ERR", "script: -MISCONF Errors writing").message, cannot_persist);
+    let quoted = cause(refused("ERR", "ACL failure in script")).unwrap_or_default();
+    assert_eq!(quoted, "the server said: ERR ACL failure in script");
 }
 
 #[test]
