@@ -103,7 +103,7 @@ impl Condition {
     /// lock by a handle with other options): nothing was done. `Unavailable`: the lock is not held,
     /// and what may be left behind is withdrawn in the background; if nothing was sent before the
     /// error, the lock is held as before (ask [`is_held`](crate::RedisLock::is_held)). `Denied`,
-    /// `Server`: likewise.
+    /// `Server`, `WrongType`: likewise.
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)
     }

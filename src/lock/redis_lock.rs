@@ -106,11 +106,17 @@ impl RedisLock {
     pub(super) fn validity(&self) -> Validity {
         let hold =
             holds::with(&self.shared, |hold| (hold.over(), Arc::clone(&hold.lease), hold.fence));
-        let name = &self.shared.name;
         match hold {
-            Some((over, lease, fence)) => Validity::new(name, Some(lease), over, fence),
-            None => Validity::new(name, None, Over::ended(), None),
+            Some((over, lease, fence)) => {
+                Validity::new(&self.shared.name, Some(lease), over, fence)
+            }
+            None => self.no_validity(),
         }
+    }
+
+    /// That of a hold that is over.
+    pub(super) fn no_validity(&self) -> Validity {
+        Validity::new(&self.shared.name, None, Over::ended(), None)
     }
 
     /// Extends this thread's lease until `lease` from now. It never shortens: if the lease ends

@@ -101,7 +101,8 @@ impl RedisLock {
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
         if !context.renewal.of(&lease).add(&lease) {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
-            return Err(self.named(Error::new(ErrorKind::Closed, "the client is closed")));
+            let closed = Error::new(ErrorKind::Closed, "the client is closed").leaving(true);
+            return Err(self.named(closed));
         }
         let turn = self.shared.queue.adopt(&lease);
         if lease.has_ended() {

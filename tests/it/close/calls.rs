@@ -4,10 +4,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::Client;
+use distlock::{Client, RedisLock};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
-use crate::helpers::{Busy, Elsewhere, SOON, Underway, client, error, keys, ms, put};
+use crate::helpers::{Asked, Busy, Elsewhere, Notes, SOON, Underway, client, error, keys, ms, put};
 use crate::support::{Fault, Mode, Rule, Server, eventually, within};
 
 #[test]
@@ -196,4 +196,29 @@ fn close_counts_a_lock_only_once_while_its_wait_in_a_condition_has_no_answer() {
     assert!(unconfirmed.contains("that 1 of the client's locks"), "{unconfirmed}");
     proxy.thaw();
     held.release();
+}
+
+/// 1. the store has granted the lock; 2. the client is closed; 3. the lease would be renewed.
+#[test]
+fn a_lock_that_was_granted_to_a_closed_client_may_be_held() {
+    let wait = |lock: &RedisLock| lock.new_condition("c")?.wait_timeout(ms(50)).map(drop);
+    let waits: [fn(&RedisLock) -> distlock::Result<()>; 2] = [RedisLock::lock, wait];
+    for (held, call) in [false, true].into_iter().zip(waits) {
+        let (client, notes) = Notes::of(Client::builder("memory://"));
+        let lock = client.lock("x");
+        if held {
+            lock.lock().unwrap();
+        }
+        let closed = client.clone();
+        notes.after(move |asked| {
+            if matches!(asked, Asked::Acquire { .. }) {
+                let closing = closed.clone();
+                let _closes = thread::spawn(move || closing.close(SOON));
+                let refused = || closed.lock("y").is_locked().is_err_and(|error| error.is_closed());
+                eventually(SOON, refused);
+            }
+        });
+        let refused = error(call(&lock));
+        assert!(refused.is_closed() && refused.may_be_held(), "{refused:?}");
+    }
 }

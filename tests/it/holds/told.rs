@@ -104,6 +104,7 @@ fn a_validity_tells_the_loss_and_a_guard_stays_lost_once_it_has_told() {
     assert!(error(lock.unlock()).is_lost());
     lock.lock().unwrap();
     assert!(lock.is_valid() && !guard.is_valid());
+    is_over(&guard.validity());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(error(guard.ensure_valid()).is_lost());
     assert!(client(&server).lock("job").is_locked().unwrap());
