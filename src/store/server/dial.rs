@@ -29,6 +29,7 @@ pub(crate) struct Dialer {
     to: To,
     login: Arc<RedisConnectionInfo>,
     /// How long what was sent may stay unacknowledged.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can limit it"))]
     unacknowledged: Duration,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
