@@ -291,6 +291,9 @@ impl Client {
     /// unread, the next lock command notices that and closes the connection; the next `work` does
     /// not.
     ///
+    /// The connection is in use until `work` ends: while [`pool_size`](ClientBuilder::pool_size)
+    /// calls are under way, locks wait for a connection. So `work` should be short, and not lock.
+    ///
     /// Commands are built by `redis::cmd`, `redis::Cmd::get` and the like, `redis::pipe` or
     /// `redis::Script`, and sent by their `query` or `invoke`. The methods of `redis::Commands` are
     /// not available: that trait needs the connection's type, and `work` does not know whose pool

@@ -1,4 +1,5 @@
-//! Longer pages: what is promised, how to port, how it works inside, and how to run it safely.
+//! Longer pages: what is promised, how to port, how it works inside, what comes up in production,
+//! and how to run it safely.
 //! Documentation only.
 
 #[doc = include_str!("guide/guarantees.md")]
@@ -12,6 +13,9 @@ pub mod internals {}
 
 #[doc = include_str!("guide/security.md")]
 pub mod security {}
+
+#[doc = include_str!("guide/practice.md")]
+pub mod practice {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

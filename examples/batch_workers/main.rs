@@ -344,8 +344,12 @@ fn sum_up(
         writeln!(out, "  {what:<8}{alone:>12}{ledger:>16}{told:>18}")?;
     }
     writeln!(out)?;
+    let (mut so_far, mut percent) = (0, 0);
     for (number, worker) in workers.iter().enumerate() {
-        let share = worker.notes.iter().map(|note| note.lines).sum::<u64>() * 100 / lines.max(1);
+        so_far += worker.notes.iter().map(|note| note.lines).sum::<u64>();
+        // What is rounded away goes to the next process: together they have 100 %.
+        let share = so_far * 100 / lines.max(1) - percent;
+        percent += share;
         writeln!(out, "  process {}: {share:>3} % of the lines", number + 1)?;
     }
     if unlocked {

@@ -46,8 +46,8 @@ impl ClientBuilder {
     /// reply. Default 2 s; at least 1 ms, at most 1 h.
     ///
     /// Linux may end the wait for a reply late, by at most an eighth of the timeout: it rounds
-    /// socket timeouts up. A reply that arrives in pieces, with pauses in between, has the rest of
-    /// the time for each piece: redis-rs reads it whole.
+    /// socket timeouts up. Over a connection of the program's own [`pool`](Self::pool), a reply
+    /// that arrives in pieces, with pauses in between, has the rest of the time for each piece.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.settings.command_timeout = timeout;
