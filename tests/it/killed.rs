@@ -8,7 +8,7 @@ use std::{env, process};
 use distlock::{Client, LockGuard, LockOptions, RedisLock, Retry};
 
 use crate::faults::through_proxy;
-use crate::helpers::{SOON, Underway, client, get, ms};
+use crate::helpers::{SOON, Underway, client, get, inboxes, ms};
 use crate::support::process::Guarded;
 use crate::support::{Fault, Rule, Server, eventually};
 
@@ -88,15 +88,6 @@ impl Scene {
 
 fn waiters(server: &Server) -> Vec<String> {
     redis::cmd("ZRANGE").arg("{a}:queue").arg(0).arg(-1).query(&mut server.connection()).unwrap()
-}
-
-fn inboxes(server: &Server) -> usize {
-    let channels: Vec<String> = redis::cmd("PUBSUB")
-        .arg("CHANNELS")
-        .arg("distlock:inbox:*")
-        .query(&mut server.connection())
-        .unwrap();
-    channels.len()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use distlock::{Client, LockOptions, LostReason};
 
 use crate::faults::{pool_of, through_proxy, warm_up};
-use crate::helpers::{SOON, Underway, error, get, ms, pttl, put};
+use crate::helpers::{SOON, Underway, error, get, inboxes, ms, pttl, put};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};
 
 /// How long after a demotion everything works again: 2 s, and what a machine under load needs.
@@ -68,16 +68,6 @@ fn errors_that_begin(server: &Server, word: &str) -> u64 {
     let errors = stats.lines().filter_map(|line| line.strip_prefix("errorstat_")?.split_once('='));
     let counts = errors.filter(|(error, _)| error.starts_with(word)).map(|(_, count)| count);
     counts.map(|count| count.trim().parse::<u64>().unwrap()).sum()
-}
-
-/// How many inboxes this server knows.
-fn inboxes(server: &Server) -> usize {
-    let channels: Vec<String> = redis::cmd("PUBSUB")
-        .arg("CHANNELS")
-        .arg("distlock:inbox:*")
-        .query(&mut server.connection())
-        .unwrap();
-    channels.len()
 }
 
 /// Many threads lock at the same time, so that every connection of a pool is in use; none of them

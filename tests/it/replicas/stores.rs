@@ -9,9 +9,9 @@ use distlock::testing::{
 };
 use distlock::{Client, Layout};
 
-use super::{Pair, become_a_replica, errors_that_begin, inboxes};
+use super::{Pair, become_a_replica, errors_that_begin};
 use crate::faults::through_proxy;
-use crate::helpers::{SOON, Underway, ms, pttl};
+use crate::helpers::{SOON, Underway, inboxes, ms, pttl};
 use crate::support::fake::{self, FakeServer, Reply};
 use crate::support::{Fault, Proxy, Rule, Server, eventually, ports, within};
 

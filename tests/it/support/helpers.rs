@@ -228,6 +228,16 @@ impl Drop for Busy {
     }
 }
 
+/// How many inboxes this server knows.
+pub fn inboxes(server: &Server) -> usize {
+    let channels: Vec<String> = redis::cmd("PUBSUB")
+        .arg("CHANNELS")
+        .arg("distlock:inbox:*")
+        .query(&mut server.connection())
+        .unwrap();
+    channels.len()
+}
+
 /// A store that notes what it is asked to do, and runs the test's own code within a call.
 pub struct Watched {
     inner: Arc<dyn LeaseStore>,
