@@ -5,8 +5,11 @@
 //! **no two holders have overlapping validity**; a dead process frees its locks within one lease;
 //! and a holder can always ask, without a round trip, whether its lease is valid. A lease does not
 //! protect against a process that is paused for too long, a suspended host, or a key lost in a
-//! failover; the *fence* does. [`guide::guarantees`] has the whole promise. This page is a short
-//! course.
+//! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
+//! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis or
+//! Redisson, what comes up in [practice](guide::practice), what each [error](guide::errors) means,
+//! which permissions and certificates a server needs ([`security`](guide::security)), and
+//! [how it works inside](guide::internals).
 //!
 //! # Install
 //!
@@ -165,7 +168,7 @@
 //! # Errors
 //!
 //! One type, [`Error`], with a predicate for each [`ErrorKind`]. The question that matters is
-//! whether the lock may still be held on the server:
+//! whether the lock may still be held on the server; [`Error::may_be_held`] answers it:
 //!
 //! | | does this thread hold it? | may what this call left still hold it on the server? |
 //! |---|---|---|
@@ -175,6 +178,7 @@
 //! | `Unknown` (of an `extend`, a `force_unlock` or a notification) | as before the call | yes |
 //! | `Interrupted`, `Exhausted`, `Unavailable`, `Server` | as before the call | yes, after an unanswered attempt: until the background has withdrawn it, or the lease ends |
 //! | `Denied`, `WrongType`, `Unsupported` | as before the call | no, unless the server refused one command of a script, or to confirm: as the row above |
+//! | `Closed` | only by count, if it held it before: the close has ended the lease | yes, after an unanswered attempt; [`Client::close`] counts such locks |
 //! | `InvalidInput` | as before the call | no |
 //! | `Conflict` | yes, with other options | yes, as before |
 //!
@@ -273,9 +277,9 @@
 //!
 //! Each client of `memory://` has its own store. Clients of `memory://name` in one process share
 //! the store of that name, so two of them exclude each other as two processes would. The store has
-//! queues, fences and conditions, as a server has. Only [`Client::execute`] and the layouts other
-//! than the plain one need a real server. A test can also give its own lock to code that takes a
-//! `&dyn` [`Lock`].
+//! queues, fences and conditions, as a server has. Only [`Client::execute`], confirmations by
+//! replicas or the disk, and the layouts other than the plain one need a real server. A test can also
+//! give its own lock to code that takes a `&dyn` [`Lock`].
 //!
 //! # Threads that the crate starts
 //!
