@@ -6,9 +6,9 @@
 //! and a holder can always ask, without a round trip, whether its lease is valid. A lease does not
 //! protect against a process that is paused for too long, a suspended host, or a key lost in a
 //! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
-//! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis or
-//! Redisson, what comes up in [practice](guide::practice), what each [error](guide::errors) means,
-//! which permissions and certificates a server needs ([`security`](guide::security)), and
+//! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis
+//! or Redisson, what comes up in [practice](guide::practice), what each [error](guide::errors)
+//! means, which permissions and certificates a server needs ([`security`](guide::security)), and
 //! [how it works inside](guide::internals).
 //!
 //! # Install
@@ -278,8 +278,8 @@
 //! Each client of `memory://` has its own store. Clients of `memory://name` in one process share
 //! the store of that name, so two of them exclude each other as two processes would. The store has
 //! queues, fences and conditions, as a server has. Only [`Client::execute`], confirmations by
-//! replicas or the disk, and the layouts other than the plain one need a real server. A test can also
-//! give its own lock to code that takes a `&dyn` [`Lock`].
+//! replicas or the disk, and the layouts other than the plain one need a real server. A test can
+//! also give its own lock to code that takes a `&dyn` [`Lock`].
 //!
 //! # Threads that the crate starts
 //!
