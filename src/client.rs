@@ -98,7 +98,8 @@ impl Client {
     ///
     /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the
     /// lease or one command timeout). Leases should be long compared with a round trip to most
-    /// nodes. Each node gets a client's questions one after another, renewals first.
+    /// nodes. Each node gets a client's questions one after another; extends, and what is withdrawn
+    /// again, go beside them.
     ///
     /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so
     /// Redlock clients of other libraries can share these locks.
@@ -108,11 +109,10 @@ impl Client {
     ///   second client to a majority. Let nodes write an append-only file with
     ///   `appendfsync always`, or start a node that lost its data only after the longest lease has
     ///   passed.
-    /// * A node must be a separate master. Replicas have no vote. A second name of a server that
-    ///   another node has reached has no vote, either: each new connection asks for the server's
-    ///   run id (`INFO server`; not checked if the user may not ask). Not detected: a replica that
-    ///   is *promoted later* and may lack its master's grants; a name that stands for several
-    ///   servers at once; and names that move to other servers while a lock is being acquired.
+    /// * A node must be a separate master. Replicas have no vote. Name each server once: under two
+    ///   names it gives no attempt two votes, but if it fails, two nodes fail. Not detected: a
+    ///   replica that is *promoted later* and may lack its master's grants; a name that stands for
+    ///   several servers at once; and names that move to other servers while a lock is held.
     /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, unless a late
     ///   copy of one of the holder's commands arrives.
     /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while more
@@ -128,14 +128,12 @@ impl Client {
     ///   the lock.
     ///
     /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one
-    /// are `Unsupported`. With [`LockOptions::owner`], a node does not vote for up to ten seconds
-    /// if its release of an earlier hold is not settled.
+    /// are `Unsupported`, and so is [`LockOptions::owner`]: each attempt needs a token of its own.
     ///
     /// # Errors
     /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is listed twice
     /// (same host and port, with any database), and for URLs that cannot be understood;
-    /// `Unsupported` for URLs that this build cannot use. Two names of one server are detected when
-    /// they are reached; then one of them has no vote. An even number of nodes is logged as a
+    /// `Unsupported` for URLs that this build cannot use. An even number of nodes is logged as a
     /// warning: it needs one more node for a majority and survives no more failures.
     pub fn redlock(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         Self::redlock_builder(urls).build()
@@ -143,8 +141,9 @@ impl Client {
 
     /// As [`redlock`](Client::redlock), with settings of its own. They apply to each node.
     ///
-    /// Each node has one connection for questions and one for renewal, and one thread:
-    /// [`ClientBuilder::pool_size`] has no effect, and [`ClientBuilder::pool`] is refused.
+    /// Each node has a connection and a thread for questions, and as much for renewal; while what
+    /// it did not answer is withdrawn, one more of each. [`ClientBuilder::pool_size`] has no
+    /// effect, and [`ClientBuilder::pool`] is refused.
     #[must_use]
     pub fn redlock_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
         let mut builder = Self::builder("");

@@ -216,7 +216,8 @@ impl LockOptions {
     /// the same value. After a release without an answer the value is not used again until that
     /// release can no longer arrive: `lock` waits for about ten seconds after the server's next
     /// answer, or fails after `max_outage` if that is shorter; `try_lock` fails with `Unavailable`.
-    /// There is no server queue for such locks. Refused with [`Layout::Timestamp`].
+    /// There is no server queue for such locks. `Unsupported` on a quorum, where each attempt needs
+    /// a token of its own. Refused with [`Layout::Timestamp`].
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());

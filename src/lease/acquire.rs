@@ -47,7 +47,7 @@ impl Acquisition {
                 }
                 Step::Failed(error) if error.permanent => return Err(error.into_error()),
                 // The server had closed an idle connection: not an outage yet. Ask again over a
-                // fresh connection, with the same token.
+                // fresh connection.
                 Step::Failed(error) if error.stale && !std::mem::replace(&mut was_stale, true) => {
                     continue;
                 }

@@ -26,6 +26,7 @@ use crate::base::options::{LockOptions, Queue, Renewal as Renew};
 pub(super) use place::Waiting;
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
+/// Only where the store has one-shot tokens, each attempt draws its own.
 ///
 /// If dropped without a grant, it has what it may have left behind withdrawn. It can pass to
 /// another thread, with its place.
@@ -205,17 +206,14 @@ impl Acquisition {
         )
     }
 
-    /// The store is undoing the last attempt, so its token must not be used again. A grant that
-    /// came too late is left to the cleaner: the store does not undo it.
+    /// Draws a token for the next attempt, if each needs its own, and leaves the last attempt to
+    /// the cleaner.
     pub(super) fn change_token(&mut self) -> Result<()> {
-        if self.attempts == 0
-            || !self.store.abilities().undoes_attempts
-            || self.options.owner.is_some()
-        {
+        if self.attempts == 0 || !self.store.abilities().one_shot_tokens {
             return Ok(());
         }
         let fresh = self.context.tokens.fresh()?;
-        if self.left_behind && !self.unanswered {
+        if self.left_behind {
             let what = self.withdrawal();
             self.context.cleaner.withdraw(what);
         }
@@ -261,7 +259,8 @@ impl Acquisition {
             token: self.token.clone(),
             lease: self.options.lease,
             condition: self.condition.take(),
-            in_flight: self.unanswered,
+            // A store of one-shot tokens waits by itself for late copies.
+            in_flight: self.unanswered && !self.store.abilities().one_shot_tokens,
             reused: self.in_use.is_some(),
             release_in_flight: false,
             abandoned: false.into(),

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::store::StoreError;
-use super::timeouts::Timeouts;
 use super::token::Token;
 use crate::base::backoff;
 use crate::base::clock::Clock;
@@ -22,7 +21,7 @@ use crate::base::worker::{Stopped, Worker};
 use withdrawal::OpenWithdrawal;
 pub(crate) use withdrawal::Withdrawal;
 
-/// How long after the first answer a withdrawal is repeated.
+/// For how long all withdrawals of a token must have been answered before they end.
 ///
 /// "Not ours" proves nothing while an unanswered attempt may still be in flight:
 ///
@@ -36,6 +35,9 @@ pub(crate) use withdrawal::Withdrawal;
 const SETTLE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2_500);
+/// How long the first try after the client was closed may take, even if the time is over: a server
+/// that is up needs far less.
+const LAST: Duration = Duration::from_millis(250);
 /// The most withdrawals in one call. A call that fails is repeated as a whole.
 const BULK: usize = 256;
 
@@ -53,7 +55,7 @@ struct Wake;
 struct CleanerThread {
     shared: Arc<Shared>,
     clock: Clock,
-    timeouts: Timeouts,
+    command_timeout: Duration,
 }
 
 #[derive(Default)]
@@ -103,8 +105,8 @@ impl Drop for InUse {
 }
 
 impl Cleaner {
-    pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
-        let thread = CleanerThread { shared: Arc::default(), clock, timeouts };
+    pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
+        let thread = CleanerThread { shared: Arc::default(), clock, command_timeout };
         Self { worker: Arc::new(Worker::new("distlock-cleaner")), thread }
     }
 
@@ -141,17 +143,7 @@ impl Cleaner {
         let _ = self.add(what);
     }
 
-    /// Notes a withdrawal that the store goes on with by itself and that has no answer yet: closing
-    /// asks until there is an answer.
-    pub(crate) fn leave_to_the_store(&self, what: Withdrawal) {
-        let _ = self.add_job(Withdrawal { release_in_flight: false, ..what }, true);
-    }
-
     fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
-        self.add_job(what, false)
-    }
-
-    fn add_job(&self, what: Withdrawal, by_store: bool) -> Result<(), Withdrawal> {
         let mut state = locked(&self.thread.shared.state);
         if state.left.is_some() {
             return Err(what);
@@ -159,21 +151,17 @@ impl Cleaner {
         state.last_number += 1;
         let (number, now) = (state.last_number, self.thread.clock.now());
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
-        let next = if by_store { now + what.lease } else { now };
-        let (since, pause) = (now, FIRST_PAUSE);
-        let job = OpenWithdrawal {
+        state.jobs.push(OpenWithdrawal {
             number,
             what,
-            since,
-            next,
-            pause,
+            since: now,
+            next: now,
+            pause: FIRST_PAUSE,
             answered_at: None,
             release_in_flight,
             running: false,
             tries: 0,
-            by_store,
-        };
-        state.jobs.push(job);
+        });
         drop(state);
         let _ = self.worker.send(Wake);
         Ok(())
@@ -240,7 +228,7 @@ impl Cleaner {
 
 impl CleanerThread {
     fn command_deadline(&self) -> Instant {
-        self.clock.now() + self.timeouts.command_timeout
+        self.clock.now() + self.command_timeout
     }
 
     fn run(&self, wake: &Receiver<Wake>) {
@@ -248,8 +236,6 @@ impl CleanerThread {
         locked(&self.shared.state).jobs.iter_mut().for_each(|job| job.running = false);
         loop {
             let now = self.clock.now();
-            // A withdrawal that the store goes on with by itself ends with its lease.
-            locked(&self.shared.state).jobs.retain(|job| !job.by_store || job.next > now);
             let (due, next) = self.take(|job| job.next <= now);
             if due.is_empty() {
                 let closed = match next {
@@ -264,7 +250,7 @@ impl CleanerThread {
                 }
                 continue;
             }
-            self.withdraw(&due, self.command_deadline(), false);
+            self.withdraw(&due, self.command_deadline());
         }
     }
 
@@ -293,9 +279,8 @@ impl CleanerThread {
         (taken, next)
     }
 
-    /// Tries these withdrawals once. `false`: not all were answered. `all`: repeat them even if the
-    /// store goes on by itself.
-    fn withdraw(&self, due: &[(u64, Arc<Withdrawal>)], deadline: Instant, all: bool) -> bool {
+    /// Tries these withdrawals once. `false`: not all were answered.
+    fn withdraw(&self, due: &[(u64, Arc<Withdrawal>)], deadline: Instant) -> bool {
         let Some((_, first)) = due.first() else { return true };
         for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst))
         {
@@ -306,7 +291,6 @@ impl CleanerThread {
         }
         let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
         let mut answers = first.store.withdraw(&what, deadline).into_iter();
-        let by_itself = first.store.abilities().undoes_attempts && !all;
         let now = self.clock.now();
         let (mut answered, mut unanswered) = (true, Vec::new());
         let mut state = locked(&self.shared.state);
@@ -321,20 +305,15 @@ impl CleanerThread {
                     job.answered_at.get_or_insert(now);
                     job.next = now + job.pause;
                     job.pause = (job.pause * 2).min(LONGEST_PAUSE);
-                    by_itself || job.is_settled(now)
+                    job.is_settled(now)
                 }
                 Some(Err(error)) => {
                     answered = false;
                     unanswered.push((&what.name, error.message.clone()));
-                    if error.may_have_run {
-                        // This withdrawal may arrive late, too: the settling time begins again.
-                        job.release_in_flight = true;
-                        job.answered_at = None;
-                    }
-                    if by_itself {
-                        (job.by_store, job.release_in_flight, job.next) =
-                            (true, false, job.since + what.lease);
-                    }
+                    // The settling time begins again, even if nothing was sent: the server may
+                    // have stopped again before it read the late copy.
+                    job.answered_at = None;
+                    job.release_in_flight |= error.may_have_run;
                     // Without the permission to withdraw, the job ends with the lease.
                     error.permanent && now.saturating_duration_since(job.since) >= what.lease
                 }
@@ -351,10 +330,8 @@ impl CleanerThread {
             // A call without an answer delays the other jobs by its whole deadline: let them all
             // wait until the server is back.
             let again = now + backoff::outage_pause();
-            let same_store = state
-                .jobs
-                .iter_mut()
-                .filter(|job| !job.by_store && Arc::ptr_eq(&job.what.store, &first.store));
+            let same_store =
+                state.jobs.iter_mut().filter(|job| Arc::ptr_eq(&job.what.store, &first.store));
             same_store.for_each(|job| job.next = job.next.max(again));
         }
         drop(state);
@@ -369,13 +346,13 @@ impl CleanerThread {
     /// until the time is over.
     fn drain(&self) {
         let until = locked(&self.shared.state).closing.unwrap_or_else(|| self.clock.now());
-        let mut deadline = self.command_deadline();
+        let mut deadline = self.command_deadline().min(until.max(self.clock.now() + LAST));
         loop {
             let (due, _) = self.take(|job| job.answered_at.is_none() && !job.running);
             if due.is_empty() {
                 break;
             }
-            let answered = self.withdraw(&due, deadline, true);
+            let answered = self.withdraw(&due, deadline);
             deadline = self.command_deadline().min(until);
             let left = self.clock.sleep_for(until);
             if left.is_zero() {

@@ -35,7 +35,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
-        let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts);
+        let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts.command_timeout);
         let acquiring = Count::default();
         Self {
             renewal: renewal::Renewal::new(

@@ -223,9 +223,6 @@ impl Lease {
         if self.ended.swap(true, Ordering::SeqCst) {
             return false;
         }
-        // A store that undoes by itself began to do so with the release.
-        let by_store = self.store.abilities().undoes_attempts
-            && matches!(how, Ended::Released { .. } | Ended::GivenUp { release_sent: true });
         // A late copy of a release finds nothing under a fresh token, but it finds the next hold
         // under a caller's own value (R38).
         let release_in_flight = matches!(
@@ -243,8 +240,6 @@ impl Lease {
             let what =
                 Withdrawal { abandoned: abandoned.into(), release_in_flight, ..self.withdrawal() };
             match how {
-                Ended::Released { .. } if by_store => {}
-                _ if by_store => cleaner.leave_to_the_store(what),
                 Ended::Abandoned => cleaner.withdraw_later(what),
                 _ => cleaner.withdraw(what),
             }

@@ -74,12 +74,6 @@ impl Context {
                     return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
                 }
                 Ok(gone) => return Ok(gone),
-                // The store goes on by itself. The nodes that the first question has reached would
-                // answer a second one with "not ours".
-                Err(error) if lease.store.abilities().undoes_attempts => {
-                    *unanswered |= error.may_have_run;
-                    return Err(error);
-                }
                 Err(error) => error,
             };
             *unanswered |= error.may_have_run;
@@ -87,7 +81,8 @@ impl Context {
                 leaving.put_back();
             }
             let timed_out = self.clock.now() >= deadline;
-            if timed_out && *unanswered && !repeated && lease.is_valid() {
+            let again = timed_out && *unanswered && !error.permanent;
+            if again && !repeated && lease.is_valid() {
                 // An idle connection may have died unnoticed, or one reply got lost: the next
                 // connection shows it.
                 repeated = true;

@@ -114,10 +114,11 @@ pub struct Abilities {
     pub wakes: bool,
     /// Locks have conditions: [`wait_in`](LeaseStore::wait_in) and [`notify`](LeaseStore::notify).
     pub conditions: bool,
-    /// The store undoes by itself, for as long as it takes, what an attempt left behind that was
-    /// answered without a grant, and what it was once asked to withdraw or release. The undo may
-    /// arrive late, so the next attempt must not use the same token: its grant would be deleted.
-    pub undoes_attempts: bool,
+    /// Each attempt needs a token of its own: what an attempt without a grant left behind is
+    /// withdrawn at once, and that may arrive late, where it would delete a grant of the next
+    /// attempt. Late copies of an attempt are the store's own affair: whoever withdraws it has to
+    /// ask only until there is an answer.
+    pub one_shot_tokens: bool,
     /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not
     /// confirmed: its waiter has to extend the lease before it has the lock (R24).
     pub confirm: Confirm,
@@ -274,6 +275,15 @@ impl StoreError {
     pub(crate) fn without_conditions() -> Self {
         Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions")
             .permanent()
+    }
+
+    /// One more of its kind, for another lease of the same call.
+    pub(crate) fn alike(&self) -> Self {
+        Self {
+            may_have_run: self.may_have_run,
+            permanent: self.permanent,
+            ..Self::not_sent(self.kind, self.message.clone())
+        }
     }
 
     /// A failure that trying again cannot mend.

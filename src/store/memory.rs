@@ -176,7 +176,7 @@ impl LeaseStore for Memory {
         Abilities {
             wakes: true,
             conditions: true,
-            undoes_attempts: false,
+            one_shot_tokens: false,
             confirm: Confirm::NOTHING,
             numbered_tokens: false,
         }

@@ -2,53 +2,55 @@
 //!
 //! The algorithm is the one that the Redis documentation describes on its page about distributed
 //! locks (<https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>): the same
-//! token under the same key on every node; a lease if more than half of them granted it while it is
-//! still valid; otherwise nothing is left on any node.
+//! token under the same key on every node; a lease if more than half of them granted it while it
+//! is still valid; otherwise nothing is left on any node.
+//!
+//! It departs from that page in three points: each attempt has a token of its own (R31); what a
+//! node did not answer is withdrawn for as long as that takes (R32); and a held lease is given
+//! again to nodes that lost it (R33).
 //!
 //! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as
 //! the answers decide it, so it takes as long as the slowest node of the fastest majority. Later
-//! answers are ignored. Each node gets its questions one after another, so an undoing reaches a
-//! node after the attempt that it undoes.
+//! answers only change what is known of their node. Each thread asks one question after another,
+//! so a withdrawal reaches its node after the attempt.
 
-mod again;
-mod attempt;
-mod identity;
+mod claim;
+mod extends;
 mod leases;
 mod node_thread;
 mod open;
 mod tally;
-mod undo_log;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
-use super::server::node::Node;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
+use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::worker::Stopped;
 use crate::lease::store::StoreError;
+use crate::lease::token::Token;
 use crate::limiter::port::{Decision, LimitStore, Take};
-use node_thread::{Job, Member, NodeThread, Order, Undo, Undone, again_if_stale};
+use claim::Claim;
+use node_thread::{Job, Lane, Member, NodeThread, Target, Withdrawals, Withdrawn};
 use tally::Tally;
-use undo_log::{Name, UndoLog};
 
-/// Once a majority has replied but disagrees, the other nodes have up to twice the time elapsed,
+/// Once a majority has answered without deciding, the others get twice the time elapsed so far,
 /// and at least this.
 const GRACE: Duration = Duration::from_millis(50);
-
-/// One grant by a majority: whether its undoing has begun.
-type UndoingFlag = Arc<AtomicBool>;
+/// How long each node has, when the client is closed, for what it has not answered: a node that is
+/// up needs far less.
+const LAST: Duration = Duration::from_millis(250);
 
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
-    /// The leases that were granted here, until they are undone.
-    granted: Mutex<HashMap<Name, UndoingFlag>>,
+    /// The attempts that were granted, and those without an answer, until they are withdrawn.
+    claims: Mutex<HashMap<(Key, Token), Arc<Claim>>>,
     clock: Clock,
     command_timeout: Duration,
     process: u32,
@@ -77,7 +79,7 @@ impl Quorum {
         let node_threads = (1..).zip(members).map(node_thread).collect();
         Self {
             node_threads,
-            granted: Mutex::default(),
+            claims: Mutex::default(),
             clock,
             command_timeout,
             process: std::process::id(),
@@ -91,9 +93,8 @@ impl Quorum {
 
     /// Asks for a sign of life from a majority.
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
-            let ping = |server: &Arc<Node>| again_if_stale(|_| server.ping(deadline));
-            member.server.as_ref().map_or(Ok(()), ping)
+        let round = self.ask(deadline, Lane::Questions, move |_, member| {
+            member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline))
         })?;
         let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
         let tally = self
@@ -101,22 +102,24 @@ impl Quorum {
         if alive(&tally) { Ok(()) } else { Err(tally.failure()) }
     }
 
-    /// Ends the threads. `false`: not all of them by `deadline`.
+    /// Ends the threads, and closes the connections. `false`: not all threads by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
-        let stopped: Vec<Stopped> = self.node_threads.iter().map(NodeThread::stop).collect();
-        stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
+        let all_end = |stopped: Vec<Stopped>| {
+            stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
+        };
+        let threads = all_end(self.node_threads.iter().flat_map(NodeThread::stop).collect());
+        let until = deadline.min(self.clock.now() + LAST);
+        let stop = |node: &NodeThread| node.stop_cleaning(until);
+        let cleaners = all_end(self.node_threads.iter().map(stop).collect());
+        self.node_threads.iter().for_each(NodeThread::disconnect);
+        threads && cleaners
     }
 
     /// Asks all nodes at once.
-    fn ask<T, F>(
-        &self,
-        deadline: Instant,
-        order: Order,
-        question: F,
-    ) -> Result<Round<T>, StoreError>
+    fn ask<T, F>(&self, deadline: Instant, lane: Lane, question: F) -> Result<Round<T>, StoreError>
     where
         T: Send + 'static,
-        F: Fn(usize, &Member, &mut UndoLog) -> Result<T, StoreError> + Send + Sync + 'static,
+        F: Fn(usize, &Member) -> Result<T, StoreError> + Send + Sync + 'static,
     {
         self.usable()?;
         let begun = self.clock.now();
@@ -124,77 +127,59 @@ impl Quorum {
         let (tell, answers) = bounded(self.node_threads.len());
         for (index, node_thread) in self.node_threads.iter().enumerate() {
             let (question, told) = (Arc::clone(&question), tell.clone());
-            let run = Box::new(move |member: &Member, undo_log: &mut UndoLog| {
-                let answer = question(index, member, undo_log);
-                let answered = answer.is_ok();
-                let _ = told.send((index, answer));
-                answered
+            let run = Box::new(move |member: &Member| {
+                let _ = told.send((index, question(index, member)));
             });
-            if let Err(error) = node_thread.ask(Job::Ask { deadline, order, run }) {
+            if let Err(error) = node_thread.ask(Job::Ask { deadline, lane, run }) {
                 let _ = tell.send((index, Err(error)));
             }
         }
         Ok(Round { answers, begun, deadline })
     }
 
-    /// Makes all nodes undo what these tokens have there. Nodes that do not answer are asked again,
-    /// for as long as it takes (R10). A node that can hold nothing of a token is not asked at all,
-    /// unless the token is somebody else's.
-    fn undo(
-        &self,
-        names: Vec<Name>,
-        foreign: bool,
-        deadline: Instant,
-    ) -> Result<Round<Vec<Undone>>, StoreError> {
-        self.usable()?;
-        // Set before any node is told to undo the lease. Giving the lease again (R33) checks this
-        // before it is sent, so it is skipped or comes before the undoing.
-        let mut granted = locked(&self.granted);
+    /// The caller will ask to withdraw it, sooner or later.
+    fn remember(&self, claim: Arc<Claim>) {
+        let name = (claim.key.clone(), claim.token.clone());
+        locked(&self.claims).insert(name, claim);
+    }
+
+    /// The leases of these tokens, to be withdrawn.
+    fn targets(&self, names: impl Iterator<Item = (Key, Token)>) -> Arc<[Target]> {
+        let claims = locked(&self.claims);
         names
-            .iter()
-            .filter_map(|name| granted.remove(name))
-            .for_each(|undone| undone.store(true, Ordering::SeqCst));
-        drop(granted);
-        Ok(self.send_undo(names, foreign, deadline))
+            .map(|name| {
+                let claim = claims.get(&name).cloned();
+                Target { key: name.0, token: name.1, claim }
+            })
+            .collect()
     }
 
-    /// Makes all nodes undo leases that a majority said are not ours any more: what the other nodes
-    /// still have keeps everybody out, and nobody else will undo it. But only the grant of this
-    /// `UndoingFlag` is undone, and not a later grant under a caller's own value:
-    ///
-    /// 1. an extend is on its way; 2. the holder releases the lease, and acquires it again under
-    ///    the same value; 3. the extend is denied.
-    ///
-    /// Sent while `granted` is locked: so a release, and what is granted after it, comes later at
-    /// every node.
-    fn undo_lost(&self, lost: Vec<(Name, UndoingFlag)>) {
-        let mut granted = locked(&self.granted);
-        let mut names = Vec::new();
-        for (name, grant) in lost {
-            if granted.get(&name).is_some_and(|present| Arc::ptr_eq(present, &grant)) {
-                granted.remove(&name);
-                grant.store(true, Ordering::SeqCst);
-                names.push(name);
-            }
-        }
-        if !names.is_empty() {
-            self.send_undo(names, false, self.clock.now() + self.command_timeout);
-        }
-    }
-
-    fn send_undo(&self, names: Vec<Name>, foreign: bool, deadline: Instant) -> Round<Vec<Undone>> {
+    /// Withdraws leases from all nodes that may have them (R10). Each node is asked in turn, so a
+    /// withdrawal reaches it after the attempt; what a node does not answer is repeated in the
+    /// background.
+    fn withdraw_everywhere(
+        &self,
+        what: &Arc<[Target]>,
+        deadline: Instant,
+    ) -> Round<Vec<Withdrawn>> {
+        // Before any node is asked: what has not been sent until now is never sent.
+        what.iter().filter_map(|target| target.claim.as_ref()).for_each(|claim| claim.end());
         let begun = self.clock.now();
         let (tell, answers) = bounded(self.node_threads.len());
-        let names: Arc<[Name]> = names.into();
         for (index, node_thread) in self.node_threads.iter().enumerate() {
-            node_thread.undo(Undo {
-                names: Arc::clone(&names),
-                foreign,
+            node_thread.withdraw(Withdrawals {
+                what: Arc::clone(what),
                 deadline,
                 tell: (index, tell.clone()),
             });
         }
         Round { answers, begun, deadline }
+    }
+
+    /// Nobody will ask again to withdraw these.
+    fn forget<'a>(&self, what: impl Iterator<Item = &'a Target>) {
+        let mut claims = locked(&self.claims);
+        what.for_each(|target| _ = claims.remove(&(target.key.clone(), target.token.clone())));
     }
 
     /// Collects answers until they decide the question or its time is over.

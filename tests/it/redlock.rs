@@ -2,9 +2,9 @@
 
 mod again;
 mod keep;
-mod ledger;
 mod nodes;
 mod servers;
 mod take;
 mod threads;
 mod unlock;
+mod withdrawals;

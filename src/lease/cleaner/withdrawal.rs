@@ -73,8 +73,6 @@ pub(super) struct OpenWithdrawal {
     pub(super) running: bool,
     /// How often it was tried.
     pub(super) tries: u64,
-    /// Whether the store goes on with it by itself: then only closing tries it again.
-    pub(super) by_store: bool,
 }
 
 impl OpenWithdrawal {

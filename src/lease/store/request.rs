@@ -11,7 +11,8 @@ use crate::lease::token::Token;
 pub struct Ask<'a> {
     /// The lock.
     pub key: &'a Key,
-    /// Who asks: the same token in every attempt of one acquisition.
+    /// Who asks: the same token in every attempt of one acquisition, unless the store has one-shot
+    /// tokens.
     pub token: &'a Token,
     /// The number of this attempt within its acquisition, from 1.
     pub attempt: u64,
@@ -26,8 +27,8 @@ pub struct Ask<'a> {
     /// a round trip.
     pub contended: bool,
     /// Whether a key that already holds this token may be taken for a grant of an earlier attempt
-    /// (R4). `false` for a caller's own value (`owner`) if every attempt was answered: then it is
-    /// somebody else's hold.
+    /// (R4). `false` at a node of a quorum, and for a caller's own value (`owner`) if every attempt
+    /// was answered: then it is somebody else's hold.
     pub may_be_mine: bool,
     /// The deadline for the answer.
     pub deadline: Instant,

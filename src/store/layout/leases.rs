@@ -311,7 +311,7 @@ impl LeaseStore for ServerLeases {
         Abilities {
             wakes: !matches!(self.table.wakes, Wakes::Nobody),
             conditions: self.queue().is_some(),
-            undoes_attempts: false,
+            one_shot_tokens: false,
             confirm: self.granting.confirm(),
             numbered_tokens: self.table.numbered_tokens,
         }

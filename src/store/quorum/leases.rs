@@ -2,29 +2,21 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::again::Again;
-use super::attempt::{Wanted, attempt};
-use super::node_thread::{Order, Undone, again_if_stale};
-use super::tally::{Tally, Undecided, holder};
-use super::undo_log::Name;
+use super::claim::Claim;
+use super::node_thread::{Lane, Target, Withdrawn};
+use super::tally::{Tally, Undecided, gone, granted, holder, remaining};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
-use crate::base::locked;
 use crate::base::options::{Confirm, LockOptions};
 use crate::lease::store::{
     Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
     Withdraw, Within,
 };
 use crate::lease::token::Token;
-use crate::lease::validity::valid_until;
-
-/// The most leases that are undone in one command to a node, so that extends can come between.
-const TOGETHER: usize = 256;
 
 /// How long the nodes have to grant a lease of this length: a fifth of it, so that four fifths are
 /// left even then; but at least 50 ms, or half of a lease shorter than 100 ms. It matters only if
@@ -34,81 +26,64 @@ fn time_to_grant(lease: Duration) -> Duration {
 }
 
 impl Quorum {
+    /// Asks each node once. A connection that turns out to be closed is a missing reply, too: the
+    /// node may have granted the lease, and its answer to a second question would be a refusal.
     fn send_attempt(
         &self,
-        ask: &Ask<'_>,
+        claim: &Arc<Claim>,
+        lease: Duration,
+        contended: bool,
         deadline: Instant,
-        given_up: &Arc<AtomicBool>,
     ) -> Result<Round<Answer>, StoreError> {
-        let name = (ask.key.clone(), ask.token.clone());
-        let (lease, contended, may_be_mine) = (ask.lease, ask.contended, ask.may_be_mine);
-        let (given_up, clock) = (Arc::clone(given_up), self.clock.clone());
-        self.ask(deadline, Order::InTurn, move |_, member, undo_log| {
-            if given_up.load(Ordering::SeqCst) {
+        let (claim, clock) = (Arc::clone(claim), self.clock.clone());
+        self.ask(deadline, Lane::Questions, move |node, member| {
+            if claim.has_ended() {
                 return Err(StoreError::not_sent(
                     ErrorKind::Unavailable,
                     "the attempt was given up before the node was asked",
                 ));
             }
-            attempt(
-                &name,
-                member,
-                undo_log,
-                &clock,
-                &Wanted { lease, contended, may_be_mine, deadline },
-            )
+            let answer = member.leases.try_acquire(&attempt(&claim, lease, contended, deadline));
+            claim.attempted(node, &answer, clock.now(), lease);
+            answer
         })
     }
 
-    /// As `undo`, but waits until a majority has answered for each lease, or until the deadline.
-    fn undo_everywhere(
+    /// Withdraws leases, and waits until a majority has answered for each, or until the deadline.
+    fn withdraw_and_wait(
         &self,
-        names: Vec<Name>,
-        foreign: bool,
+        what: &Arc<[Target]>,
         deadline: Instant,
-    ) -> Result<Tally<Vec<Undone>>, StoreError> {
-        let count = names.len();
-        let round = self.undo(names, foreign, deadline)?;
-        let is_gone =
-            |tally: &Tally<Vec<Undone>>, i| tally.count_of(i, |_| true) >= tally.majority();
+    ) -> Result<Tally<Vec<Withdrawn>>, StoreError> {
+        self.usable()?;
+        let round = self.withdraw_everywhere(what, deadline);
         Ok(self.collect(&round, |tally| {
-            if (0..count).all(|i| is_gone(tally, i)) { Verdict::Decided } else { Verdict::Open }
+            let all = (0..what.len()).all(|i| tally.has_majority(i));
+            if all { Verdict::Decided } else { Verdict::Open }
         }))
     }
 }
 
-/// The result of undoing a lease. An error unless a majority has answered.
-fn gone(tally: Tally<Option<Gone>>) -> Result<Gone, StoreError> {
-    if tally.count(|_| true) < tally.majority() {
-        return Err(tally.failure());
+/// What a node is asked for. A key that exists is a refusal, whoever owns it: a node that has this
+/// token already has it from elsewhere, because it is a replica, or a second name of a server
+/// (R31).
+pub(super) fn attempt(
+    claim: &Claim,
+    lease: Duration,
+    contended: bool,
+    deadline: Instant,
+) -> Ask<'_> {
+    Ask {
+        key: &claim.key,
+        token: &claim.token,
+        attempt: 1,
+        lease,
+        fences: 0,
+        place: None,
+        contended,
+        may_be_mine: false,
+        deadline,
     }
-    let released = tally.count(|gone| *gone == Some(Gone::Released)) > 0;
-    Ok(if released { Gone::Released } else { Gone::NotOurs })
-}
-
-fn granted(answer: &Answer) -> bool {
-    matches!(answer, Answer::Granted { .. })
-}
-
-/// How long until enough of the leases in the way have run out that a majority is free; `None`: not
-/// known.
-fn remaining(tally: &Tally<Answer>) -> Option<Duration> {
-    let in_the_way = |answer: &Answer| match answer {
-        Answer::Refused { remaining, .. } => Some(remaining.unwrap_or(Duration::MAX)),
-        Answer::Granted { .. } => None,
-    };
-    let mut ends: Vec<_> = tally.said().filter_map(in_the_way).collect();
-    ends.sort_unstable();
-    let missing = tally.majority().saturating_sub(tally.count(granted));
-    ends.get(missing.checked_sub(1)?).copied().filter(|end| *end != Duration::MAX)
-}
-
-/// What the nodes say about one lease: yes, no, or `None` while neither is certain.
-fn yes_or_no<T>(tally: &Tally<T>, yes: usize, no: usize) -> Option<bool> {
-    if yes >= tally.majority() {
-        return Some(true);
-    }
-    (no >= tally.veto()).then_some(false)
 }
 
 /// For the failure of a question that never touched the node's lease.
@@ -117,7 +92,7 @@ fn unsent(error: StoreError) -> StoreError {
 }
 
 /// Goes on until `decided`, but not for long once a majority has answered.
-fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
+fn likely<T>(tally: &Tally<T>, decided: bool) -> Verdict {
     match decided {
         true => Verdict::Decided,
         false if tally.count(|_| true) >= tally.majority() => Verdict::Likely,
@@ -126,21 +101,18 @@ fn unless<T>(tally: &Tally<T>, decided: bool) -> Verdict {
 }
 
 impl Quorum {
-    /// The tokens of the leases that the nodes have, and how long the shortest of these leases
-    /// lasts; a majority has to answer.
-    fn holders(&self, key: &Key, deadline: Instant) -> Result<(Vec<Token>, Duration), StoreError> {
+    /// What the nodes have under this key; a majority has to answer.
+    fn look(&self, key: &Key, deadline: Instant) -> Result<Tally<Option<Held>>, StoreError> {
         let asked = key.clone();
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
-            again_if_stale(|_| member.leases.inspect(&asked, deadline))
+        let round = self.ask(deadline, Lane::Questions, move |_, member| {
+            member.leases.inspect(&asked, deadline)
         })?;
-        let tally = self.collect(&round, |tally| unless(tally, false));
+        let tally = self.collect(&round, |tally| likely(tally, false));
         if tally.count(|_| true) < tally.majority() {
-            return Err(unsent(tally.failure()));
+            Err(unsent(tally.failure()))
+        } else {
+            Ok(tally)
         }
-        let tokens: HashSet<Token> =
-            tally.said().flatten().map(|held| held.token.clone()).collect();
-        let shortest = tally.said().flatten().filter_map(|held| held.remaining).min();
-        Ok((tokens.into_iter().collect(), shortest.unwrap_or(self.command_timeout)))
     }
 }
 
@@ -149,14 +121,15 @@ impl LeaseStore for Quorum {
         // Before the first node is asked (R1).
         let asked_at = self.clock.now();
         let deadline = ask.deadline.min(asked_at + time_to_grant(ask.lease));
-        let given_up = Arc::default();
-        let round = self.send_attempt(ask, deadline, &given_up)?;
-        let name = || (ask.key.clone(), ask.token.clone());
+        let claim = Arc::new(Claim::new(ask.key, ask.token, self.node_threads.len()));
+        let round = self.send_attempt(&claim, ask.lease, ask.contended, deadline)?;
         let give_up = || {
             // At once, so that what a minority granted keeps nobody out; on every node that may
-            // hold it; and without waiting for any node.
-            if !given_up.swap(true, Ordering::SeqCst) {
-                let _ = self.undo(vec![name()], false, self.clock.now() + self.command_timeout);
+            // have it; and without waiting for any node.
+            if !claim.has_ended() {
+                let (key, token) = (ask.key.clone(), ask.token.clone());
+                let what = [Target { key, token, claim: Some(Arc::clone(&claim)) }];
+                self.withdraw_everywhere(&what.into(), self.clock.now() + self.command_timeout);
             }
         };
         let tally = self.collect(&round, |tally| {
@@ -179,14 +152,8 @@ impl LeaseStore for Quorum {
         });
         let grants = tally.count(granted);
         if grants >= tally.majority() {
-            if self.clock.now() < valid_until(asked_at, ask.lease) {
-                locked(&self.granted).insert(name(), Arc::default());
-                return Ok(Answer::Granted { asked_at, fences: None });
-            }
-            give_up();
-            let late =
-                "a majority of the nodes granted the lock so late that the lease had run out";
-            return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
+            self.remember(claim);
+            return Ok(Answer::Granted { asked_at, fences: None });
         }
         let answers = tally.count(|_| true);
         if grants > 0 || tally.pending() > 0 || answers < self.node_threads.len() {
@@ -195,107 +162,60 @@ impl LeaseStore for Quorum {
         if answers > grants && answers >= tally.majority() {
             return Ok(Answer::Refused { asked_at, remaining: remaining(&tally), heard: false });
         }
-        Err(tally.failure())
+        let failure = tally.failure();
+        if failure.may_have_run {
+            self.remember(claim);
+        }
+        Err(failure)
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
-        let names: Vec<_> =
-            leases.iter().map(|lease| (lease.key.clone(), lease.token.clone())).collect();
-        let again = Again::new(leases, &names, &locked(&self.granted), self.clock.now());
-        let round = match self.send_extends(&again, within) {
-            Ok(round) => round,
-            Err(error) => {
-                return leases
-                    .iter()
-                    .map(|_| Err(StoreError::not_sent(error.kind, error.message.clone())))
-                    .collect();
-            }
-        };
-        let decide = |tally: &Tally<Vec<Result<bool, StoreError>>>, i: usize| {
-            yes_or_no(tally, tally.count_of(i, |ours| *ours), tally.count_of(i, |ours| !ours))
-        };
-        let tally = self.collect(&round, |tally| {
-            let decided = (0..leases.len()).all(|i| decide(tally, i).is_some());
-            unless(tally, decided)
-        });
-        let unknown = || {
-            StoreError::not_sent(
-                ErrorKind::Unavailable,
-                "no majority of the nodes answered the extend",
-            )
-        };
-        let decided: Vec<Option<bool>> = (0..leases.len()).map(|i| decide(&tally, i)).collect();
-        self.give_again(&again, &tally, &decided);
-        let lost = names.into_iter().enumerate().filter(|(i, _)| decided[*i] == Some(false));
-        self.undo_lost(lost.filter_map(|(i, name)| Some((name, again.grant(i)?))).collect());
-        decided.into_iter().map(|decided| decided.ok_or_else(|| unknown().maybe_run())).collect()
+        self.extend_everywhere(leases, within)
     }
 
     fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
-        let (name, length) = ((lease.key.clone(), lease.token.clone()), lease.lease);
-        let grant = locked(&self.granted).get(&name).cloned();
-        let (asked, clock) = (name.clone(), self.clock.clone());
-        // In turn: a node that is slow may not have had the attempt yet.
-        let round = self.ask(deadline, Order::InTurn, move |_, member, undo_log| {
-            let name = &asked;
-            let lease = Extend { key: &name.0, token: &name.1, lease: length, settles: false };
-            let answer = again_if_stale(|_| member.leases.extend_one(&lease, deadline));
-            match &answer {
-                Err(error) if error.may_have_run => {
-                    undo_log.extend_unanswered(name, clock.now(), length)
-                }
-                Ok(true) => undo_log.holds(name, clock.now(), length),
-                _ => {}
-            }
-            answer
-        })?;
-        let decide = |tally: &Tally<bool>| {
-            yes_or_no(tally, tally.count(|ours| *ours), tally.count(|ours| !ours))
-        };
-        let tally = self.collect(&round, |tally| unless(tally, decide(tally).is_some()));
-        let ours = decide(&tally);
-        if ours == Some(false) {
-            self.undo_lost(grant.map(|grant| (name, grant)).into_iter().collect());
-        }
-        ours.ok_or_else(|| tally.failure())
+        self.extend_by_hand(lease, deadline)
     }
 
     /// `Released`: a majority released it. `NotOurs`: so many nodes do not have it that the others
-    /// are not a majority. Otherwise the result is unknown: nodes that do not answer may have it or
-    /// have lost it (R12).
+    /// are not a majority. Otherwise the result is unknown: nodes that do not answer may have it
+    /// or have lost it (R12).
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
-        let round = self.undo(vec![(what.key.clone(), what.token.clone())], false, deadline)?;
-        let said = |tally: &Tally<Vec<Undone>>, what| tally.count_of(0, |gone| *gone == Some(what));
-        let decide = |tally: &Tally<Vec<Undone>>| {
-            yes_or_no(tally, said(tally, Gone::Released), said(tally, Gone::NotOurs))
+        self.usable()?;
+        let what = self.targets([(what.key.clone(), what.token.clone())].into_iter());
+        let round = self.withdraw_everywhere(&what, deadline);
+        let votes = |tally: &Tally<Vec<Withdrawn>>| {
+            let said = |what| tally.count_of(0, |gone| *gone == Some(what));
+            (said(Gone::Released), said(Gone::NotOurs))
         };
-        let answers = |tally: &Tally<Vec<Undone>>| tally.count_of(0, |_| true) >= tally.majority();
-        let tally = self.collect(&round, |tally| match decide(tally) {
-            Some(_) => Verdict::Decided,
-            None if answers(tally) => Verdict::Likely,
-            None => Verdict::Open,
+        let tally = self.collect(&round, |tally| {
+            if tally.is_final(votes(tally)) { Verdict::Decided } else { Verdict::Open }
         });
-        match decide(&tally) {
-            Some(true) => Ok(Gone::Released),
-            Some(false) => Ok(Gone::NotOurs),
-            None => Err(tally.each(1).remove(0).failure().maybe_run()),
-        }
+        let Some(released) = tally.yes_or_no(votes(&tally)) else {
+            // Not to be repeated: the nodes that have released it would deny it, and that would
+            // look like a release that has run after all.
+            return Err(tally.each(1).remove(0).failure().maybe_run().permanent());
+        };
+        self.forget(what.iter());
+        Ok(if released { Gone::Released } else { Gone::NotOurs })
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        let mut answers = Vec::with_capacity(what.len());
-        for what in what.chunks(TOGETHER) {
-            let names = what.iter().map(|what| (what.key.clone(), what.token.clone())).collect();
-            match self.undo_everywhere(names, false, deadline) {
-                Ok(tally) => answers.extend(tally.each(what.len()).into_iter().map(gone)),
-                Err(error) => answers.extend(
-                    what.iter()
-                        .map(|_| Err(StoreError::not_sent(error.kind, error.message.clone()))),
-                ),
+        let names = what.iter().map(|what| (what.key.clone(), what.token.clone()));
+        let targets = self.targets(names);
+        match self.withdraw_and_wait(&targets, deadline) {
+            Ok(tally) => {
+                let answers: Vec<_> = tally.each(what.len()).into_iter().map(gone).collect();
+                let is_over = |answer: &Result<Gone, StoreError>| {
+                    answer.as_ref().err().is_none_or(|error| error.permanent)
+                };
+                let done = targets.iter().zip(&answers).filter(|(_, answer)| is_over(answer));
+                self.forget(done.map(|(target, _)| target));
+                answers
             }
+            Err(error) => what.iter().map(|_| Err(error.alike())).collect(),
         }
-        answers
     }
 
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
@@ -306,7 +226,7 @@ impl LeaseStore for Quorum {
         Abilities {
             wakes: false,
             conditions: false,
-            undoes_attempts: true,
+            one_shot_tokens: true,
             confirm: Confirm::NOTHING,
             numbered_tokens: false,
         }
@@ -315,41 +235,57 @@ impl LeaseStore for Quorum {
     /// The holder that a majority names.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let key = key.clone();
-        let round = self.ask(deadline, Order::InTurn, move |_, member, _| {
-            again_if_stale(|_| member.leases.inspect(&key, deadline))
+        let round = self.ask(deadline, Lane::Questions, move |_, member| {
+            member.leases.inspect(&key, deadline)
         })?;
-        let tally = self.collect(&round, |tally| unless(tally, holder(tally).is_ok()));
+        let tally = self.collect(&round, |tally| likely(tally, holder(tally).is_ok()));
         holder(&tally).map_err(|Undecided| tally.failure())
     }
 
-    /// In two steps: first asks who holds the lock, then releases exactly those leases. So a late
-    /// node does not delete the lease of the next holder.
+    /// First asks who holds the lock, then releases exactly those leases: so a late node does not
+    /// delete the lease of the next holder. Then asks again: a node that missed the lease may have
+    /// been given it meanwhile (R33).
     ///
-    /// The second step has to be done before the leases that were read run out: from then on a
-    /// holder that still has a majority may give its lease again to nodes on which it was released
-    /// (R33), and so would keep the lock.
+    /// The leases have to be released before those that were read run out: from then on a holder
+    /// that still has a majority may give its lease again to nodes on which it was released, and so
+    /// would keep the lock.
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        let mut released = false;
+        let mut wanted: Option<HashSet<Token>> = None;
         loop {
             let read_at = self.clock.now();
-            let (tokens, shortest) = self.holders(key, deadline)?;
-            if tokens.is_empty() {
-                return Ok(released);
+            let tally = self.look(key, deadline).map_err(|error| match &wanted {
+                Some(_) => error.maybe_run(),
+                None => error,
+            })?;
+            let held = || tally.said().flatten();
+            let mut tokens: HashSet<Token> = held().map(|held| held.token.clone()).collect();
+            if let Some(wanted) = &wanted {
+                let may_hold = |held: &Held| wanted.contains(&held.token);
+                let is_held =
+                    holder(&tally).map_or(true, |held| held.as_ref().is_some_and(may_hold));
+                // Whoever got the lock meanwhile keeps it.
+                tokens.retain(|token| is_held && wanted.contains(token));
             }
-            let until = deadline.min(read_at + shortest);
-            let names: Vec<Name> = tokens.into_iter().map(|token| (key.clone(), token)).collect();
-            let count = names.len();
-            let tally = self.undo_everywhere(names, true, until).map_err(StoreError::maybe_run)?;
-            released |=
-                (0..count).any(|i| tally.count_of(i, |gone| *gone == Some(Gone::Released)) > 0);
-            let undone: Result<Vec<Gone>, StoreError> =
-                tally.each(count).into_iter().map(gone).collect();
-            let now = self.clock.now();
-            match undone {
-                Ok(_) => return Ok(released),
-                // Too late for what was read: read again.
-                Err(_) if until <= now && now < deadline => {}
-                Err(error) => return Err(error.maybe_run()),
+            if tokens.is_empty() {
+                return Ok(wanted.is_some());
+            }
+            let shortest = held().filter_map(|held| held.remaining).min();
+            let until = deadline.min(read_at + shortest.unwrap_or(self.command_timeout));
+            // Not by our own claim, if the lock is ours: what no majority confirms is not carried
+            // out later.
+            let target =
+                |token: &Token| Target { key: key.clone(), token: token.clone(), claim: None };
+            let what: Arc<[Target]> = tokens.iter().map(target).collect();
+            wanted.get_or_insert(tokens);
+            let tally = self.withdraw_and_wait(&what, until).map_err(StoreError::maybe_run)?;
+            let late = until <= self.clock.now() && self.clock.now() < deadline;
+            for withdrawn in tally.each(what.len()) {
+                match gone(withdrawn) {
+                    Ok(_) => {}
+                    // Too late for what was read: reads again.
+                    Err(_) if late => break,
+                    Err(error) => return Err(error.maybe_run()),
+                }
             }
         }
     }
@@ -359,6 +295,11 @@ impl LeaseStore for Quorum {
             return Err(Error::unsupported(
                 "the counters of several nodes do not grow together: there are no fences on a \
                  quorum",
+            ));
+        }
+        if options.owner.is_some() {
+            return Err(Error::unsupported(
+                "each attempt on a quorum needs a token of its own, so a quorum takes no owner",
             ));
         }
         self.node_threads.iter().try_for_each(|node_thread| node_thread.leases().supports(options))

@@ -1,24 +1,29 @@
-//! One node of a quorum, and the one long-lived thread that talks to it (R17).
+//! One node of a quorum: the two threads that ask it (R17), and the cleaner of what it did not
+//! answer.
+//!
+//! Extends have a thread of their own, as they have a connection of their own: an attempt or a
+//! release that is not answered delays none of them (R9).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 
-use super::undo_log::{Name, UndoLog, withdraw};
+use super::claim::Claim;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
+use crate::base::key::Key;
 use crate::base::worker::{Stopped, Worker};
-use crate::lease::store::{Gone, LeaseStore, StoreError};
+use crate::lease::cleaner::{Cleaner, Withdrawal};
+use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
+use crate::lease::token::Token;
 use crate::store::server::node::Node;
 
-/// About how many questions may wait for one node. Each is dropped at its deadline, so only a flood
-/// of them gets this far.
+/// About how many questions may wait for one node. Each is dropped at its deadline, so only a
+/// flood of them gets this far.
 const MOST_WAITING: usize = 4096;
-/// How long each last undoing may take when the client is closed: a node that is up needs far less.
-const LAST: Duration = Duration::from_millis(250);
 
 /// One node, as its thread sees it.
 pub(super) struct Member {
@@ -30,70 +35,78 @@ pub(super) struct Member {
 /// Where a node's answer is sent, with the node's index.
 pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 
-/// Something to do on the node's thread.
+/// Something to do on one of the node's threads.
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
-    Ask { deadline: Instant, order: Order, run: Box<Question> },
-    /// Undo what these tokens have on the node. Never dropped: what has no answer goes into the
-    /// undo log.
-    Undo(Undo),
+    Ask { deadline: Instant, lane: Lane, run: Box<Question> },
+    /// Leases to withdraw. Never dropped: what has no answer goes to the node's cleaner.
+    Withdraw(Withdrawals),
 }
 
-/// Leases to undo on one node.
-pub(super) struct Undo {
-    pub(super) names: Arc<[Name]>,
-    /// Whether to ask the node even if the undo log says that it can hold none of them, because
-    /// they are somebody else's.
-    pub(super) foreign: bool,
-    pub(super) deadline: Instant,
-    pub(super) tell: (usize, Tell<Vec<Undone>>),
-}
-
-/// The result of undoing one lease on one node. `Ok(None)`: the lease is gone, but it is unknown
-/// whether it was there until then, because an earlier command to undo it was not answered.
-pub(super) type Undone = Result<Option<Gone>, StoreError>;
-
-/// When a question's turn comes among those that wait for the node.
+/// Which of the node's threads a question goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// After everything that came before it: what undoes an attempt must not reach the node before
-    /// the attempt.
-    InTurn,
-    /// Before everything else, so that no crowd of waiters delays a renewal (R9).
-    First,
+pub(super) enum Lane {
+    Questions,
+    Extends,
 }
 
-/// Asks, and says whether the node answered.
-pub(super) type Question = dyn FnOnce(&Member, &mut UndoLog) -> bool + Send;
+pub(super) type Question = dyn FnOnce(&Member) + Send;
 
-/// The handle of a node's thread. The thread holds nothing of the client, and ends when this is
-/// dropped.
+/// Leases to withdraw from one node.
+pub(super) struct Withdrawals {
+    pub(super) what: Arc<[Target]>,
+    pub(super) deadline: Instant,
+    pub(super) tell: (usize, Tell<Vec<Withdrawn>>),
+}
+
+/// One lease to withdraw.
+pub(super) struct Target {
+    pub(super) key: Key,
+    pub(super) token: Token,
+    /// `None`: the token is somebody else's, or has been withdrawn before. Every node is asked
+    /// then, and only once.
+    pub(super) claim: Option<Arc<Claim>>,
+}
+
+/// The result of withdrawing one lease from one node. `Ok(None)`: the lease is gone, but it is
+/// unknown whether it was there until then, because an earlier withdrawal was not answered.
+pub(super) type Withdrawn = Result<Option<Gone>, StoreError>;
+
+/// The handle of a node's threads. They hold nothing of the client, and end when this is dropped.
 pub(super) struct NodeThread {
-    worker: Worker<Job>,
+    questions: Worker<Job>,
+    extends: Worker<Job>,
     thread: Talker,
 }
 
 #[derive(Clone)]
 struct Talker {
     member: Arc<Member>,
+    /// Repeats, on a thread of its own, what the node did not answer: a node that is down delays no
+    /// other node.
+    cleaner: Cleaner,
+    /// How many questions wait.
     waiting: Arc<AtomicUsize>,
     closing: Arc<AtomicBool>,
     clock: Clock,
-    timeout: Duration,
 }
 
 impl NodeThread {
-    /// The thread starts with the first question. `number` is the node's place in the list of URLs,
-    /// from 1.
+    /// Each thread starts with its first question. `number` is the node's place in the list of
+    /// URLs, from 1.
     pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
         let thread = Talker {
             member: Arc::new(member),
+            cleaner: Cleaner::new(clock.clone(), timeout),
             waiting: Arc::default(),
             closing: Arc::default(),
             clock,
-            timeout,
         };
-        Self { worker: Worker::new(format!("distlock-node-{number}")), thread }
+        Self {
+            questions: Worker::new(format!("distlock-node-{number}")),
+            extends: Worker::new(format!("distlock-hold-{number}")),
+            thread,
+        }
     }
 
     pub(super) fn leases(&self) -> &dyn LeaseStore {
@@ -105,165 +118,150 @@ impl NodeThread {
         self.send(job).map_err(|(_, error)| error)
     }
 
-    /// Makes the thread undo leases, without waiting for it. Once the thread was told to end, its
-    /// undo log is gone: then the undoing is sent here, and only once.
-    pub(super) fn undo(&self, undo: Undo) {
-        if let Err((Job::Undo(undo), _)) = self.send(Job::Undo(undo)) {
-            self.thread.undo(&Undo { foreign: true, ..undo }, &mut UndoLog::default());
+    /// Makes the thread withdraw leases, without waiting for it. Once the thread was told to end,
+    /// this thread withdraws them.
+    pub(super) fn withdraw(&self, withdrawals: Withdrawals) {
+        if let Err((Job::Withdraw(withdrawals), _)) = self.send(Job::Withdraw(withdrawals)) {
+            self.thread.withdraw(&withdrawals);
         }
     }
 
     fn send(&self, job: Job) -> Result<(), (Job, StoreError)> {
+        let is_extend = matches!(job, Job::Ask { lane: Lane::Extends, .. });
+        let worker = if is_extend { &self.extends } else { &self.questions };
         let thread = self.thread.clone();
-        if let Err(error) = self.worker.start(move |work| thread.serve(work)) {
-            let failed = StoreError::not_sent(
-                ErrorKind::Unavailable,
-                "no thread could be started for the node",
-            );
+        let refused = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
+        if let Err(error) = worker.start(move |work| thread.serve(work)) {
+            let failed = refused("no thread could be started for the node");
             return Err((job, failed.because(error)));
         }
-        let waiting = &self.thread.waiting;
-        if waiting.load(Ordering::SeqCst) >= MOST_WAITING && is_in_turn(&job) {
-            return Err((
-                job,
-                StoreError::not_sent(
-                    ErrorKind::Unavailable,
-                    "too many questions wait for the node",
-                ),
-            ));
+        // A crowd of attempts must cost no held lock (R9): extends and withdrawals are never
+        // refused.
+        if is_question(&job) {
+            if self.thread.waiting.load(Ordering::SeqCst) >= MOST_WAITING {
+                return Err((job, refused("too many questions wait for the node")));
+            }
+            self.thread.waiting.fetch_add(1, Ordering::SeqCst);
         }
-        waiting.fetch_add(1, Ordering::SeqCst);
-        self.worker
+        worker
             .send(job)
             .map_err(|job| (job, StoreError::not_sent(ErrorKind::Closed, "the client is closed")))
     }
 
-    /// Lets the thread finish its undoings, as long as the node answers, and then end.
-    pub(super) fn stop(&self) -> Stopped {
+    /// Lets the threads send the withdrawals that wait, and then end.
+    pub(super) fn stop(&self) -> [Stopped; 2] {
         self.thread.closing.store(true, Ordering::SeqCst);
-        self.worker.stop()
+        [self.questions.stop(), self.extends.stop()]
     }
-}
 
-/// What waits for the node.
-#[derive(Default)]
-struct Waiting {
-    first: VecDeque<Job>,
-    in_turn: VecDeque<Job>,
-}
+    /// Lets the cleaner try again what has no answer, until `until`, and then end. Called when the
+    /// thread has ended.
+    pub(super) fn stop_cleaning(&self, until: Instant) -> Stopped {
+        self.thread.cleaner.close(until)
+    }
 
-impl Waiting {
-    fn push(&mut self, job: Job) {
-        match job {
-            Job::Ask { order: Order::First, .. } => self.first.push_back(job),
-            job => self.in_turn.push_back(job),
+    /// Closes the connections.
+    pub(super) fn disconnect(&self) {
+        if let Some(server) = &self.thread.member.server {
+            server.close();
         }
     }
-
-    fn pop(&mut self) -> Option<Job> {
-        self.first.pop_front().or_else(|| self.in_turn.pop_front())
-    }
 }
 
-/// Extends are never refused: a crowd of attempts must cost no held lock (R9).
-fn is_in_turn(job: &Job) -> bool {
-    matches!(job, Job::Ask { order: Order::InTurn, .. })
+fn is_question(job: &Job) -> bool {
+    matches!(job, Job::Ask { lane: Lane::Questions, .. })
 }
 
 impl Talker {
+    /// Withdrawals go first: nobody renews a lease that is being released, and a crowd of attempts
+    /// must not let it run out (R9). What creates the same lease and waits behind them is not sent
+    /// any more, because its claim has ended.
     fn serve(&self, work: &Receiver<Job>) {
-        let mut waiting = Waiting::default();
-        let mut undo_log = UndoLog::default();
+        let mut waiting = VecDeque::new();
         loop {
-            work.try_iter().for_each(|job| waiting.push(job));
-            let Some(job) = waiting.pop() else {
-                let received = match undo_log.next() {
-                    None => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                    Some(next) => work.recv_timeout(self.clock.sleep_for(next)),
-                };
-                match received {
-                    Ok(job) => waiting.push(job),
-                    Err(RecvTimeoutError::Timeout) => {
-                        undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout)
-                    }
-                    Err(RecvTimeoutError::Disconnected) => {
-                        undo_log.retry_last(
-                            &*self.member.leases,
-                            &self.clock,
-                            self.timeout.min(LAST),
-                        );
-                        if let Some(server) = &self.member.server {
-                            server.close();
-                        }
-                        return;
-                    }
+            for job in work.try_iter() {
+                match job {
+                    Job::Withdraw(withdrawals) => self.withdraw(&withdrawals),
+                    question => waiting.push_back(question),
                 }
-                continue;
-            };
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let answered = self.run(job, &mut undo_log);
-            work.try_iter().for_each(|job| waiting.push(job));
-            // Even in a crowd of questions there is one short retry after each; but an extend goes
-            // first (R9).
-            if answered && waiting.first.is_empty() {
-                undo_log.retry_due(&*self.member.leases, &self.clock, self.timeout);
+            }
+            if let Some(question) = waiting.pop_front() {
+                self.run(question);
+            } else if let Ok(job) = work.recv() {
+                self.run(job);
+            } else {
+                return;
             }
         }
     }
 
-    /// Whether the node answered.
-    fn run(&self, job: Job, undo_log: &mut UndoLog) -> bool {
+    fn run(&self, job: Job) {
+        if is_question(&job) {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
         match job {
             Job::Ask { deadline, run, .. } => {
-                self.clock.now() < deadline
-                    && !self.closing.load(Ordering::SeqCst)
-                    && run(&self.member, undo_log)
+                if self.clock.now() < deadline && !self.closing.load(Ordering::SeqCst) {
+                    run(&self.member);
+                }
             }
-            Job::Undo(undo) => self.undo(&undo, undo_log),
+            Job::Withdraw(withdrawals) => self.withdraw(&withdrawals),
         }
     }
 
-    fn undo(&self, undo: &Undo, undo_log: &mut UndoLog) -> bool {
-        let (names, (index, tell)) = (&undo.names, &undo.tell);
-        let mut told: Vec<Undone> = names.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
-        // The node can hold nothing of the others: they were refused there, or never sent.
-        let asked: Vec<usize> =
-            (0..names.len()).filter(|i| undo.foreign || undo_log.may_hold(&names[*i])).collect();
-        let mut answered = true;
-        for (i, (answer, again)) in asked.iter().zip(self.withdraw(names, &asked, undo.deadline)) {
-            let unclear = again || undo_log.undoes(&names[*i]);
-            if again {
-                undo_log.undoing_unanswered(&names[*i]);
+    fn withdraw(&self, withdrawals: &Withdrawals) {
+        let Withdrawals { what, deadline, tell: (node, tell) } = withdrawals;
+        let mut told: Vec<Withdrawn> = what.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
+        // The node has nothing of the others: they were refused there, or never sent.
+        let may_have =
+            |i: &usize| what[*i].claim.as_ref().is_none_or(|claim| claim.left(*node).is_some());
+        let asked: Vec<usize> = (0..what.len()).filter(may_have).collect();
+        let answers = match asked.is_empty() {
+            true => Vec::new(),
+            false => self.ask_to_withdraw(what, &asked, *deadline),
+        };
+        for (i, (answer, again)) in asked.iter().zip(answers) {
+            let Target { key, token, claim } = &what[*i];
+            if let Some(claim) = claim
+                && let Some(left) = claim.left(*node)
+                && claim.withdrawn(*node, answer.is_ok())
+            {
+                // If its thread cannot be started now, the next withdrawal tries again.
+                let _ = self.cleaner.start();
+                self.cleaner.withdraw_later(Withdrawal {
+                    lease: self.clock.left(left.until),
+                    in_flight: left.unanswered,
+                    ..Withdrawal::stray(Arc::clone(&self.member.leases), key.clone(), token.clone())
+                });
             }
-            undo_log.undone(&names[*i], &answer, self.clock.now());
-            answered &= answer.is_ok();
-            told[*i] = answer.map(|gone| (gone == Gone::Released || !unclear).then_some(gone));
+            told[*i] = answer.map(|gone| (gone == Gone::Released || !again).then_some(gone));
         }
-        let _ = tell.send((*index, Ok(told)));
-        answered && !asked.is_empty()
+        let _ = tell.send((*node, Ok(told)));
     }
 
-    /// Withdraws the names at the indices `which`. If an idle connection turned out to be closed,
-    /// those that failed are withdrawn once more, at once. Each answer comes with whether it is the
-    /// second.
-    fn withdraw(
+    /// Withdraws the leases at the indices `which`. If an idle connection turned out to be closed,
+    /// those that failed are withdrawn once more, at once. Each answer comes with whether it is
+    /// the second.
+    fn ask_to_withdraw(
         &self,
-        names: &[Name],
+        what: &[Target],
         which: &[usize],
         deadline: Instant,
     ) -> Vec<(Result<Gone, StoreError>, bool)> {
-        let busy = || {
-            Err(StoreError::not_sent(
-                ErrorKind::Unavailable,
-                "the node was busy with earlier questions",
-            ))
-        };
         if self.clock.now() >= deadline {
+            let message = "the node was busy with earlier questions";
+            let busy = || Err(StoreError::not_sent(ErrorKind::Unavailable, message));
             return which.iter().map(|_| (busy(), false)).collect();
         }
         let ask = |which: &[usize]| {
-            let names: Vec<Name> = which.iter().map(|i| names[*i].clone()).collect();
-            withdraw(&*self.member.leases, &names, deadline)
+            let what: Vec<_> =
+                which.iter().map(|i| Withdraw::of(&what[*i].key, &what[*i].token)).collect();
+            let mut answers = self.member.leases.withdraw(&what, deadline);
+            answers.resize_with(what.len(), || {
+                let message = "no answer to a withdrawal";
+                Err(StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run())
+            });
+            answers
         };
         let mut answers: Vec<_> = ask(which).into_iter().map(|answer| (answer, false)).collect();
         if answers.iter().any(|(answer, _)| answer.as_ref().is_err_and(|error| error.stale)) {
@@ -274,41 +272,5 @@ impl Talker {
             }
         }
         answers
-    }
-}
-
-/// Asks, and asks once more, at once, if an idle connection turned out to be closed. The question
-/// is told whether it is the second.
-pub(super) fn again_if_stale<T>(
-    mut ask: impl FnMut(bool) -> Result<T, StoreError>,
-) -> Result<T, StoreError> {
-    match ask(false) {
-        Err(error) if error.stale => ask(true),
-        answer => answer,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ask(order: Order) -> Job {
-        Job::Ask { deadline: Instant::now(), order, run: Box::new(|_, _| true) }
-    }
-
-    fn drain(waiting: &mut Waiting) -> Vec<Order> {
-        let order = |job| match job {
-            Job::Ask { order, .. } => order,
-            Job::Undo(_) => unreachable!("none is pushed"),
-        };
-        std::iter::from_fn(|| waiting.pop()).map(order).collect()
-    }
-
-    #[test]
-    fn extends_pass_a_crowd() {
-        use Order::{First, InTurn};
-        let mut waiting = Waiting::default();
-        [InTurn, InTurn, First].into_iter().for_each(|order| waiting.push(ask(order)));
-        assert!(drain(&mut waiting) == [First, InTurn, InTurn]);
     }
 }

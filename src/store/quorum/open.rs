@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::Quorum;
-use super::identity::Servers;
 use super::node_thread::Member;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
@@ -38,13 +37,11 @@ impl Quorum {
         }
         let mut addresses = Vec::new();
         let mut members = Vec::new();
-        let servers = Arc::default();
         for (index, url) in urls.iter().enumerate() {
-            let (address, member) =
-                member(url, (index + 1, urls.len()), &servers, settings, clock)?;
+            let (address, member) = member(url, urls.len(), settings, clock)?;
             if let Some(address) = address {
                 if addresses.contains(&address) {
-                    // It would have two votes, and two majorities might share no server.
+                    // One server that fails would take two nodes away.
                     return Err(Error::invalid(format!(
                         "node {} of the quorum is listed twice",
                         index + 1
@@ -63,11 +60,10 @@ impl Quorum {
     }
 }
 
-/// One node, by its number in the list, and the address by which a second entry for it is found.
+/// One of so many nodes, and the address by which a second entry for it is found.
 fn member(
     url: &str,
-    (number, nodes): (usize, usize),
-    servers: &Arc<Servers>,
+    nodes: usize,
     settings: &Settings,
     clock: &Clock,
 ) -> Result<(Option<String>, Member)> {
@@ -80,11 +76,7 @@ fn member(
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.
     let address = info.addr().to_string();
-    let settings = Settings {
-        member_of: u32::try_from(nodes).ok(),
-        greeting: Some(servers.greeting(number)),
-        ..settings.clone()
-    };
+    let settings = Settings { member_of: u32::try_from(nodes).ok(), ..settings.clone() };
     let node = Arc::new(Node::new(info, None, settings, clock.clone())?);
     let leases = layout::on_node(&node);
     Ok((Some(address), Member { leases, server: Some(node) }))

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 
-use super::connection::Connection;
 use super::dial::Dialer;
 use super::log_in::{Opened, log_in};
 use super::sentinel::Sentinels;
@@ -18,11 +17,6 @@ use crate::lease::store::StoreError;
 /// How many attempts may be stuck at the same time, on top of the connections that a client needs;
 /// for instance because a name server does not answer. Further attempts fail at once.
 const MOST_STUCK: usize = 32;
-
-/// What each new connection is asked after the log-in, by this instant. `Some`: the server has
-/// answered, but must not be used. `Err`: the connection is of no use.
-pub(crate) type Greeting =
-    Arc<dyn Fn(&mut Connection, Instant) -> Result<Option<StoreError>, StoreError> + Send + Sync>;
 
 /// Where the server is.
 #[derive(Clone)]
@@ -35,7 +29,6 @@ enum Whereabouts {
 /// Opens connections to one server.
 pub(crate) struct Connector {
     whereabouts: Whereabouts,
-    pub(crate) greeting: Option<Greeting>,
     most_under_way: usize,
     clock: Clock,
     timeout: Duration,
@@ -53,7 +46,6 @@ impl Connector {
     ) -> Self {
         Self {
             whereabouts: sentinels.map_or(Whereabouts::Fixed(dialer), Whereabouts::Watched),
-            greeting: None,
             most_under_way: MOST_STUCK + connections as usize,
             clock,
             timeout,
@@ -76,21 +68,12 @@ impl Connector {
         }
         let (done, opened) = bounded(1);
         let whereabouts = self.whereabouts.clone();
-        let greeting = self.greeting.clone();
         // What has failed because of it can still be told in time.
         let until = Instant::now() + within * 7 / 8;
         let under_way = UnderWay::new(&self.under_way);
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
-            let opened = whereabouts.log_in(until);
-            let _ = done.send(opened.and_then(|mut opened| {
-                if let (Some(greeting), Opened::Ready { connection, .. }) = (greeting, &mut opened)
-                    && let Some(error) = greeting(connection, until)?
-                {
-                    opened = Opened::Refused(error);
-                }
-                Ok(opened)
-            }));
+            let _ = done.send(whereabouts.log_in(until));
         });
         if let Err(error) = started {
             return Err(unreachable_node("no thread could be started to connect").because(error));

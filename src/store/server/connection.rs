@@ -72,12 +72,6 @@ impl Connection {
         }
     }
 
-    /// Sends one packet and reads a reply, by then.
-    pub(crate) fn ask(&mut self, packet: &[u8], until: Instant) -> RedisResult<Value> {
-        self.send_by(packet, until)?;
-        self.receive_by(until)
-    }
-
     pub(crate) fn send_by(&mut self, packet: &[u8], until: Instant) -> RedisResult<()> {
         self.bound_by(until)?;
         self.send(packet)

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use redis::ConnectionInfo;
 
-use super::connect::Greeting;
 use super::dial::Dialer;
 use crate::base::error::{Error, Result};
 #[cfg(feature = "testing")]
@@ -20,8 +19,6 @@ pub(crate) struct Settings {
     pub(crate) nodes: Option<Vec<String>>,
     /// For a node: the number of nodes in its quorum.
     pub(crate) member_of: Option<u32>,
-    /// For a node: what is asked over each of its new connections.
-    pub(crate) greeting: Option<Greeting>,
     pub(crate) pool_size: u32,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -60,7 +57,6 @@ impl Settings {
             url: url.to_owned(),
             nodes: None,
             member_of: None,
-            greeting: None,
             pool_size: 8,
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),

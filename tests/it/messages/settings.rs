@@ -116,6 +116,7 @@ fn options() {
                 server(new().layout(Layout::Timestamp).fenced()),
             ),
             Case::new("`fenced` on a quorum", quorum.lock_with("job", new().fenced())),
+            Case::new("an `owner` on a quorum", quorum.lock_with("job", new().owner("me"))),
             Case::new("another layout than plain, elsewhere", with(new().layout(Layout::Redisson))),
             Case::new("`replicas(1)` without a server", with(new().replicas(1))),
             Case::new("`new_condition(\"\")`", lock.new_condition("")),

@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Extend, Key, Token, Withdraw, Within};
+use distlock::testing::{Extend, Key, Token, Within};
 use distlock::{Layout, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes, ask};
@@ -26,19 +26,16 @@ fn a_crowd_that_waits_for_the_nodes_keeps_no_extend_out() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("a".into()), Token::new("t"));
     store.try_acquire(&ask(&key, &token, LONG)).unwrap();
-    nodes.set(0..5, Mood::Silent);
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set(0..5, Mood::Paused);
     let looking = {
         let (store, key) = (Arc::clone(&store), key.clone());
         Underway::start(move || store.inspect(&key, Instant::now() + LONG))
     };
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
     // Behind that, more than may wait.
-    let other = Token::new("other");
     let is_full = |_| {
-        for _ in 0..256 {
-            let what = Withdraw::of(&key, &other);
-            assert!(store.withdraw_one(what, Instant::now()).is_err());
-        }
+        (0..256).for_each(|_| assert!(store.inspect(&key, Instant::now()).is_err()));
         let refused = store.inspect(&key, Instant::now()).unwrap_err();
         refused.source.is_some_and(|causes| causes.to_string().contains("too many questions"))
     };
@@ -166,17 +163,39 @@ fn guards_and_further_holds_work_as_with_any_lock() {
     assert_eq!(lock.with(|_| 7).unwrap(), 7);
 }
 
+/// Two nodes refuse connections, and answer at once so. The majority that is left is not near.
 #[test]
-fn an_extend_by_hand_over_a_connection_that_was_closed_is_asked_again() {
+fn a_majority_that_is_far_away_keeps_a_lease() {
     let nodes = Nodes::start();
     let client = nodes.client();
-    let store = client.store(Layout::Plain).unwrap();
-    let (key, token) = (Key::new("a".into()), Token::new("t"));
-    let lease = Duration::from_secs(30);
-    store.try_acquire(&ask(&key, &token, lease)).unwrap();
-    eventually(SOON, || nodes.holding("a").len() == 5);
-    nodes.set([2], Mood::Stale);
-    let extend = Extend { key: &key, token: &token, lease, settles: false };
-    assert!(store.extend_one(&extend, Instant::now() + SOON).unwrap());
-    eventually(SOON, || nodes.nodes[2].asked("extend_one").len() == 2);
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    nodes.set([0, 1], Mood::Down);
+    nodes.set([3, 4], Mood::Late(Duration::from_millis(150)));
+    let before = nodes.nodes[4].asked("extend").len();
+    eventually(SOON, || {
+        assert!(lock.is_valid());
+        nodes.nodes[4].asked("extend").len() > before + 5
+    });
+    lock.unlock().unwrap();
+}
+
+#[test]
+fn an_attempt_that_no_node_answers_delays_no_extend() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lease = Duration::from_millis(1_500);
+    let lock = client.lock_with("a", LockOptions::new().lease(lease)).unwrap();
+    lock.lock().unwrap();
+    nodes.set(0..5, Mood::To("acquire", &Mood::Silent));
+    // It waits for the command timeout, which is longer than the lease.
+    let other = client.lock("b");
+    let trying = Underway::start(move || other.try_lock(Duration::ZERO));
+    let before = nodes.nodes[0].asked("extend").len();
+    eventually(SOON, || {
+        assert!(lock.is_valid());
+        nodes.nodes[0].asked("extend").len() > before + 5
+    });
+    assert!(trying.result().unwrap_err().is_unavailable());
+    lock.unlock().unwrap();
 }

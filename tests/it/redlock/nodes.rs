@@ -24,6 +24,8 @@ pub enum Mood {
     Paused,
     /// Does what it is asked; its answer is lost.
     Mute,
+    /// Of this mood to questions of this kind; fine to all others.
+    To(&'static str, &'static Mood),
     /// Does the next thing that it is asked. The answer is lost, as with a connection that turns
     /// out to be closed. After that it is fine.
     Stale,
@@ -33,6 +35,16 @@ pub enum Mood {
     Late(Duration),
     /// Has foreign data under every key.
     Foreign,
+}
+
+impl Mood {
+    fn to(self, kind: &str) -> Self {
+        match self {
+            Self::To(its, mood) if its == kind => *mood,
+            Self::To(..) => Self::Fine,
+            mood => mood,
+        }
+    }
 }
 
 /// One node.
@@ -74,6 +86,11 @@ impl Node {
         asked.iter().filter(|(asked, _)| *asked == kind).map(|(_, token)| token.clone()).collect()
     }
 
+    /// The kinds of the questions, in order.
+    pub fn kinds(&self) -> Vec<&'static str> {
+        self.asked.lock().unwrap().iter().map(|(kind, _)| *kind).collect()
+    }
+
     fn answer<T>(
         &self,
         kind: &'static str,
@@ -86,14 +103,14 @@ impl Node {
         // Noted while the mood is locked: a test that sees the question and then changes the mood
         // changes the next answer.
         self.asked.lock().unwrap().push((kind, token.to_owned()));
-        let mood = *self.changed.wait_while(mood, |mood| *mood == Mood::Paused).unwrap();
-        match mood {
+        let mood = *self.changed.wait_while(mood, |mood| mood.to(kind) == Mood::Paused).unwrap();
+        match mood.to(kind) {
             Mood::Fine => run(),
-            Mood::Paused => unreachable!("waited for"),
+            Mood::Paused | Mood::To(..) => unreachable!("waited for"),
             Mood::Down => Err(failed("refused")),
             Mood::Silent => {
                 let mut now = self.mood.lock().unwrap();
-                while *now == Mood::Silent && Instant::now() < deadline {
+                while now.to(kind) == Mood::Silent && Instant::now() < deadline {
                     now = self.changed.wait_timeout(now, Duration::from_millis(1)).unwrap().0;
                 }
                 Err(failed("silent").maybe_run())

@@ -1,10 +1,16 @@
 //! What an unlock says of nodes that deny the lease, and of nodes that say nothing; and that it
 //! reaches all of them.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::nodes::{Mood, Nodes};
+use distlock::Layout;
+use distlock::testing::{Gone, Key, Release, Token};
+
+use super::nodes::{Mood, Nodes, ask};
 use super::take::{QUICK, patient};
+use crate::helpers::Underway;
 use crate::support::{eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -55,4 +61,51 @@ fn unlock_reaches_a_node_that_was_silent_meanwhile() {
     eventually(QUICK, || !nodes.nodes[2].asked("release").is_empty());
     nodes.set([2], Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+/// Nodes 3 and 4 never had the lease, and are not asked. The release still needs node 2.
+#[test]
+fn an_unlock_waits_for_the_far_node_that_a_majority_needs() {
+    let nodes = Nodes::start();
+    nodes.set([3, 4], Mood::Down);
+    let client = nodes.client();
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("acquire").len() == 1));
+    nodes.set([3, 4], Mood::Fine);
+    nodes.set([2], Mood::Late(Duration::from_millis(300)));
+    lock.unlock().unwrap();
+    assert!(nodes.holding("a").is_empty());
+    assert_eq!(nodes.nodes[3].asked("release").len(), 0);
+}
+
+/// Nobody renews a lease that is being released.
+#[test]
+fn a_release_passes_a_crowd_of_questions() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token) = (Key::new("a".into()), Token::new("t"));
+    store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set(0..5, Mood::Paused);
+    let crowd: Vec<_> = (0..20)
+        .map(|_| {
+            let (store, key) = (Arc::clone(&store), key.clone());
+            Underway::start(move || store.inspect(&key, Instant::now() + SOON))
+        })
+        .collect();
+    // The others wait behind the first.
+    eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
+    let releasing =
+        Underway::start(move || store.release(&Release::of(&key, &token), Instant::now() + SOON));
+    thread::sleep(Duration::from_millis(300));
+    nodes.set(0..5, Mood::Fine);
+    assert_eq!(releasing.result().unwrap(), Gone::Released);
+    crowd.into_iter().for_each(|one| _ = one.result());
+    for node in &nodes.nodes {
+        let kinds = node.kinds();
+        let at = kinds.iter().position(|kind| *kind == "release").unwrap();
+        assert!(at <= 3, "{kinds:?}");
+    }
 }

@@ -64,14 +64,13 @@ impl Endpoint {
         let watched = place
             .sentinels
             .map(|sentinels| Watched::new(sentinels, (&generation, &demotions, &gate)));
-        let mut connector = Connector::new(
+        let connector = Connector::new(
             place.dialer,
             watched.as_ref().map(Watched::sentinels),
             clock.clone(),
             settings.connect_timeout,
             settings.pool_size,
         );
-        connector.greeting = settings.greeting;
         Ok(Self {
             connector,
             gate,

@@ -1,7 +1,7 @@
 //! Talking over one connection: of a pool, or one that is kept for a purpose.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
 use super::limit::TimeLimit;
@@ -12,6 +12,15 @@ use crate::lease::store::StoreError;
 use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::{Pool, Slot};
 use crate::store::server::{demotion, reply};
+
+/// The slot, unless it is in use: nobody waits here for another thread's exchange.
+fn free(slot: &Mutex<Slot>) -> Option<MutexGuard<'_, Slot>> {
+    match slot.try_lock() {
+        Ok(free) => Some(free),
+        Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
 
 impl Node {
     /// Talks over a pooled connection.
@@ -25,7 +34,15 @@ impl Node {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
                 self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
             }
-            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
+            Pool::One(slot) => match free(slot) {
+                Some(mut free) => {
+                    let result = self.talk(&mut free, TimeLimit::By(deadline), talk);
+                    drop(free);
+                    self.empty_if_closed(slot);
+                    result
+                }
+                None => self.talk(&mut Slot::default(), TimeLimit::By(deadline), talk),
+            },
             Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
@@ -45,7 +62,7 @@ impl Node {
                 Some(self.talk(found.slot(), limit, talk))
             }
             Pool::One(slot) => {
-                let mut slot = locked(slot);
+                let mut slot = free(slot)?;
                 is_open(&slot).then(|| self.talk(&mut slot, limit, talk))
             }
             Pool::Theirs(theirs) => {
@@ -64,12 +81,16 @@ impl Node {
         talk: Talk<'_, T>,
     ) -> Result<T, StoreError> {
         let result = self.talk(&mut locked(slot), limit, talk);
-        // Checked after the slot is free: either `close` finds the slot free, or it has set
-        // `closed` before.
+        self.empty_if_closed(slot);
+        result
+    }
+
+    /// Called after the slot is free: either `close` finds the slot free, or it has set `closed`
+    /// before.
+    fn empty_if_closed(&self, slot: &Mutex<Slot>) {
         if self.closed.load(Ordering::SeqCst) {
             empty(slot);
         }
-        result
     }
 
     /// Talks over the connection of a slot, opened first if need be.

@@ -1,15 +1,15 @@
-//! What a node may hold is undone, however long that takes, and nothing else is undone; and no held
-//! lease is lost by it.
+//! What a node may have is withdrawn, however long that takes, and nothing else is withdrawn; and
+//! no held lease is lost by it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Key, Token, Withdraw};
+use distlock::testing::{FakeClock, Key, Token, Withdraw};
 use distlock::{Layout, LockOptions};
 
 use super::nodes::{Mood, Nodes, ask};
-use crate::helpers::{Asked, Notes, on_another_thread};
+use crate::helpers::on_another_thread;
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ fn refused(nodes: &Nodes, client: &distlock::Client, times: usize) {
 }
 
 #[test]
-fn a_node_that_can_hold_nothing_is_not_asked_to_undo_it() {
+fn a_node_that_has_nothing_is_not_asked_to_withdraw_it() {
     let nodes = Nodes::start();
     nodes.set([3], Mood::Down);
     let client = nodes.client();
@@ -43,7 +43,7 @@ fn a_node_that_can_hold_nothing_is_not_asked_to_undo_it() {
 }
 
 #[test]
-fn what_a_node_holds_is_undone_in_the_end_whatever_else_is_tried_meanwhile() {
+fn what_a_node_has_is_withdrawn_in_the_end_whatever_else_is_tried_meanwhile() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let kept: Vec<_> = (0..3).map(|i| format!("kept-{i}")).collect();
@@ -110,8 +110,43 @@ fn an_answered_withdrawal_is_repeated_where_a_copy_of_the_attempt_may_still_arri
     assert!(nodes.nodes[..4].iter().all(|node| node.asked("release").len() == 1));
 }
 
+/// 1. a withdrawal is answered, and its node stops again before it has read the late copy; 2. for
+///    longer than the settling time nothing can be sent there; 3. the node answers again, and only
+///    then reads the copy.
 #[test]
-fn withdrawals_in_bulk_need_a_majority_for_each() {
+fn time_in_which_a_node_could_not_be_asked_does_not_settle_a_withdrawal() {
+    let (nodes, clock) = (Nodes::start(), FakeClock::new());
+    nodes.set([4], Mood::Mute);
+    let client = nodes.builder().clock(clock.clone()).build().unwrap();
+    let store = client.store(Layout::Plain).unwrap();
+    let (key, token, lease) = (Key::new("a".into()), Token::new("t"), Duration::from_secs(600));
+    store.try_acquire(&ask(&key, &token, lease)).unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([4], Mood::Fine);
+    store.withdraw_one(Withdraw::of(&key, &token), Instant::now() + SOON).unwrap();
+    let asked = || nodes.nodes[4].asked("release").len();
+    let asked_again = || {
+        let before = asked();
+        eventually(SOON, || {
+            clock.advance(Duration::from_millis(100));
+            asked() > before
+        });
+    };
+    asked_again();
+    nodes.set([4], Mood::Down);
+    asked_again();
+    clock.advance(Duration::from_secs(11));
+    nodes.set([4], Mood::Fine);
+    asked_again();
+    nodes.nodes[4].hold("a", "t", lease);
+    eventually(SOON, || {
+        clock.advance(Duration::from_millis(100));
+        nodes.holding("a").is_empty()
+    });
+}
+
+#[test]
+fn withdrawals_in_bulk_need_only_a_majority() {
     let nodes = Nodes::start();
     let client = nodes.client();
     let store = client.store(Layout::Plain).unwrap();
@@ -130,34 +165,11 @@ fn withdrawals_in_bulk_need_a_majority_for_each() {
 }
 
 #[test]
-fn a_node_that_is_undoing_a_value_has_no_vote_for_its_next_hold() {
+fn a_node_that_has_answered_is_not_asked_again_because_others_have_not() {
     let nodes = Nodes::start();
     let client = nodes.client();
-    let lock = client.lock_with("a", LockOptions::new().owner("mine")).unwrap();
-    lock.lock().unwrap();
-    eventually(SOON, || nodes.holding("a").len() == 5);
-    nodes.set([4], Mood::Mute);
-    lock.unlock().unwrap();
-    eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
-    nodes.set([4], Mood::Fine);
-    lock.lock().unwrap();
-    // The release on this node had no answer: a copy of it may still arrive, and would delete this
-    // hold.
-    eventually(SOON, || nodes.nodes[4].asked("release").len() > 3);
-    assert_eq!(nodes.holding("a"), [0, 1, 2, 3]);
-    assert_eq!(nodes.nodes[4].asked("acquire").len(), 1);
-    assert!(lock.is_valid());
-    lock.unlock().unwrap();
-}
-
-#[test]
-fn only_the_nodes_threads_repeat_what_a_quorum_was_asked_to_undo() {
-    let nodes = Nodes::start();
-    let (client, notes) = Notes::of(nodes.builder());
     let lock = client.lock("a");
-    let withdrawals = || notes.count(|asked| *asked == Asked::Withdraw);
     let asked = |node: usize| nodes.nodes[node].asked("release").len();
-    let since = Instant::now();
     // A thread ends while it holds, and no majority can be asked.
     on_another_thread(|| {
         lock.lock().unwrap();
@@ -165,14 +177,55 @@ fn only_the_nodes_threads_repeat_what_a_quorum_was_asked_to_undo() {
         nodes.set(0..3, Mood::Down);
     });
     eventually(SOON, || (0..3).all(|node| asked(node) > 4));
-    assert_eq!(withdrawals(), 1, "the cleaner leaves it to them");
-    // The first question, a second one soon after, and then a pause after each question without an
-    // answer.
-    let counts: Vec<_> = (0..3).map(asked).collect();
-    let most = 2 + since.elapsed().as_millis() / 250;
-    assert!(counts.iter().all(|count| *count as u128 <= most), "{counts:?}, and not {most}");
-    assert_eq!((asked(3), asked(4)), (1, 1), "they have answered");
+    assert_eq!((asked(3), asked(4)), (1, 1));
     nodes.set(0..3, Mood::Fine);
     eventually(SOON, || nodes.holding("a").is_empty());
-    assert_eq!(withdrawals(), 1);
+    assert_eq!((asked(3), asked(4)), (1, 1));
+}
+
+/// 1. nodes 0 to 3 grant the lock; node 4 does not answer, but has it; 2. an extend finds it there,
+///    and counts the node; 3. a withdrawal would delete what the hold stands on.
+#[test]
+fn what_a_node_did_not_answer_is_not_withdrawn_while_the_lock_is_held() {
+    let nodes = Nodes::start();
+    nodes.set([4], Mood::Mute);
+    let client = nodes.client();
+    let lock = client.lock_with("a", LockOptions::new().lease(Duration::from_secs(2))).unwrap();
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([4], Mood::Fine);
+    let extends = || nodes.nodes[4].asked("extend").len();
+    let before = extends();
+    eventually(SOON, || extends() > before + 2);
+    assert_eq!(nodes.holding("a").len(), 5);
+    assert!(nodes.nodes.iter().all(|node| node.asked("release").is_empty()));
+    lock.unlock().unwrap();
+    eventually(SOON, || nodes.holding("a").is_empty());
+}
+
+/// 1. a re-grant to node 4 has no answer; 2. we unlock, and node 4 answers the withdrawal; 3. a
+///    late copy of the re-grant arrives.
+#[test]
+fn a_copy_of_a_re_grant_that_arrives_after_the_unlock_is_withdrawn() {
+    let nodes = Nodes::start();
+    nodes.set([4], Mood::Down);
+    let client = nodes.client();
+    let lock = client.lock_with("a", LockOptions::new().lease(Duration::from_secs(2))).unwrap();
+    lock.lock().unwrap();
+    nodes.nodes[4].hold("a", "somebody", LEASE);
+    nodes.set([4], Mood::Fine);
+    let acquires = || nodes.nodes[4].asked("acquire").len();
+    let before = acquires();
+    // It is refused: somebody holds the lock there. The next one is not answered.
+    eventually(SOON, || acquires() > before);
+    nodes.set([4], Mood::To("acquire", &Mood::Mute));
+    let before = acquires();
+    eventually(SOON, || acquires() > before);
+    nodes.set([4], Mood::Fine);
+    let token = nodes.nodes[0].holder("a").unwrap();
+    lock.unlock().unwrap();
+    eventually(SOON, || !nodes.nodes[4].asked("release").is_empty());
+    nodes.nodes[4].forget("a");
+    nodes.nodes[4].hold("a", &token, LEASE);
+    eventually(SOON, || nodes.holding("a").is_empty());
 }
