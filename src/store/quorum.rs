@@ -42,10 +42,6 @@ use tally::Tally;
 /// Once a majority has answered without deciding, the others get twice the time elapsed so far,
 /// and at least this.
 const GRACE: Duration = Duration::from_millis(50);
-/// How long each node has, when the client is closed, for what it has not answered: a node that is
-/// up needs far less.
-const LAST: Duration = Duration::from_millis(250);
-
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
@@ -104,15 +100,10 @@ impl Quorum {
 
     /// Ends the threads, and closes the connections. `false`: not all threads by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
-        let all_end = |stopped: Vec<Stopped>| {
-            stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0
-        };
-        let threads = all_end(self.node_threads.iter().flat_map(NodeThread::stop).collect());
-        let until = deadline.min(self.clock.now() + LAST);
-        let stop = |node: &NodeThread| node.stop_cleaning(until);
-        let cleaners = all_end(self.node_threads.iter().map(stop).collect());
+        let stopped: Vec<Stopped> = self.node_threads.iter().flat_map(NodeThread::stop).collect();
+        let in_time = stopped.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
         self.node_threads.iter().for_each(NodeThread::disconnect);
-        threads && cleaners
+        in_time
     }
 
     /// Asks all nodes at once.

@@ -93,10 +93,11 @@ impl Quorum {
         };
         let all = 0..leases.len();
         let tally = self.collect(&round, |tally| {
-            // One lease about which the nodes disagree does not delay the others for long.
-            if all.clone().all(|i| tally.is_final(votes(tally, i))) {
+            let is_final = |i| tally.is_final(votes(tally, i));
+            if all.clone().all(is_final) {
                 Verdict::Decided
-            } else if all.clone().all(|i| tally.has_majority(i)) {
+            } else if all.clone().any(is_final) && all.clone().all(|i| tally.has_majority(i)) {
+                // A lease about which the nodes disagree does not delay the others for long.
                 Verdict::Likely
             } else {
                 Verdict::Open

@@ -91,15 +91,6 @@ fn unsent(error: StoreError) -> StoreError {
     StoreError { may_have_run: false, ..error }
 }
 
-/// Goes on until `decided`, but not for long once a majority has answered.
-fn likely<T>(tally: &Tally<T>, decided: bool) -> Verdict {
-    match decided {
-        true => Verdict::Decided,
-        false if tally.count(|_| true) >= tally.majority() => Verdict::Likely,
-        false => Verdict::Open,
-    }
-}
-
 impl Quorum {
     /// What the nodes have under this key; a majority has to answer.
     fn look(&self, key: &Key, deadline: Instant) -> Result<Tally<Option<Held>>, StoreError> {
@@ -107,7 +98,10 @@ impl Quorum {
         let round = self.ask(deadline, Lane::Questions, move |_, member| {
             member.leases.inspect(&asked, deadline)
         })?;
-        let tally = self.collect(&round, |tally| likely(tally, false));
+        let tally = self.collect(&round, |tally| {
+            let is_enough = tally.count(|_| true) >= tally.majority();
+            if is_enough { Verdict::Likely } else { Verdict::Open }
+        });
         if tally.count(|_| true) < tally.majority() {
             Err(unsent(tally.failure()))
         } else {
@@ -134,21 +128,21 @@ impl LeaseStore for Quorum {
         };
         let tally = self.collect(&round, |tally| {
             let (majority, pending) = (tally.majority(), tally.pending());
-            let grants = tally.count(granted);
-            let answers = tally.count(|_| true);
+            let (grants, answers) = (tally.count(granted), tally.count(|_| true));
+            let is_refused = answers > grants && answers >= majority;
             if grants >= majority {
-                return Verdict::Decided;
+                Verdict::Decided
+            } else if grants + pending >= majority {
+                if is_refused { Verdict::Likely } else { Verdict::Open }
+            } else {
+                let is_known = is_refused || answers + pending < majority;
+                // Before that only what a node granted keeps anybody out. The nodes that were not
+                // asked yet have to say whether somebody holds the lock.
+                if is_known || grants > 0 {
+                    give_up();
+                }
+                if is_known { Verdict::Decided } else { Verdict::Open }
             }
-            let was_refused = answers > grants && answers >= majority;
-            if grants + pending < majority {
-                give_up();
-                return if was_refused || answers + pending < majority {
-                    Verdict::Decided
-                } else {
-                    Verdict::Open
-                };
-            }
-            if was_refused { Verdict::Likely } else { Verdict::Open }
         });
         let grants = tally.count(granted);
         if grants >= tally.majority() {
@@ -238,7 +232,9 @@ impl LeaseStore for Quorum {
         let round = self.ask(deadline, Lane::Questions, move |_, member| {
             member.leases.inspect(&key, deadline)
         })?;
-        let tally = self.collect(&round, |tally| likely(tally, holder(tally).is_ok()));
+        let tally = self.collect(&round, |tally| {
+            if holder(tally).is_ok() { Verdict::Decided } else { Verdict::Open }
+        });
         holder(&tally).map_err(|Undecided| tally.failure())
     }
 
@@ -276,7 +272,11 @@ impl LeaseStore for Quorum {
             let target =
                 |token: &Token| Target { key: key.clone(), token: token.clone(), claim: None };
             let what: Arc<[Target]> = tokens.iter().map(target).collect();
-            wanted.get_or_insert(tokens);
+            // The others are attempts: one of them may become the next holder.
+            let votes = |token: &&Token| held().filter(|held| held.token == **token).count();
+            let may_hold = |token: &&Token| votes(token) + tally.silent() >= tally.majority();
+            let holders: HashSet<Token> = tokens.iter().filter(may_hold).cloned().collect();
+            wanted.get_or_insert(if holders.is_empty() { tokens } else { holders });
             let tally = self.withdraw_and_wait(&what, until).map_err(StoreError::maybe_run)?;
             let late = until <= self.clock.now() && self.clock.now() < deadline;
             for withdrawn in tally.each(what.len()) {

@@ -5,8 +5,8 @@
 //! release that is not answered delays none of them (R9).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -15,6 +15,7 @@ use super::claim::Claim;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
+use crate::base::locked;
 use crate::base::worker::{Stopped, Worker};
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
@@ -60,6 +61,7 @@ pub(super) struct Withdrawals {
 }
 
 /// One lease to withdraw.
+#[derive(Clone)]
 pub(super) struct Target {
     pub(super) key: Key,
     pub(super) token: Token,
@@ -119,10 +121,12 @@ impl NodeThread {
     }
 
     /// Makes the thread withdraw leases, without waiting for it. Once the thread was told to end,
-    /// this thread withdraws them.
+    /// this thread withdraws them: also what the node is not known to have, because the attempt may
+    /// be under way.
     pub(super) fn withdraw(&self, withdrawals: Withdrawals) {
-        if let Err((Job::Withdraw(withdrawals), _)) = self.send(Job::Withdraw(withdrawals)) {
-            self.thread.withdraw(&withdrawals);
+        if let Err((Job::Withdraw(late), _)) = self.send(Job::Withdraw(withdrawals)) {
+            let what = late.what.iter().map(|target| Target { claim: None, ..target.clone() });
+            self.thread.withdraw(&Withdrawals { what: what.collect(), ..late });
         }
     }
 
@@ -131,7 +135,8 @@ impl NodeThread {
         let worker = if is_extend { &self.extends } else { &self.questions };
         let thread = self.thread.clone();
         let refused = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
-        if let Err(error) = worker.start(move |work| thread.serve(work)) {
+        let questions = Mutex::default();
+        if let Err(error) = worker.start(move |work| thread.serve(work, &questions)) {
             let failed = refused("no thread could be started for the node");
             return Err((job, failed.because(error)));
         }
@@ -148,16 +153,12 @@ impl NodeThread {
             .map_err(|job| (job, StoreError::not_sent(ErrorKind::Closed, "the client is closed")))
     }
 
-    /// Lets the threads send the withdrawals that wait, and then end.
-    pub(super) fn stop(&self) -> [Stopped; 2] {
+    /// Lets the threads send the withdrawals that wait, and then end; and the cleaner try once more
+    /// what had no answer. A majority has confirmed these, or the client's own cleaner knows.
+    pub(super) fn stop(&self) -> [Stopped; 3] {
         self.thread.closing.store(true, Ordering::SeqCst);
-        [self.questions.stop(), self.extends.stop()]
-    }
-
-    /// Lets the cleaner try again what has no answer, until `until`, and then end. Called when the
-    /// thread has ended.
-    pub(super) fn stop_cleaning(&self, until: Instant) -> Stopped {
-        self.thread.cleaner.close(until)
+        let cleaner = self.thread.cleaner.close(self.thread.clock.now());
+        [self.questions.stop(), self.extends.stop(), cleaner]
     }
 
     /// Closes the connections.
@@ -176,16 +177,16 @@ impl Talker {
     /// Withdrawals go first: nobody renews a lease that is being released, and a crowd of attempts
     /// must not let it run out (R9). What creates the same lease and waits behind them is not sent
     /// any more, because its claim has ended.
-    fn serve(&self, work: &Receiver<Job>) {
-        let mut waiting = VecDeque::new();
+    fn serve(&self, work: &Receiver<Job>, questions: &Mutex<VecDeque<Job>>) {
         loop {
             for job in work.try_iter() {
                 match job {
                     Job::Withdraw(withdrawals) => self.withdraw(&withdrawals),
-                    question => waiting.push_back(question),
+                    question => locked(questions).push_back(question),
                 }
             }
-            if let Some(question) = waiting.pop_front() {
+            let next = locked(questions).pop_front();
+            if let Some(question) = next {
                 self.run(question);
             } else if let Ok(job) = work.recv() {
                 self.run(job);
@@ -225,6 +226,7 @@ impl Talker {
             if let Some(claim) = claim
                 && let Some(left) = claim.left(*node)
                 && claim.withdrawn(*node, answer.is_ok())
+                && !self.closing.load(Ordering::SeqCst)
             {
                 // If its thread cannot be started now, the next withdrawal tries again.
                 let _ = self.cleaner.start();

@@ -12,6 +12,7 @@ use crate::helpers::Underway;
 use crate::support::eventually;
 
 const SOON: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(2);
 
 fn short() -> LockOptions {
@@ -127,4 +128,23 @@ fn a_lease_that_is_being_given_up_does_not_come_back() {
     assert!(!client.lock("a").is_locked().unwrap());
     thread::sleep(Duration::from_millis(300));
     assert_eq!(nodes.holding("a"), []);
+}
+
+/// 1. the next holder's attempt has reached nodes 3 and 4, and is on its way to the others; 2. the
+///    old holder's lease is released by force there; 3. the attempt arrives.
+#[test]
+fn a_forced_unlock_spares_the_next_holder_whose_attempt_was_under_way() {
+    let nodes = Nodes::start();
+    nodes.nodes[..3].iter().for_each(|node| node.hold("a", "old", LONG));
+    nodes.nodes[3..].iter().for_each(|node| node.hold("a", "next", LONG));
+    let lock = nodes.client().lock("a");
+    nodes.set(0..5, Mood::To("release", &Mood::Paused));
+    let forcing = Underway::start(move || lock.force_unlock());
+    eventually(SOON, || nodes.nodes.iter().all(|node| !node.asked("release").is_empty()));
+    nodes.set(0..5, Mood::To("inspect", &Mood::Paused));
+    eventually(SOON, || nodes.holding("a").is_empty());
+    nodes.nodes[..3].iter().for_each(|node| node.hold("a", "next", LONG));
+    nodes.set(0..5, Mood::Fine);
+    assert!(forcing.result().unwrap());
+    assert!(nodes.nodes[..3].iter().all(|node| node.holder("a").as_deref() == Some("next")));
 }

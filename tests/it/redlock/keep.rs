@@ -199,3 +199,22 @@ fn an_attempt_that_no_node_answers_delays_no_extend() {
     assert!(trying.result().unwrap_err().is_unavailable());
     lock.unlock().unwrap();
 }
+
+/// Two near nodes confirm an extend, a third denies it, and the others are not near.
+#[test]
+fn a_node_that_comes_back_without_the_lease_does_not_end_the_hold() {
+    let nodes = Nodes::start();
+    nodes.set([2], Mood::Down);
+    nodes.set([3, 4], Mood::Late(Duration::from_millis(150)));
+    let client = nodes.client();
+    let lock = client.lock_with("a", short()).unwrap();
+    lock.lock().unwrap();
+    nodes.set([2], Mood::Fine);
+    eventually(SOON, || {
+        assert!(lock.is_valid());
+        nodes.nodes[2].holder("a").is_some() && nodes.nodes[4].asked("extend").len() > 5
+    });
+    nodes.nodes[2].forget("a");
+    assert!(lock.is_locked().unwrap(), "asked the far ones, too");
+    lock.unlock().unwrap();
+}

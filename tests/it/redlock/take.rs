@@ -167,6 +167,16 @@ fn a_split_vote_is_a_refusal_and_the_next_attempt_has_another_token() {
     assert_eq!(tokens.len(), 3);
 }
 
+/// Two nodes that refuse at once decide nothing while the others were not asked.
+#[test]
+fn a_held_lock_is_refused_although_a_node_is_down() {
+    let nodes = Nodes::start();
+    nodes.nodes.iter().for_each(|node| node.hold("a", "somebody", LEASE));
+    nodes.set([2], Mood::Down);
+    let client = nodes.client();
+    (0..200).for_each(|_| assert!(!client.lock("a").try_lock(Duration::ZERO).unwrap()));
+}
+
 /// The node may have granted the lease over the connection that was closed: its answer to a second
 /// question would be a refusal, or another server's vote.
 #[test]

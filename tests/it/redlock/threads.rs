@@ -88,6 +88,19 @@ fn close_releases_what_is_held_and_waits_at_most_until_the_deadline() {
 }
 
 #[test]
+fn close_does_not_wait_for_a_node_that_is_down() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let lock = client.lock("a");
+    lock.lock().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.set([0], Mood::Down);
+    // A majority has confirmed the release.
+    within(..Duration::from_secs(1), || client.close(SOON)).unwrap();
+    assert_eq!(nodes.holding("a"), [0]);
+}
+
+#[test]
 fn contenders_exclude_each_other_and_all_make_progress() {
     let nodes = Nodes::start();
     let inside = Arc::new(AtomicBool::new(false));

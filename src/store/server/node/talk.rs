@@ -62,8 +62,11 @@ impl Node {
                 Some(self.talk(found.slot(), limit, talk))
             }
             Pool::One(slot) => {
-                let mut slot = free(slot)?;
-                is_open(&slot).then(|| self.talk(&mut slot, limit, talk))
+                let mut free = free(slot)?;
+                let result = is_open(&free).then(|| self.talk(&mut free, limit, talk));
+                drop(free);
+                self.empty_if_closed(slot);
+                result
             }
             Pool::Theirs(theirs) => {
                 let mut connection = theirs.pool.try_get()?;
