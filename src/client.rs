@@ -98,8 +98,7 @@ impl Client {
     ///
     /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the
     /// lease or one command timeout). Leases should be long compared with a round trip to most
-    /// nodes. Each node gets a client's questions one after another; extends, and what is withdrawn
-    /// again, go beside them.
+    /// nodes. Each node gets a client's questions one after another, and its extends beside them.
     ///
     /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so
     /// Redlock clients of other libraries can share these locks.
@@ -141,9 +140,8 @@ impl Client {
 
     /// As [`redlock`](Client::redlock), with settings of its own. They apply to each node.
     ///
-    /// Each node has a connection and a thread for questions, and as much for renewal; while what
-    /// it did not answer is withdrawn, one more of each. [`ClientBuilder::pool_size`] has no
-    /// effect, and [`ClientBuilder::pool`] is refused.
+    /// Each node has one connection and one thread for questions, and one of each for renewal:
+    /// [`ClientBuilder::pool_size`] has no effect, and [`ClientBuilder::pool`] is refused.
     #[must_use]
     pub fn redlock_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
         let mut builder = Self::builder("");

@@ -289,7 +289,7 @@
 //! |---|---|
 //! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations |
 //! | `distlock-confirm` | extends the leases of those that do |
-//! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held; Redlock: also one for each node that did not answer |
+//! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-log` | calls the program's logger, and ends |

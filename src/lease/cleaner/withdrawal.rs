@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::SETTLE;
+use super::backlog::SETTLE;
 use crate::base::key::Key;
 use crate::base::log;
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};

@@ -40,8 +40,8 @@ struct AtNode {
     /// When the last extend was sent that the node denied after what it was given had run out, if
     /// it was given nothing since.
     denied: Option<Instant>,
-    /// Whether the node's cleaner repeats the withdrawal.
-    cleaning: bool,
+    /// Whether the withdrawal is in the node's backlog.
+    in_backlog: bool,
 }
 
 /// What there is to withdraw on a node.
@@ -135,7 +135,7 @@ impl Claim {
         self.at(node, |at| at.until.map(|until| Left { until, unanswered: at.unanswered }))
     }
 
-    /// The node was asked to withdraw it. `true`: from now on the node's cleaner has to repeat
+    /// The node was asked to withdraw it. `true`: from now on the node's backlog has to repeat
     /// that.
     pub(super) fn withdrawn(&self, node: usize, answered: bool) -> bool {
         self.at(node, |at| {
@@ -143,7 +143,7 @@ impl Claim {
                 at.until = None;
                 return false;
             }
-            !std::mem::replace(&mut at.cleaning, true)
+            !std::mem::replace(&mut at.in_backlog, true)
         })
     }
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawal_is_repeated_by_one_cleaner_until_nothing_can_be_left() {
+    fn a_withdrawal_is_in_the_backlog_once_until_nothing_can_be_left() {
         let (now, claim) = (Instant::now(), Claim::new(&Key::new("a".into()), &Token::new("t"), 2));
         claim.attempted(0, &Ok(Answer::Granted { asked_at: now, fences: None }), now, LEASE);
         claim.attempted(1, &Err(lost()), now, LEASE);

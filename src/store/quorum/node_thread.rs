@@ -1,15 +1,16 @@
-//! One node of a quorum: the two threads that ask it (R17), and the cleaner of what it did not
-//! answer.
+//! One node of a quorum, and the two threads that ask it (R17).
 //!
 //! Extends have a thread of their own, as they have a connection of their own: an attempt or a
-//! release that is not answered delays none of them (R9).
+//! withdrawal that is not answered delays none of them (R9). The other thread also comes back to
+//! the withdrawals that the node did not answer.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::claim::Claim;
 use crate::base::clock::Clock;
@@ -17,7 +18,7 @@ use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::worker::{Stopped, Worker};
-use crate::lease::cleaner::{Cleaner, Withdrawal};
+use crate::lease::cleaner::{Backlog, Withdrawal};
 use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
 use crate::lease::token::Token;
 use crate::store::server::node::Node;
@@ -40,7 +41,7 @@ pub(super) type Tell<T> = Sender<(usize, Result<T, StoreError>)>;
 pub(super) enum Job {
     /// A question. Dropped once its deadline has passed: nobody waits for the answer any more.
     Ask { deadline: Instant, lane: Lane, run: Box<Question> },
-    /// Leases to withdraw. Never dropped: what has no answer goes to the node's cleaner.
+    /// Leases to withdraw. Never dropped: what has no answer goes to the backlog.
     Withdraw(Withdrawals),
 }
 
@@ -84,9 +85,8 @@ pub(super) struct NodeThread {
 #[derive(Clone)]
 struct Talker {
     member: Arc<Member>,
-    /// Repeats, on a thread of its own, what the node did not answer: a node that is down delays no
-    /// other node.
-    cleaner: Cleaner,
+    /// What the questions' thread has to withdraw again.
+    backlog: Backlog,
     /// How many questions wait.
     waiting: Arc<AtomicUsize>,
     closing: Arc<AtomicBool>,
@@ -94,12 +94,12 @@ struct Talker {
 }
 
 impl NodeThread {
-    /// Each thread starts with its first question. `number` is the node's place in the list of
-    /// URLs, from 1.
+    /// The threads start with the first question. `number` is the node's place in the list of URLs,
+    /// from 1.
     pub(super) fn new(number: usize, member: Member, clock: Clock, timeout: Duration) -> Self {
         let thread = Talker {
             member: Arc::new(member),
-            cleaner: Cleaner::new(clock.clone(), timeout),
+            backlog: Backlog::new(clock.clone(), timeout),
             waiting: Arc::default(),
             closing: Arc::default(),
             clock,
@@ -130,13 +130,20 @@ impl NodeThread {
         }
     }
 
+    /// Starts both threads, unless they run: once a lease is held it may be too late for that.
+    fn start(&self) -> io::Result<()> {
+        if self.extends.has_started() {
+            return Ok(());
+        }
+        let (asks, extends) = (self.thread.clone(), self.thread.clone());
+        let waiting = Mutex::default();
+        self.questions.start(move |work| asks.serve(work, &waiting))?;
+        self.extends.start(move |work| work.iter().for_each(|job| extends.run(job)))
+    }
+
     fn send(&self, job: Job) -> Result<(), (Job, StoreError)> {
-        let is_extend = matches!(job, Job::Ask { lane: Lane::Extends, .. });
-        let worker = if is_extend { &self.extends } else { &self.questions };
-        let thread = self.thread.clone();
         let refused = |message| StoreError::not_sent(ErrorKind::Unavailable, message);
-        let questions = Mutex::default();
-        if let Err(error) = worker.start(move |work| thread.serve(work, &questions)) {
+        if let Err(error) = self.start() {
             let failed = refused("no thread could be started for the node");
             return Err((job, failed.because(error)));
         }
@@ -148,17 +155,17 @@ impl NodeThread {
             }
             self.thread.waiting.fetch_add(1, Ordering::SeqCst);
         }
+        let is_extend = matches!(job, Job::Ask { lane: Lane::Extends, .. });
+        let worker = if is_extend { &self.extends } else { &self.questions };
         worker
             .send(job)
             .map_err(|job| (job, StoreError::not_sent(ErrorKind::Closed, "the client is closed")))
     }
 
-    /// Lets the threads send the withdrawals that wait, and then end; and the cleaner try once more
-    /// what had no answer. A majority has confirmed these, or the client's own cleaner knows.
-    pub(super) fn stop(&self) -> [Stopped; 3] {
+    /// Lets the threads send the withdrawals that wait, try once more what had no answer, and end.
+    pub(super) fn stop(&self) -> [Stopped; 2] {
         self.thread.closing.store(true, Ordering::SeqCst);
-        let cleaner = self.thread.cleaner.close(self.thread.clock.now());
-        [self.questions.stop(), self.extends.stop(), cleaner]
+        [self.questions.stop(), self.extends.stop()]
     }
 
     /// Closes the connections.
@@ -178,6 +185,7 @@ impl Talker {
     /// must not let it run out (R9). What creates the same lease and waits behind them is not sent
     /// any more, because its claim has ended.
     fn serve(&self, work: &Receiver<Job>, questions: &Mutex<VecDeque<Job>>) {
+        self.backlog.begin();
         loop {
             for job in work.try_iter() {
                 match job {
@@ -185,13 +193,18 @@ impl Talker {
                     question => locked(questions).push_back(question),
                 }
             }
-            let next = locked(questions).pop_front();
-            if let Some(question) = next {
-                self.run(question);
-            } else if let Ok(job) = work.recv() {
-                self.run(job);
-            } else {
-                return;
+            // Beside a crowd of questions there is one call of the backlog's after each.
+            let next = self.backlog.work();
+            let question = locked(questions).pop_front();
+            let received = match (question, next) {
+                (Some(question), _) => Ok(question),
+                (None, None) => work.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                (None, Some(next)) => work.recv_timeout(self.clock.sleep_for(next)),
+            };
+            match received {
+                Ok(job) => self.run(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.backlog.drain(),
             }
         }
     }
@@ -226,11 +239,8 @@ impl Talker {
             if let Some(claim) = claim
                 && let Some(left) = claim.left(*node)
                 && claim.withdrawn(*node, answer.is_ok())
-                && !self.closing.load(Ordering::SeqCst)
             {
-                // If its thread cannot be started now, the next withdrawal tries again.
-                let _ = self.cleaner.start();
-                self.cleaner.withdraw_later(Withdrawal {
+                let _ = self.backlog.add(Withdrawal {
                     lease: self.clock.left(left.until),
                     in_flight: left.unanswered,
                     ..Withdrawal::stray(Arc::clone(&self.member.leases), key.clone(), token.clone())

@@ -57,7 +57,7 @@ impl r2d2::ManageConnection for Slots {
 
 pub(crate) enum Pool {
     Own(OwnPool),
-    /// A single connection, which is kept. Who finds it in use opens one for a single call.
+    /// A single connection, for one thread alone.
     One(Mutex<Slot>),
     /// The program's.
     Theirs(Arc<Theirs>),

@@ -11,15 +11,16 @@ use crate::support::{eventually, in_own_process, thread_count, thread_names, wit
 const SOON: Duration = Duration::from_secs(10);
 
 fn node_threads() -> Vec<String> {
-    let mut names: Vec<_> =
-        thread_names().into_iter().filter(|name| name.starts_with("distlock-node")).collect();
+    let of_a_node =
+        |name: &String| ["distlock-node", "distlock-hold"].iter().any(|its| name.starts_with(its));
+    let mut names: Vec<_> = thread_names().into_iter().filter(of_a_node).collect();
     names.sort();
     names
 }
 
 #[test]
-fn there_is_one_thread_per_node_and_none_after_close() {
-    in_own_process("redlock::threads::there_is_one_thread_per_node_and_none_after_close", || {
+fn there_are_two_threads_per_node_and_none_after_close() {
+    in_own_process("redlock::threads::there_are_two_threads_per_node_and_none_after_close", || {
         let nodes = Nodes::start();
         let client = nodes.client();
         assert_eq!(node_threads().len(), 0);
@@ -29,8 +30,8 @@ fn there_is_one_thread_per_node_and_none_after_close() {
                 scope.spawn(move || (0..20).for_each(|_| drop(lock.guard().unwrap())));
             }
         });
-        let names: Vec<_> = (1..=5).map(|node| format!("distlock-node-{node}")).collect();
-        assert_eq!(node_threads(), names);
+        let names = |kind| (1..=5).map(move |node| format!("distlock-{kind}-{node}"));
+        assert_eq!(node_threads(), names("hold").chain(names("node")).collect::<Vec<_>>());
         within(..SOON, || client.close(SOON)).unwrap();
         // The kernel still lists a thread for a moment after its end.
         eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
@@ -67,7 +68,7 @@ fn threads_end_when_the_client_is_dropped_though_a_node_is_silent() {
             let lock = client.lock("a");
             lock.lock().unwrap();
             // A thread gets its name a moment after its start.
-            eventually(SOON, || node_threads().len() == 5);
+            eventually(SOON, || node_threads().len() == 10);
             drop((lock, client));
             eventually(SOON, || !thread_names().iter().any(|name| name.starts_with("distlock")));
             assert!(nodes.holding("a").is_empty());

@@ -13,7 +13,7 @@ use crate::store::server::exchange::{Exchange, Known};
 use crate::store::server::pool::{Pool, Slot};
 use crate::store::server::{demotion, reply};
 
-/// The slot, unless it is in use: nobody waits here for another thread's exchange.
+/// The slot, unless it is in use: an extend does not wait for another thread's exchange (R9).
 fn free(slot: &Mutex<Slot>) -> Option<MutexGuard<'_, Slot>> {
     match slot.try_lock() {
         Ok(free) => Some(free),
@@ -34,15 +34,7 @@ impl Node {
                 let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
                 self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
             }
-            Pool::One(slot) => match free(slot) {
-                Some(mut free) => {
-                    let result = self.talk(&mut free, TimeLimit::By(deadline), talk);
-                    drop(free);
-                    self.empty_if_closed(slot);
-                    result
-                }
-                None => self.talk(&mut Slot::default(), TimeLimit::By(deadline), talk),
-            },
+            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
             Pool::Theirs(pool) => self.talk_over_theirs(pool, deadline, talk),
         }
     }
