@@ -277,15 +277,6 @@ impl StoreError {
             .permanent()
     }
 
-    /// One more of its kind, for another lease of the same call.
-    pub(crate) fn alike(&self) -> Self {
-        Self {
-            may_have_run: self.may_have_run,
-            permanent: self.permanent,
-            ..Self::not_sent(self.kind, self.message.clone())
-        }
-    }
-
     /// A failure that trying again cannot mend.
     #[must_use]
     pub fn permanent(mut self) -> Self {

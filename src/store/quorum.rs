@@ -42,6 +42,7 @@ use tally::Tally;
 /// Once a majority has answered without deciding, the others get twice the time elapsed so far,
 /// and at least this.
 const GRACE: Duration = Duration::from_millis(50);
+
 /// Leases on a majority of nodes.
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
@@ -49,7 +50,6 @@ pub(crate) struct Quorum {
     claims: Mutex<HashMap<(Key, Token), Arc<Claim>>>,
     clock: Clock,
     command_timeout: Duration,
-    process: u32,
 }
 
 /// A question that is on its way to all nodes.
@@ -73,28 +73,16 @@ impl Quorum {
         let node_thread =
             |(number, member)| NodeThread::new(number, member, clock.clone(), command_timeout);
         let node_threads = (1..).zip(members).map(node_thread).collect();
-        Self {
-            node_threads,
-            claims: Mutex::default(),
-            clock,
-            command_timeout,
-            process: std::process::id(),
-        }
-    }
-
-    /// A fork has its parent's sockets, but none of its threads (R11).
-    fn is_forked(&self) -> bool {
-        std::process::id() != self.process
+        Self { node_threads, claims: Mutex::default(), clock, command_timeout }
     }
 
     /// Asks for a sign of life from a majority.
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         let round = self.ask(deadline, Lane::Questions, move |_, member| {
             member.server.as_ref().map_or(Ok(()), |server| server.ping(deadline))
-        })?;
+        });
         let alive = |tally: &Tally<()>| tally.count(|()| true) >= tally.majority();
-        let tally = self
-            .collect(&round, |tally| if alive(tally) { Verdict::Decided } else { Verdict::Open });
+        let tally = self.collect_until(&round, alive);
         if alive(&tally) { Ok(()) } else { Err(tally.failure()) }
     }
 
@@ -107,12 +95,11 @@ impl Quorum {
     }
 
     /// Asks all nodes at once.
-    fn ask<T, F>(&self, deadline: Instant, lane: Lane, question: F) -> Result<Round<T>, StoreError>
+    fn ask<T, F>(&self, deadline: Instant, lane: Lane, question: F) -> Round<T>
     where
         T: Send + 'static,
         F: Fn(usize, &Member) -> Result<T, StoreError> + Send + Sync + 'static,
     {
-        self.usable()?;
         let begun = self.clock.now();
         let question = Arc::new(question);
         let (tell, answers) = bounded(self.node_threads.len());
@@ -125,7 +112,7 @@ impl Quorum {
                 let _ = tell.send((index, Err(error)));
             }
         }
-        Ok(Round { answers, begun, deadline })
+        Round { answers, begun, deadline }
     }
 
     /// The caller will ask to withdraw it, sooner or later.
@@ -173,6 +160,20 @@ impl Quorum {
         what.for_each(|target| _ = claims.remove(&(target.key.clone(), target.token.clone())));
     }
 
+    /// Collects answers until they decide the question, by this, or its time is over.
+    fn collect_until<T>(
+        &self,
+        round: &Round<T>,
+        is_decided: impl Fn(&Tally<T>) -> bool,
+    ) -> Tally<T> {
+        self.collect(
+            round,
+            |tally| {
+                if is_decided(tally) { Verdict::Decided } else { Verdict::Open }
+            },
+        )
+    }
+
     /// Collects answers until they decide the question or its time is over.
     fn collect<T>(
         &self,
@@ -207,15 +208,6 @@ impl Quorum {
                 Err(_) => return None,
             }
         }
-    }
-
-    fn usable(&self) -> Result<(), StoreError> {
-        if self.is_forked() {
-            let message =
-                "the client belongs to the process that this one was forked from: make a new one";
-            return Err(StoreError::not_sent(ErrorKind::Unsupported, message).permanent());
-        }
-        Ok(())
     }
 }
 

@@ -48,6 +48,7 @@ impl RedisLock {
 
     /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.
     /// One round trip over a connection that is opened for it: the release must not be sent twice.
+    /// On a quorum three: it asks who holds the lock, releases it, and asks again.
     ///
     /// For operators: the holder goes on working until it notices the loss, and a waiting process
     /// does not wait for that.

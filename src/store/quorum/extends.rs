@@ -84,10 +84,7 @@ impl Quorum {
     pub(super) fn extend_everywhere(&self, leases: &[Extend<'_>], within: Within) -> Answers {
         let sent = self.clock.now();
         let wanted: Arc<[ToExtend]> = leases.iter().map(|lease| self.to_extend(lease)).collect();
-        let round = match self.send_extends(&wanted, sent, within) {
-            Ok(round) => round,
-            Err(error) => return leases.iter().map(|_| Err(error.alike())).collect(),
-        };
+        let round = self.send_extends(&wanted, sent, within);
         let votes = |tally: &Tally<Answers>, i: usize| {
             (tally.count_of(i, |ours| *ours), tally.count_of(i, |ours| !ours))
         };
@@ -128,11 +125,9 @@ impl Quorum {
                 claim.extended(node, &answer, (sent, clock.now()), asked.length);
             }
             answer
-        })?;
-        let votes = |tally: &Tally<bool>| (tally.count(|ours| *ours), tally.count(|ours| !ours));
-        let tally = self.collect(&round, |tally| {
-            if tally.is_final(votes(tally)) { Verdict::Decided } else { Verdict::Open }
         });
+        let votes = |tally: &Tally<bool>| (tally.count(|ours| *ours), tally.count(|ours| !ours));
+        let tally = self.collect_until(&round, |tally| tally.is_final(votes(tally)));
         let ours = tally.yes_or_no(votes(&tally));
         if ours == Some(false) {
             self.withdraw_lost([&*wanted].into_iter());
@@ -145,7 +140,7 @@ impl Quorum {
         wanted: &Arc<[ToExtend]>,
         sent: Instant,
         within: Within,
-    ) -> Result<Round<Answers>, StoreError> {
+    ) -> Round<Answers> {
         let (wanted, clock) = (Arc::clone(wanted), self.clock.clone());
         self.ask(within.end(sent), Lane::Extends, move |node, member| {
             let leases: Vec<_> = wanted.iter().map(ToExtend::ask).collect();

@@ -34,7 +34,7 @@ impl Quorum {
         lease: Duration,
         contended: bool,
         deadline: Instant,
-    ) -> Result<Round<Answer>, StoreError> {
+    ) -> Round<Answer> {
         let (claim, clock) = (Arc::clone(claim), self.clock.clone());
         self.ask(deadline, Lane::Questions, move |node, member| {
             if claim.has_ended() {
@@ -50,17 +50,9 @@ impl Quorum {
     }
 
     /// Withdraws leases, and waits until a majority has answered for each, or until the deadline.
-    fn withdraw_and_wait(
-        &self,
-        what: &Arc<[Target]>,
-        deadline: Instant,
-    ) -> Result<Tally<Vec<Withdrawn>>, StoreError> {
-        self.usable()?;
+    fn withdraw_and_wait(&self, what: &Arc<[Target]>, deadline: Instant) -> Tally<Vec<Withdrawn>> {
         let round = self.withdraw_everywhere(what, deadline);
-        Ok(self.collect(&round, |tally| {
-            let all = (0..what.len()).all(|i| tally.has_majority(i));
-            if all { Verdict::Decided } else { Verdict::Open }
-        }))
+        self.collect_until(&round, |tally| (0..what.len()).all(|i| tally.has_majority(i)))
     }
 }
 
@@ -97,7 +89,7 @@ impl Quorum {
         let asked = key.clone();
         let round = self.ask(deadline, Lane::Questions, move |_, member| {
             member.leases.inspect(&asked, deadline)
-        })?;
+        });
         let tally = self.collect(&round, |tally| {
             let is_enough = tally.count(|_| true) >= tally.majority();
             if is_enough { Verdict::Likely } else { Verdict::Open }
@@ -116,7 +108,7 @@ impl LeaseStore for Quorum {
         let asked_at = self.clock.now();
         let deadline = ask.deadline.min(asked_at + time_to_grant(ask.lease));
         let claim = Arc::new(Claim::new(ask.key, ask.token, self.node_threads.len()));
-        let round = self.send_attempt(&claim, ask.lease, ask.contended, deadline)?;
+        let round = self.send_attempt(&claim, ask.lease, ask.contended, deadline);
         let give_up = || {
             // At once, so that what a minority granted keeps nobody out; on every node that may
             // have it; and without waiting for any node.
@@ -176,16 +168,13 @@ impl LeaseStore for Quorum {
     /// or have lost it (R12).
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
-        self.usable()?;
         let what = self.targets([(what.key.clone(), what.token.clone())].into_iter());
         let round = self.withdraw_everywhere(&what, deadline);
         let votes = |tally: &Tally<Vec<Withdrawn>>| {
             let said = |what| tally.count_of(0, |gone| *gone == Some(what));
             (said(Gone::Released), said(Gone::NotOurs))
         };
-        let tally = self.collect(&round, |tally| {
-            if tally.is_final(votes(tally)) { Verdict::Decided } else { Verdict::Open }
-        });
+        let tally = self.collect_until(&round, |tally| tally.is_final(votes(tally)));
         let Some(released) = tally.yes_or_no(votes(&tally)) else {
             // Not to be repeated: the nodes that have released it would deny it, and that would
             // look like a release that has run after all.
@@ -198,18 +187,14 @@ impl LeaseStore for Quorum {
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let names = what.iter().map(|what| (what.key.clone(), what.token.clone()));
         let targets = self.targets(names);
-        match self.withdraw_and_wait(&targets, deadline) {
-            Ok(tally) => {
-                let answers: Vec<_> = tally.each(what.len()).into_iter().map(gone).collect();
-                let is_over = |answer: &Result<Gone, StoreError>| {
-                    answer.as_ref().err().is_none_or(|error| error.permanent)
-                };
-                let done = targets.iter().zip(&answers).filter(|(_, answer)| is_over(answer));
-                self.forget(done.map(|(target, _)| target));
-                answers
-            }
-            Err(error) => what.iter().map(|_| Err(error.alike())).collect(),
-        }
+        let tally = self.withdraw_and_wait(&targets, deadline);
+        let answers: Vec<_> = tally.each(what.len()).into_iter().map(gone).collect();
+        let is_over = |answer: &Result<Gone, StoreError>| {
+            answer.as_ref().err().is_none_or(|error| error.permanent)
+        };
+        let done = targets.iter().zip(&answers).filter(|(_, answer)| is_over(answer));
+        self.forget(done.map(|(target, _)| target));
+        answers
     }
 
     fn listen(&self, _key: &Key, _token: &Token, _bell: &Arc<Bell>) -> Option<Listening> {
@@ -229,12 +214,9 @@ impl LeaseStore for Quorum {
     /// The holder that a majority names.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let key = key.clone();
-        let round = self.ask(deadline, Lane::Questions, move |_, member| {
-            member.leases.inspect(&key, deadline)
-        })?;
-        let tally = self.collect(&round, |tally| {
-            if holder(tally).is_ok() { Verdict::Decided } else { Verdict::Open }
-        });
+        let round = self
+            .ask(deadline, Lane::Questions, move |_, member| member.leases.inspect(&key, deadline));
+        let tally = self.collect_until(&round, |tally| holder(tally).is_ok());
         holder(&tally).map_err(|Undecided| tally.failure())
     }
 
@@ -277,7 +259,7 @@ impl LeaseStore for Quorum {
             let may_hold = |token: &&Token| votes(token) + tally.silent() >= tally.majority();
             let holders: HashSet<Token> = tokens.iter().filter(may_hold).cloned().collect();
             wanted.get_or_insert(if holders.is_empty() { tokens } else { holders });
-            let tally = self.withdraw_and_wait(&what, until).map_err(StoreError::maybe_run)?;
+            let tally = self.withdraw_and_wait(&what, until);
             let late = until <= self.clock.now() && self.clock.now() < deadline;
             for withdrawn in tally.each(what.len()) {
                 match gone(withdrawn) {

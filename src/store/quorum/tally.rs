@@ -23,7 +23,12 @@ impl<T> Tally<Vec<Result<T, StoreError>>> {
                     .zip(answers)
                     .for_each(|(tally, answer)| tally.note(node, answer)),
                 Some(Err(error)) => {
-                    tallies.iter_mut().for_each(|tally| tally.note(node, Err(error.alike())));
+                    let same = || StoreError {
+                        may_have_run: error.may_have_run,
+                        permanent: error.permanent,
+                        ..StoreError::not_sent(error.kind, error.message.clone())
+                    };
+                    tallies.iter_mut().for_each(|tally| tally.note(node, Err(same())));
                 }
                 None => {}
             }

@@ -211,3 +211,17 @@ fn a_majority_is_free_once_enough_of_the_leases_in_the_way_have_run_out() {
     assert_eq!(free_in(vec![refused(Some(9))]), None, "too few have answered");
     assert_eq!(free_in(vec![grant(), grant(), grant()]), None, "nothing is in the way");
 }
+
+#[test]
+fn a_failure_is_stale_if_one_node_said_so() {
+    let down = || StoreError::not_sent(ErrorKind::Unavailable, "down");
+    let failed = |stale: [bool; 2]| {
+        let mut tally = Tally::<()>::new(3);
+        for (node, stale) in stale.into_iter().enumerate() {
+            tally.note(node, Err(StoreError { stale, ..down() }));
+        }
+        tally.failure().stale
+    };
+    assert!(failed([true, false]) && failed([false, true]));
+    assert!(!failed([false, false]));
+}
