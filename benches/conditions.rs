@@ -100,7 +100,7 @@ impl Row {
         let mut side = server.connection();
         let mut waiting = || {
             redis::cmd("ZCARD")
-                .arg(format!("{{{key}}}:condition:bench:queue"))
+                .arg(format!("{{{key}}}:conditions"))
                 .query::<usize>(&mut side)
                 .unwrap()
         };

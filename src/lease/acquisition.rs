@@ -43,10 +43,6 @@ pub(crate) struct Acquisition {
     pub(crate) left_behind: bool,
     /// Whether an attempt has had no answer (R5).
     pub(super) unanswered: bool,
-    /// The condition that it is, or may be, in.
-    pub(super) condition: Option<Arc<str>>,
-    /// Whether it has been in a condition: then a hand-off may come with a notification.
-    pub(super) was_in_condition: bool,
     /// The use of the caller's own value; `None` with a fresh token, and until the first attempt.
     in_use: Option<InUse>,
     /// Made once the caller has to wait.
@@ -99,8 +95,6 @@ impl Acquisition {
             refusal: None,
             left_behind: false,
             unanswered: false,
-            condition: None,
-            was_in_condition: false,
             in_use: None,
             bell: OnceCell::new(),
             listening: OnceCell::new(),
@@ -258,7 +252,6 @@ impl Acquisition {
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.options.lease,
-            condition: self.condition.take(),
             // A store of one-shot tokens waits by itself for late copies.
             in_flight: self.unanswered && !self.store.abilities().one_shot_tokens,
             reused: self.in_use.is_some(),
@@ -288,9 +281,6 @@ impl Acquisition {
             fences,
             hand_offs: self.options.hand_offs(),
             unsettled: self.unanswered,
-            // A waiter that was in a condition may have been notified. The first command of this
-            // lease uses the notification up: from then on it is certain that the wait succeeded.
-            settles: self.was_in_condition,
             in_use: self.in_use.take(),
         };
         let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
@@ -343,12 +333,7 @@ impl Acquisition {
     /// it is not ours any more; the next attempt asks, with the same token.
     fn make_whole(&mut self, fences: Option<Fences>) -> Result<Option<Arc<Lease>>, StoreError> {
         let asked_at = self.context.clock.now();
-        let whole = Extend {
-            key: &self.key,
-            token: &self.token,
-            lease: self.options.lease,
-            settles: false,
-        };
+        let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease };
         let is_ours = self.store.extend_one(&whole, self.context.command_deadline())?;
         Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
     }

@@ -19,8 +19,8 @@ pub(crate) enum Woken {
     Granted(Arc<Lease>),
     /// Notified, and refused the lock; its present lease lasts this long.
     Notified(InTheWay),
-    /// Woken for no reason: the place in the condition was lost with the server's data.
-    NotIn,
+    /// Its place is gone. It may have been notified: so it wakes, if only for no reason.
+    Nowhere,
     TimedOut,
     Interrupted,
 }
@@ -79,7 +79,7 @@ impl Acquisition {
     /// 3. we ask again, and are told so.
     pub(crate) fn wait_in(
         &mut self,
-        condition: &Arc<str>,
+        condition: &str,
         leaving: &Leaving<'_>,
         limits: &WaitLimits<'_>,
         released: &dyn Fn(),
@@ -87,8 +87,6 @@ impl Acquisition {
         let context = Arc::clone(&self.context);
         let bell = Arc::clone(self.bell());
         let _rings = limits.rings(&context, &bell);
-        self.condition = Some(Arc::clone(condition));
-        self.was_in_condition = true;
         let take = || leaving.take();
         let mut so_far = SoFar::default();
         loop {
@@ -122,16 +120,15 @@ impl Acquisition {
                     self.refused_at(asked_at, heard);
                     Next::Woken(Woken::Notified(InTheWay(remaining)))
                 }
-                Ok(InCondition::NotIn) => Next::Woken(end.map_or(Woken::NotIn, Woken::from)),
+                Ok(InCondition::Nowhere) => Next::Woken(Woken::Nowhere),
+                // Only a question that leaves is answered like this.
+                Ok(InCondition::Left) => Next::Woken(end.map_or(Woken::Nowhere, Woken::from)),
                 Ok(InCondition::NotOurs) => Next::Woken(self.not_ours(released)?),
                 Err(error) => Next::Pause(self.unanswered_in(error, &mut so_far, leaving)?),
             };
             let pause = match next {
                 Next::Pause(pause) => pause,
-                Next::Woken(woken) => {
-                    self.condition = None;
-                    return Ok(woken);
-                }
+                Next::Woken(woken) => return Ok(woken),
             };
             let until = context.clock.now() + pause;
             let deadline = limits.deadline.filter(|_| !timed_out);
@@ -140,7 +137,6 @@ impl Acquisition {
                 && so_far.entered
                 && let Ok(Some(lease)) = self.enter(grant)
             {
-                self.condition = None;
                 return Ok(Woken::Granted(self.hand_out(lease)));
             }
         }
@@ -173,13 +169,12 @@ impl Acquisition {
     /// The lease to be released is not ours.
     fn not_ours(&mut self, released: &dyn Fn()) -> Result<Woken, Failed> {
         if !self.unanswered {
-            self.condition = None;
             return Err(Failed::Lost);
         }
         // An answer was lost, and since then the server has lost both the lease and our place: the
         // wait ends for no reason.
         released();
-        Ok(Woken::NotIn)
+        Ok(Woken::Nowhere)
     }
 
     fn unanswered_in(
@@ -206,10 +201,7 @@ impl Acquisition {
 
     fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Next {
         match self.granted(asked_at, self.options().lease, fences) {
-            Some(lease) => {
-                self.condition = None;
-                Next::Woken(Woken::Granted(self.hand_out(lease)))
-            }
+            Some(lease) => Next::Woken(Woken::Granted(self.hand_out(lease))),
             None => {
                 self.too_late();
                 Next::Pause(backoff::outage_pause())
@@ -219,7 +211,6 @@ impl Acquisition {
 
     fn failed(&mut self, entered: bool, error: Error) -> Failed {
         if !entered && !self.unanswered {
-            self.condition = None;
             return Failed::NotEntered(error);
         }
         self.left_behind = true;

@@ -24,15 +24,12 @@ impl Context {
     /// Extends a lease that is held until `length` from now, unless it ends later anyway.
     pub(crate) fn extend(&self, held: &Arc<Lease>, length: Duration) -> Extended {
         let asked_at = self.clock.now();
-        let extend =
-            Extend { key: &held.key, token: &held.token, lease: length, settles: held.settles() };
+        let extend = Extend { key: &held.key, token: &held.token, lease: length };
         held.may_last(length);
         let answer = held.store.extend_one(&extend, asked_at + self.timeouts.command_timeout);
         let result = match answer {
-            Ok(true) => {
-                held.settled();
-                if held.extended(asked_at, length) { Extended::Yes } else { Extended::Lost }
-            }
+            Ok(true) if held.extended(asked_at, length) => Extended::Yes,
+            Ok(true) => Extended::Lost,
             Ok(false) => {
                 self.finish(held, Ended::Lost(LostReason::Taken));
                 Extended::Lost

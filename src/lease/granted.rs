@@ -60,11 +60,6 @@ pub(crate) struct Lease {
     in_use: Mutex<Option<InUse>>,
     /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,
-    /// Whether the server has had no command from us since it handed us the lock: until then it
-    /// keeps the notification that woke us.
-    settles: AtomicBool,
-    /// How many notifications have been sent under it.
-    notifications: AtomicU64,
     /// How many times renewal may still move the end; `u32::MAX`: no limit. Kept here, because a
     /// wait takes the lease out of the book for a while.
     pub(super) extends_left: AtomicU32,
@@ -86,8 +81,6 @@ pub(crate) struct Terms {
     pub(crate) fences: Option<Fences>,
     pub(crate) hand_offs: u32,
     pub(crate) unsettled: bool,
-    /// Whether the server keeps a notification for it until our first command.
-    pub(crate) settles: bool,
     pub(crate) in_use: Option<InUse>,
 }
 
@@ -126,8 +119,6 @@ impl Lease {
             }))),
             in_use: Mutex::new(terms.in_use),
             listening: OnceLock::new(),
-            settles: AtomicBool::new(terms.settles),
-            notifications: AtomicU64::new(0),
             extends_left: AtomicU32::new(match terms.renew {
                 Renew::UntilUnlock => u32::MAX,
                 Renew::Never => 0,
@@ -288,21 +279,6 @@ impl Lease {
         let _ = self.listening.set(listening);
     }
 
-    /// Whether the next command uses up the notification that woke us.
-    pub(crate) fn settles(&self) -> bool {
-        self.settles.load(Ordering::SeqCst)
-    }
-
-    /// The server has had a command from us.
-    pub(crate) fn settled(&self) {
-        self.settles.store(false, Ordering::SeqCst);
-    }
-
-    /// The number of the next notification.
-    pub(crate) fn next_notification(&self) -> u64 {
-        self.notifications.fetch_add(1, Ordering::SeqCst) + 1
-    }
-
     /// What the cleaner needs to remove from the store what may be left of this lease.
     fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
@@ -311,7 +287,6 @@ impl Lease {
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.length.max(Duration::from_millis(self.longest.load(Ordering::SeqCst))),
-            condition: None,
             in_flight: self.unsettled,
             reused: self.reuses_value,
             release_in_flight: false,

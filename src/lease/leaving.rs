@@ -99,12 +99,7 @@ impl<'a> Leaving<'a> {
 
     /// The request that releases it. `may_be_sent` is [`take`](Leaving::take).
     pub(crate) fn release<'b>(&'b self, may_be_sent: &'b dyn Fn() -> bool) -> Release<'b> {
-        Release {
-            key: &self.lease.key,
-            token: &self.lease.token,
-            settles: self.lease.settles(),
-            may_be_sent,
-        }
+        Release { key: &self.lease.key, token: &self.lease.token, may_be_sent }
     }
 
     pub(crate) fn lease(&self) -> &'a Arc<Lease> {

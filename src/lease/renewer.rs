@@ -275,7 +275,6 @@ impl RenewerThread {
                 key: &lease.key,
                 token: &lease.token,
                 lease: lease.length,
-                settles: lease.settles(),
             })
             .collect();
         let answers = first.lease.store.extend(&asked, within);
@@ -301,7 +300,6 @@ impl RenewerThread {
         for (Due { lease, extends_left, .. }, answer) in bulk.iter().zip(answers) {
             match answer {
                 Ok(true) if lease.extended(asked_at, lease.length) => {
-                    lease.settled();
                     // `AtMost` counts only extends that moved the end: the holder may have moved it
                     // further meanwhile.
                     let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));

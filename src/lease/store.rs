@@ -62,8 +62,11 @@ pub enum InCondition {
         /// As in [`Answer`].
         heard: bool,
     },
-    /// It is not in the condition (any more).
-    NotIn,
+    /// It was in the condition, and has left it.
+    Left,
+    /// It is nowhere: its grant has run out, it was taken for dead, or the store has lost its data.
+    /// It may have been notified.
+    Nowhere,
     /// The lease that was to be released is not ours.
     NotOurs,
 }
@@ -197,11 +200,10 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
-    /// Notifies waiters of a condition, if the lease is ours. `None`: it is not. May be repeated
-    /// under the same number.
+    /// Notifies waiters of a condition, if the lease is ours. `None`: it is not.
     ///
     /// # Errors
-    /// Unknown: they may have been notified or not.
+    /// Unknown: they may have been notified or not. Repeating it may notify others, too.
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
         let _ = (what, deadline);
         Err(StoreError::without_conditions())

@@ -63,11 +63,11 @@ pub(crate) trait ConditionLock: fmt::Debug + Send + Sync {
 /// |---|---|
 /// | waiting releases the lock atomically | same: one script enters the condition and releases |
 /// | the lock is held again when a wait returns | same, with as many holds; the lease is new, and its fence is larger. Different if the server cannot be reached for `max_outage`, or the client is closed: then the wait fails with `Unavailable` or `Closed`, and the lock is **not** held |
-/// | spurious wake-ups may occur | same, after the server lost its data: wait in a loop, as [`wait_while`](Condition::wait_while) does |
+/// | spurious wake-ups may occur | same: one waiter of a condition every 10 s, and all of them after the server lost its data. Wait in a loop, as [`wait_while`](Condition::wait_while) does |
 /// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
-/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait; waiters whose process is dead or cut off come last. No notification is lost while a waiter that waited when it was given is alive: if the notified waiter dies, is cut off, is closed, or does not ask within a second, another is notified in its place. That is noticed at the next release to a waiter, notification, or sign of life of a waiter (each gives one every 4 to 6 s); if the lock was already handed to the dead waiter, only after its first lease (3 s at most): 9 s after the notification at the latest |
+/// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait. If the notified waiter dies, another is woken: at the next release of the lock, and within 16 s if the dead one had the lock already ([details](crate::guide::internals#conditions)) |
 /// | a signal wakes nobody who began to wait after it | same |
-/// | one signal wakes one waiter | same, unless the notified waiter was cut off or slow, and another was notified in its place: then both may wake |
+/// | one signal wakes one waiter | same, unless the notified waiter was cut off or slow, and another was notified in its place, or the notification was sent twice: then both may wake |
 /// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
 /// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |
 /// | `await(time)` returns false after the time | same: [`wait_timeout_interruptibly`](Condition::wait_timeout_interruptibly), and [`wait_timeout`](Condition::wait_timeout) |

@@ -143,22 +143,12 @@ impl LeaseStore for Memory {
 
     fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
-        Ok(self.at(what.key, |entry, shared, now| {
-            if what.settles && entry.is_held_by(what.token) {
-                entry.settle(what.token);
-            }
-            entry.release(what.token, shared, now)
-        }))
+        Ok(self.at(what.key, |entry, shared, now| entry.release(what.token, shared, now)))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
             self.at(what.key, |entry, shared, now| {
-                if let Some(waiting) =
-                    what.condition.and_then(|condition| entry.conditions.get_mut(condition))
-                {
-                    waiting.retain(|waiter| waiter.token != *what.token);
-                }
                 entry.leave(what.token, shared);
                 entry.release(what.token, shared, now)
             })
@@ -202,13 +192,6 @@ impl LeaseStore for Memory {
             if entry.is_held_by(ask.token) {
                 return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
             }
-            if entry.owed.contains_key(ask.token)
-                && !entry.queue.iter().any(|queued| queued.token == *ask.token)
-            {
-                // The waiter was handed the lock, and that lease ran out before the waiter was
-                // told. It was notified all the same.
-                entry.queue.push_back(Waiter::new(ask, place));
-            }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
                 if entry.holder.is_none() {
@@ -228,31 +211,30 @@ impl LeaseStore for Memory {
             if let Some(at) = waiting.iter().position(|waiting| waiting.token == *ask.token) {
                 if leave {
                     waiting.remove(at);
-                    return Ok(InCondition::NotIn);
+                    return Ok(InCondition::Left);
                 }
                 waiting[at].attempt = ask.attempt;
                 return Ok(InCondition::Waiting { asked_at });
             }
             let Some(release) = release.map(|release| release.token) else {
-                return Ok(InCondition::NotIn);
+                return Ok(InCondition::Nowhere);
             };
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
             }
-            entry.settle(release);
-            if !leave {
-                entry.arrivals += 1;
-                waiter.arrival = entry.arrivals;
-                entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
-            }
+            entry.arrivals += 1;
+            waiter.arrival = entry.arrivals;
+            entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
             entry.serve(shared, now);
-            Ok(if leave { InCondition::NotIn } else { InCondition::Waiting { asked_at } })
+            Ok(InCondition::Waiting { asked_at })
         })
     }
 
     fn notify(&self, what: &Notify<'_>, _deadline: Instant) -> Result<Option<u64>, StoreError> {
         Ok(self.at(what.key, |entry, shared, _| {
-            entry.is_held_by(what.token).then(|| entry.notify(what, shared))
+            entry
+                .is_held_by(what.token)
+                .then(|| entry.notify(what.condition, what.most, entry.arrivals, shared))
         }))
     }
 

@@ -179,10 +179,8 @@ impl Place {
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {
-        let leases: Vec<_> = leases
-            .iter()
-            .map(|(key, token, lease)| Extend { key, token, lease: *lease, settles: false })
-            .collect();
+        let leases: Vec<_> =
+            leases.iter().map(|(key, token, lease)| Extend { key, token, lease: *lease }).collect();
         self.store
             .extend(&leases, Within::until(deadline()))
             .into_iter()
@@ -191,7 +189,7 @@ impl Place {
     }
 
     fn extend_one(&self, key: &Key, token: &Token, lease: Duration) -> bool {
-        self.store.extend_one(&Extend { key, token, lease, settles: false }, deadline()).unwrap()
+        self.store.extend_one(&Extend { key, token, lease }, deadline()).unwrap()
     }
 
     fn release(&self, key: &Key, token: &Token) -> Gone {

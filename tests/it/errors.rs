@@ -290,7 +290,7 @@ fn put_beside(server: &Server, key: &str) {
 fn foreign_data_beside_a_lock_does_not_keep_it_from_being_released() {
     let server = Server::start();
     let client = client(&server);
-    for companion in ["queue", "waiters", "owed"] {
+    for companion in ["queue", "waiters", "conditions"] {
         for options in [LockOptions::new(), LockOptions::new().fenced()] {
             let lock = client.lock_with("job", options).unwrap();
             lock.lock().unwrap();
@@ -307,7 +307,7 @@ fn foreign_data_beside_a_lock_does_not_keep_it_from_being_released() {
 fn foreign_data_beside_a_lock_does_not_keep_it_from_being_withdrawn() {
     let server = Server::start();
     let client = client(&server);
-    for companion in ["queue", "waiters", "owed"] {
+    for companion in ["queue", "waiters", "conditions"] {
         let lock = client.lock("job");
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -236,8 +236,8 @@ fn the_guides_permissions_for_rate_limiters_suffice_and_are_the_smallest() {
 #[test]
 fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
     let server = Server::start();
-    // Without the keys of a condition.
-    let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters ~{job}:owed &*";
+    // Without the key of the conditions.
+    let rule = "u on >password +@all ~job ~{job}:fence ~{job}:queue ~{job}:waiters &*";
     redis::cmd("ACL")
         .arg("SETUSER")
         .arg(rule.split(' ').collect::<Vec<_>>())

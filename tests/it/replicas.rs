@@ -173,7 +173,7 @@ fn a_waiter_in_a_condition_is_notified_at_the_new_master() {
     let lock = client.lock("x");
     let in_line = || {
         redis::cmd("EXISTS")
-            .arg("{x}:condition:c:queue")
+            .arg("{x}:conditions")
             .query::<bool>(&mut pair.new.connection())
             .unwrap()
     };

@@ -234,7 +234,7 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     // As if both had been granted in the same millisecond.
     let () = ask(&server, &["SET", "a", &value, "KEEPTTL"]);
     let () = ask(&server, &["SET", "{a}:owner", &format!("{value} new"), "KEEPTTL"]);
-    let stale = Extend { key: &key, token: &old, lease: lease * 3, settles: false };
+    let stale = Extend { key: &key, token: &old, lease: lease * 3 };
     assert!(!store.extend_one(&stale, soon()).unwrap());
     assert!(!store.extend(&[stale], Within::until(soon())).remove(0).unwrap());
     assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::NotOurs);

@@ -18,8 +18,6 @@ pub(crate) struct Withdrawal {
     pub(crate) key: Key,
     pub(crate) token: Token,
     pub(crate) lease: Duration,
-    /// The condition that it may have entered.
-    pub(crate) condition: Option<Arc<str>>,
     /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
     pub(crate) in_flight: bool,
     /// Whether the token is the caller's own value, which the next acquisition uses again.
@@ -39,7 +37,6 @@ impl Withdrawal {
             key,
             token,
             lease: FIRST_LEASE,
-            condition: None,
             in_flight: false,
             reused: false,
             release_in_flight: false,
@@ -48,7 +45,7 @@ impl Withdrawal {
     }
 
     pub(super) fn as_withdraw(&self) -> Withdraw<'_> {
-        Withdraw { key: &self.key, token: &self.token, condition: self.condition.as_deref() }
+        Withdraw::of(&self.key, &self.token)
     }
 
     pub(super) fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {

@@ -54,9 +54,6 @@ pub struct Extend<'a> {
     pub token: &'a Token,
     /// How long it shall last from now.
     pub lease: Duration,
-    /// Whether this is the first command of a waiter that was notified in a condition and got the
-    /// lock by a hand-off: the command uses its notification up.
-    pub settles: bool,
 }
 
 /// How long a call over a connection of its own may take.
@@ -91,15 +88,13 @@ pub struct Withdraw<'a> {
     pub key: &'a Key,
     /// Whose attempts, place and lease.
     pub token: &'a Token,
-    /// The condition that it may have entered.
-    pub condition: Option<&'a str>,
 }
 
 impl<'a> Withdraw<'a> {
-    /// For a token that has entered no condition.
+    /// These.
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, condition: None }
+        Self { key, token }
     }
 }
 
@@ -110,8 +105,6 @@ pub struct Release<'a> {
     pub key: &'a Key,
     /// Whose lease.
     pub token: &'a Token,
-    /// As in [`Extend`].
-    pub settles: bool,
     /// Called when there is a connection, before the first byte is sent, and again for every
     /// connection that is tried. `false`: the lease has ended meanwhile, so nothing is sent, and
     /// the call fails. Until the first call the lease is as before, and may be renewed (R9).
@@ -123,7 +116,7 @@ impl<'a> Release<'a> {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, settles: false, may_be_sent: &|| true }
+        Self { key, token, may_be_sent: &|| true }
     }
 
     /// An error if the release may not be sent any more.
@@ -134,10 +127,7 @@ impl<'a> Release<'a> {
 
 impl fmt::Debug for Release<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Release")
-            .field("key", &self.key)
-            .field("settles", &self.settles)
-            .finish_non_exhaustive()
+        f.debug_struct("Release").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -152,6 +142,4 @@ pub struct Notify<'a> {
     pub condition: &'a str,
     /// The most waiters to notify.
     pub most: u32,
-    /// The number of this notification under this lease: a repeated one notifies nobody again.
-    pub number: u64,
 }

@@ -30,20 +30,14 @@ impl ConditionLock for RedisLock {
         let deadline = timeout.and_then(|timeout| self.deadline(timeout));
         let interrupt = interrupt.map(Interruption::of);
         let limits = WaitLimits { once: false, deadline, trying: true, interrupt };
-        self.wait_under(&condition.into(), &limits)
+        self.wait_under(condition, &limits)
     }
 
     fn notify(&self, condition: &str, most: u32) -> Result<()> {
         let context = self.context();
         context.check_open().map_err(|error| self.named(error))?;
         let held = self.held()?;
-        let what = Notify {
-            key: &held.key,
-            token: &held.token,
-            condition,
-            most,
-            number: held.next_notification(),
-        };
+        let what = Notify { key: &held.key, token: &held.token, condition, most };
         match held.store.notify(&what, context.command_deadline()) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => {
@@ -62,7 +56,7 @@ impl ConditionLock for RedisLock {
 impl RedisLock {
     /// Waits in a condition, and restores as many holds before it returns. `Ok(false)`: the time
     /// was over first.
-    fn wait_under(&self, condition: &Arc<str>, limits: &WaitLimits<'_>) -> Result<bool> {
+    fn wait_under(&self, condition: &str, limits: &WaitLimits<'_>) -> Result<bool> {
         let context = self.context();
         context.check_process().map_err(|error| self.named(error))?;
         self.held()?;
@@ -126,7 +120,7 @@ impl RedisLock {
             Woken::Notified(refused) => {
                 Ok((Ok(true), self.lock_again_after(acquisition, Some(refused))?))
             }
-            Woken::NotIn => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
+            Woken::Nowhere => Ok((Ok(true), self.lock_again_after(acquisition, None)?)),
             Woken::TimedOut => Ok((Ok(false), self.lock_again_after(acquisition, None)?)),
             Woken::Interrupted => {
                 Ok((Err(interrupted_with_the_lock()), self.lock_again_after(acquisition, None)?))

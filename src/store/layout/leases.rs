@@ -191,7 +191,6 @@ impl ServerLeases {
     fn extend_parts<'a>(&self, lease: &Extend<'a>) -> (usize, Vec<Part<'a>>) {
         let (keys, mut parts) = self.lease_keys(lease.key);
         parts.extend([Part::Bytes(lease.token.as_bytes()), Part::millis(lease.lease)]);
-        parts.extend(lease.settles.then(|| Name::Companion("owed").of(lease.key)));
         (keys, parts)
     }
 }
@@ -277,8 +276,7 @@ impl LeaseStore for ServerLeases {
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        let (keys, mut parts) = self.release_parts(what.key, what.token);
-        parts.extend(what.settles.then_some(Part::Number(1)));
+        let (keys, parts) = self.release_parts(what.key, what.token);
         let (script, within) = (&self.table.release, Duration::MAX);
         let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, within, deadline);
         answers::gone(answer.map(|reply| reply.value))
@@ -286,13 +284,8 @@ impl LeaseStore for ServerLeases {
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // Without a queue there is only a lease to release.
-        let queue = self.queue();
-        let script = queue.map_or(&self.table.release, |queue| &queue.withdraw);
-        let parts = what.iter().map(|what| {
-            let (_, mut parts) = self.release_parts(what.key, what.token);
-            parts.extend(queue.map(|_| Part::Text(what.condition.unwrap_or_default())));
-            parts
-        });
+        let script = self.queue().map_or(&self.table.release, |queue| &queue.withdraw);
+        let parts = what.iter().map(|what| self.release_parts(what.key, what.token).1);
         let answers = self.node.pooled_in_bulk(script, self.table.keys.len(), parts, deadline);
         answers.into_iter().map(answers::gone).collect()
     }

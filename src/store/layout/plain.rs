@@ -10,6 +10,7 @@ pub(crate) fn table() -> Table {
             Name::Companion("fence"),
             Name::Companion("queue"),
             Name::Companion("waiters"),
+            Name::Companion("conditions"),
         ],
         lease_keys: 1,
         counter: None,
@@ -18,21 +19,43 @@ pub(crate) fn table() -> Table {
             Shape::Array,
             "plain/acquire_uncontended.lua",
             "plain/queue.lua",
+            "plain/acquire_refused.lua",
+            "plain/serve.lua",
+            "plain/take.lua",
             "plain/acquire.lua"
         ),
         release: script!(
             Shape::Number,
             "plain/release_uncontended.lua",
             "plain/queue.lua",
+            "plain/serve.lua",
             "plain/release.lua"
         ),
         extend: script!(Shape::Number, "plain/extend.lua"),
         inspect: script!(Shape::Array, "plain/inspect.lua"),
-        force: script!(Shape::Number, "plain/queue.lua", "plain/force.lua"),
+        force: script!(Shape::Number, "plain/queue.lua", "plain/serve.lua", "plain/force.lua"),
         wakes: Wakes::Queue(QueueScripts {
-            withdraw: script!(Shape::Number, "plain/queue.lua", "plain/withdraw.lua"),
-            wait: script!(Shape::Array, "plain/queue.lua", "plain/wait.lua"),
-            notify: script!(Shape::Number, "plain/queue.lua", "plain/notify.lua"),
+            withdraw: script!(
+                Shape::Number,
+                "plain/queue.lua",
+                "plain/serve.lua",
+                "plain/withdraw.lua"
+            ),
+            wait: script!(
+                Shape::Array,
+                "plain/queue.lua",
+                "plain/serve.lua",
+                "plain/take.lua",
+                "plain/condition.lua",
+                "plain/wait.lua"
+            ),
+            notify: script!(
+                Shape::Number,
+                "plain/queue.lua",
+                "plain/serve.lua",
+                "plain/condition.lua",
+                "plain/notify.lua"
+            ),
         }),
         no_fences: None,
         no_owner: None,

@@ -19,10 +19,9 @@ pub(crate) struct Table {
     /// there are any in this layout; and of a waiter that queues: inbox, attempt, how long it is
     /// alive in ms, first lease in ms.
     pub(crate) acquire: Script,
-    /// Keys, token, channel if there is one, and 1 if it settles a notification.
+    /// Keys, token, and channel if there is one.
     pub(crate) release: Script,
-    /// Keys of the lease, token, lease in ms, and the key of what is owed if it settles a
-    /// notification.
+    /// Keys of the lease, token, lease in ms.
     pub(crate) extend: Script,
     /// Keys of the lease.
     pub(crate) inspect: Script,
@@ -49,13 +48,12 @@ pub(crate) enum Wakes {
 
 /// What only a layout with a queue can do.
 pub(crate) struct QueueScripts {
-    /// Keys, token, and the name of the condition, or nothing.
+    /// Keys, token.
     pub(crate) withdraw: Script,
-    /// Keys, the condition's queue and waiters, token, lease in ms, how many fences, inbox,
-    /// attempt, how long it is alive in ms, first lease in ms, the token to release or nothing,
-    /// whether to leave.
+    /// Keys, token, lease in ms, how many fences, inbox, attempt, how long it is alive in ms, first
+    /// lease in ms, the condition, the token to release or nothing, whether to leave.
     pub(crate) wait: Script,
-    /// Keys, token, condition, at most how many, number of the notification.
+    /// Keys, token, condition, at most how many.
     pub(crate) notify: Script,
 }
 

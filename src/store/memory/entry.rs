@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::bell::{Bell, Fences, Grant};
-use crate::lease::store::{Ask, Extend, Gone, Notify, Place};
+use crate::lease::store::{Ask, Extend, Gone, Place};
 use crate::lease::token::Token;
 
 #[derive(Default)]
@@ -15,16 +15,11 @@ pub(super) struct Entry {
     pub(super) queue: VecDeque<Waiter>,
     /// The waiters of each condition, by its name.
     pub(super) conditions: HashMap<String, VecDeque<Waiter>>,
-    /// The notifications that are not used up, by the token of the notified waiter: it has not had
-    /// the lock and then sent a command.
-    pub(super) owed: HashMap<Token, Notified>,
-    /// Who notified last, under which number, and how many waiters that moved.
-    pub(super) last_notification: Option<(Token, u64, u64)>,
     /// How many waiters have begun to wait in conditions.
     pub(super) arrivals: u64,
 }
 
-/// What a waiter was notified of.
+/// The notification that moved a waiter to the queue.
 pub(super) struct Notified {
     pub(super) condition: String,
     /// How many waiters had begun to wait when the notification was given: it is not for later
@@ -39,6 +34,8 @@ pub(super) struct Waiter {
     pub(super) fences: u32,
     /// Its number among the waiters that began to wait in conditions, from 1.
     pub(super) arrival: u64,
+    /// If it was notified, and is in the queue.
+    pub(super) notified: Option<Notified>,
 }
 
 impl Waiter {
@@ -50,6 +47,7 @@ impl Waiter {
             first_lease,
             fences: ask.fences,
             arrival: 0,
+            notified: None,
         }
     }
 }
@@ -100,25 +98,21 @@ impl Entry {
                 bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
                 return;
             }
-            self.pass_on(&next.token, shared);
+            self.pass_on(next, shared);
         }
     }
 
-    /// Passes on the notification of a waiter that will not come.
-    pub(super) fn pass_on(&mut self, gone: &Token, shared: &mut Shared<'_>) {
-        if let Some(Notified { condition, given }) = self.owed.remove(gone) {
-            self.move_on(&condition, 1, given, shared);
+    /// Passes on the notification of a waiter that will not come, to one that waited when it was
+    /// given.
+    fn pass_on(&mut self, gone: Waiter, shared: &Shared<'_>) {
+        if let Some(Notified { condition, given }) = gone.notified {
+            self.notify(&condition, 1, given, shared);
         }
-    }
-
-    /// A waiter that has the lock has sent a command: its notification is used up.
-    pub(super) fn settle(&mut self, token: &Token) {
-        self.owed.remove(token);
     }
 
     /// Moves the first listening waiters of a condition to the lock's queue, but only those that
     /// already waited when the notification was given. Returns how many.
-    pub(super) fn move_on(
+    pub(super) fn notify(
         &mut self,
         condition: &str,
         most: u32,
@@ -129,14 +123,11 @@ impl Entry {
         let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
         while moved < u64::from(most)
             && waiting.front().is_some_and(|next| next.arrival <= given)
-            && let Some(next) = waiting.pop_front()
+            && let Some(mut next) = waiting.pop_front()
         {
             if let Some(bell) = shared.ear(&next.token) {
                 bell.ring();
-                self.owed.insert(
-                    next.token.clone(),
-                    Notified { condition: condition.to_owned(), given },
-                );
+                next.notified = Some(Notified { condition: condition.to_owned(), given });
                 self.queue.push_back(next);
                 moved += 1;
             }
@@ -144,24 +135,16 @@ impl Entry {
         moved
     }
 
-    /// Notifies, once under each number.
-    pub(super) fn notify(&mut self, what: &Notify<'_>, shared: &Shared<'_>) -> u64 {
-        self.settle(what.token);
-        if let Some((token, number, moved)) = &self.last_notification
-            && token == what.token
-            && *number >= what.number
-        {
-            return *moved;
+    /// Leaves its condition or the queue, for good.
+    pub(super) fn leave(&mut self, token: &Token, shared: &Shared<'_>) {
+        for waiting in self.conditions.values_mut() {
+            waiting.retain(|waiter| waiter.token != *token);
         }
-        let moved = self.move_on(what.condition, what.most, self.arrivals, shared);
-        self.last_notification = Some((what.token.clone(), what.number, moved));
-        moved
-    }
-
-    /// Leaves the queue, for good.
-    pub(super) fn leave(&mut self, token: &Token, shared: &mut Shared<'_>) {
-        self.queue.retain(|waiter| waiter.token != *token);
-        self.pass_on(token, shared);
+        if let Some(at) = self.queue.iter().position(|waiter| waiter.token == *token)
+            && let Some(gone) = self.queue.remove(at)
+        {
+            self.pass_on(gone, shared);
+        }
     }
 
     /// Gives the lock, which is free or the asker's own, to the asker.
@@ -199,9 +182,6 @@ impl Entry {
             return false;
         };
         *until = (*until).max(now + lease.lease);
-        if lease.settles {
-            self.settle(lease.token);
-        }
         true
     }
 }

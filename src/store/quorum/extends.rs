@@ -55,7 +55,7 @@ type Answers = Vec<Result<bool, StoreError>>;
 impl ToExtend {
     fn ask(&self) -> Extend<'_> {
         let Self { key, token, length, .. } = self;
-        Extend { key, token, lease: *length, settles: false }
+        Extend { key, token, lease: *length }
     }
 
     /// Gives the lease to one node, on its thread, if all of the conditions above are met. `false`:

@@ -24,6 +24,8 @@ const NEVER_LOST: Duration = Duration::from_millis(3500);
 /// The same if a notification may have died with a waiter that held the lock: until another waiter
 /// wakes by its timeout of 3 s.
 const DIED_WITH_ITS_WAITER: Duration = Duration::from_millis(6500);
+/// The same without such a timeout: until another waiter wakes for no reason, after 16 s at most.
+const MADE_UP_FOR: Duration = Duration::from_millis(18_000);
 
 pub fn rows() -> Vec<Row> {
     let usual = || Row {
@@ -52,8 +54,6 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 64,
             name: "conditions: waiter killed, waiting or just notified",
-            // The death of a waiter that had the lock, and died before its first command, is
-            // noticed once its first lease is over and another waiter gives a sign of life.
             free_within: Some(|_| DIED_WITH_ITS_WAITER),
             leaves_no_queue: false,
             tune: |tune| {
@@ -69,7 +69,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             number: 76,
             name: "conditions: waiter cut off when just notified, the others not",
-            free_within: Some(|_| DIED_WITH_ITS_WAITER),
+            free_within: Some(|_| MADE_UP_FOR),
             under_fault: 0,
             tune: |tune| {
                 buffers(tune, Habit::ConsumedFirst);
@@ -78,7 +78,7 @@ pub fn rows() -> Vec<Row> {
                 tune.faulted = tune.faulted.max(ms(6000));
             },
             run: cut_off,
-            after: |world| inspect(world, DIED_WITH_ITS_WAITER * 2),
+            after: |world| inspect(world, MADE_UP_FOR),
             ..usual()
         },
         Row {
@@ -139,23 +139,22 @@ fn buffers(tune: &mut Tune, habit: Habit) {
     tune.load.pause = ms(8);
 }
 
-/// The script that enters a condition has six keys.
+/// The script that waits has ten arguments behind its five keys, the eighth is the condition.
 fn is_wait(command: &[Vec<u8>]) -> bool {
-    is_script(command, b"6")
+    is_script(command, b"5") && command.len() == 18
 }
 
 fn is_wait_of_a_consumer(command: &[Vec<u8>]) -> bool {
-    is_wait(command) && command[7].ends_with(b"not-empty:queue")
+    is_wait(command) && command[15] == b"not-empty"
+}
+
+/// The script that notifies has three arguments, the second is the condition.
+fn is_notify(command: &[Vec<u8>]) -> bool {
+    is_script(command, b"5") && command.len() == 11
 }
 
 fn is_notify_to_a_consumer(command: &[Vec<u8>]) -> bool {
-    is_notify(command) && command[8] == b"not-empty"
-}
-
-/// The script that notifies has four keys and four arguments, like the one that acquires without a
-/// place. At the position of the lease it has the condition's name.
-fn is_notify(command: &[Vec<u8>]) -> bool {
-    is_script(command, b"4") && command.len() == 11 && !command[8].iter().all(u8::is_ascii_digit)
+    is_notify(command) && command[9] == b"not-empty"
 }
 
 fn often(world: &World) -> (Duration, Duration) {
@@ -273,8 +272,8 @@ fn goes_on_within(world: &World, most: Duration) -> bool {
 
 /// The consumer of the first process has been notified, its notifier still has the lock, and now
 /// its connections end, or nothing goes through them any more. If they end, the server sees it, and
-/// another consumer is notified instead. If nothing goes through, the consumer is handed the lock:
-/// others get it when that first lease is over and one of them gives a sign of life.
+/// another consumer is notified instead. If nothing goes through, the consumer is handed the lock,
+/// and its notification is lost: another consumer wakes for no reason.
 fn cut_off(world: &mut World) {
     let consumers = [0].into_iter().chain(2..world.clients.len());
     let counts = Cell::new((0, 0));
@@ -284,7 +283,8 @@ fn cut_off(world: &mut World) {
     world.repeat((least.max(ms(400)), most.max(ms(600))), |world| {
         let Some(held) = catch(world, Fault::HoldReply, is_notify_to_a_consumer) else { return };
         // No other consumer is about to ask by itself: all others wait.
-        let others = world.command(&["ZCARD", "{fault:0}:condition:not-empty:queue"]);
+        let line = ["ZLEXCOUNT", "{fault:0}:conditions", "[9:not-empty:", "(9:not-empty::"];
+        let others = world.command(&line);
         let all_wait = others == Some(redis::Value::Int(world.clients.len() as i64 - 2));
         if !all_wait || waiting(world, consumers.clone(), false) != 0 {
             return held.release();
@@ -304,7 +304,7 @@ fn cut_off(world: &mut World) {
         held.release();
         let (ended, frozen) = counts.get();
         counts.set(if ends { (ended + 1, frozen) } else { (ended, frozen + 1) });
-        if !goes_on_within(world, if ends { ms(2000) } else { DIED_WITH_ITS_WAITER }) {
+        if !goes_on_within(world, if ends { ms(2000) } else { MADE_UP_FOR }) {
             world.late(format!(
                 "nobody came after one that had been notified was {}",
                 if ends { "cut off" } else { "frozen" }
@@ -313,6 +313,10 @@ fn cut_off(world: &mut World) {
         world.apart.thaw();
         world.apart.set_mode(Mode::Forward);
         world.cut_offs.push((from, now()));
+        if !ends {
+            // Nobody takes anything until another wakes.
+            world.outages.push((from, now()));
+        }
     });
     let (ended, frozen) = counts.get();
     world

@@ -51,10 +51,10 @@ pub fn is_script(command: &[Vec<u8>], keys: &[u8]) -> bool {
     is_script && command.get(2).is_some_and(|number| number == keys)
 }
 
-/// The bare `SET … NX PX …`, or the script: it has four keys and at least four arguments.
+/// The bare `SET … NX PX …`, or the script: it has five keys, and four arguments or eight.
 pub fn is_acquire(command: &[Vec<u8>]) -> bool {
     command.first().is_some_and(|name| name.eq_ignore_ascii_case(b"SET"))
-        || is_script(command, b"4") && command.len() >= 11
+        || is_script(command, b"5") && matches!(command.len(), 12 | 16)
 }
 
 /// The extend script has one key.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock::{Client, Condition, ErrorKind, Interrupt, Renewal};
 
-use super::{A_WHILE, SOON, lock_and_condition, notify, waiting, waiting_until, was_not_notified};
+use super::{A_WHILE, SOON, lock_and_condition, notify, waiting};
 use crate::faults::through_proxy;
 use crate::helpers::{Busy, close_connections, lease, ms};
 use crate::support::{Fault, Rule, Server, eventually, within};
@@ -100,11 +100,10 @@ fn a_lease_is_renewed_while_its_wait_is_refused() {
     // So slow that an extend near the end would come too late: a refusal must not postpone the next
     // extend.
     proxy.set_delay(ms(65), ms(65));
-    // The script that enters a condition has six keys. Only that script is refused, as by a proxy
-    // that refuses some scripts for a while.
+    // The script that enters a condition has ten arguments. Only that script is refused, as by a
+    // proxy that refuses some scripts for a while.
     let busy = Fault::Answer(b"-BUSY Redis is busy running a script.\r\n".to_vec());
-    let refused =
-        proxy.add(Rule::any(busy).when(|command| command.get(2).is_some_and(|keys| keys == b"6")));
+    let refused = proxy.add(Rule::on("EVALSHA", busy).when(|command| command.len() == 3 + 5 + 10));
     let ended = within(ms(4500)..SOON, || condition.wait_timeout(ms(4500)));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(refused.fired() > 1);
@@ -129,16 +128,15 @@ fn notify_and_force_unlock_succeed_after_their_connection_was_closed_while_idle(
     assert!(lock.force_unlock().unwrap());
 }
 
+/// It may wake one waiter more: both copies may run.
 #[test]
-fn a_notification_resent_after_its_reply_was_cut_off_wakes_no_second_waiter() {
+fn a_notification_whose_reply_was_cut_off_is_sent_again_and_succeeds() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
     let open = || Client::open(&server.url()).unwrap();
     // The server knows the script, so that the first copy runs.
     notify(&open(), Condition::notify_one);
-    let interrupt = Interrupt::new();
     let first = waiting(open(), |condition| condition.wait());
-    let second = waiting_until(&interrupt, open());
     let (lock, condition) = lock_and_condition(&client);
     let guard = lock.guard().unwrap();
     let notified = proxy.add(Rule::on("EVALSHA", Fault::CutAfter).next(1));
@@ -146,7 +144,6 @@ fn a_notification_resent_after_its_reply_was_cut_off_wakes_no_second_waiter() {
     assert_eq!(notified.fired(), 1);
     guard.release().unwrap();
     first.recv_timeout(SOON).unwrap().unwrap();
-    was_not_notified(&second, &interrupt);
 }
 
 #[test]
@@ -154,7 +151,7 @@ fn a_waiter_whose_request_to_leave_gets_a_nonsense_answer_asks_with_pauses() {
     let (_server, proxy) = through_proxy();
     let lock = Client::open(&proxy.url()).unwrap().lock("job");
     // The answer "you wait" to a request to leave.
-    let leaves = |command: &[Vec<u8>]| command.len() == 18 && command[17] == b"1";
+    let leaves = |command: &[Vec<u8>]| command.len() == 3 + 5 + 10 && command[17] == b"1";
     let told = proxy
         .add(Rule::on("EVALSHA", Fault::ReplaceReply(b"*2\r\n:0\r\n:1\r\n".to_vec())).when(leaves));
     let waiter = thread::spawn(move || {
@@ -166,5 +163,6 @@ fn a_waiter_whose_request_to_leave_gets_a_nonsense_answer_asks_with_pauses() {
     let asked = told.fired();
     told.remove();
     assert!((2..60).contains(&asked), "asked {asked} times in a second");
-    assert!(!waiter.join().unwrap().unwrap(), "it timed out");
+    // It has left, and does not know that: so it may have been notified.
+    assert!(waiter.join().unwrap().unwrap());
 }

@@ -4,14 +4,12 @@
 use std::sync::mpsc;
 use std::thread;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, LockOptions, Retry};
+use distlock::{Client, ErrorKind, Interrupt, LockOptions, Retry};
 
-use super::{
-    SOON, everywhere, lock_and_condition, notify, waiting, waiting_until, was_not_notified,
-};
+use super::{SOON, everywhere, lock_and_condition, waiting, waiting_until, was_not_notified};
 use crate::faults::through_proxy;
-use crate::helpers::{Underway, client, delete, ms};
-use crate::support::{Fault, Rule, Server, eventually, within};
+use crate::helpers::{Underway, client, delete};
+use crate::support::{Fault, Rule, Server, eventually};
 
 #[test]
 fn a_lost_lease_neither_waits_nor_notifies() {
@@ -83,33 +81,6 @@ fn waiters_wake_spuriously_when_their_server_has_lost_its_data() {
 }
 
 #[test]
-fn a_client_closed_during_a_hand_off_to_it_leaves_its_notification_to_another() {
-    let (server, proxy) = through_proxy();
-    let (doomed, other) = (Client::open(&proxy.url()).unwrap(), client(&server));
-    // The first wait opens its inbox, and then asks once more.
-    let woken = waiting(doomed.clone(), |condition| condition.wait());
-    notify(&other, Condition::notify_one);
-    woken.recv_timeout(SOON).unwrap().unwrap();
-    let _ended = waiting(doomed.clone(), |condition| {
-        condition.wait_timeout(SOON).map_err(|error| error.kind())
-    });
-    let alive = waiting(client(&server), |condition| condition.wait());
-    let (lock, condition) = lock_and_condition(&other);
-    // It is handed the lock. Neither the hint nor the hand-off behind it reaches it.
-    let unheard = proxy.add(Rule::on("message", Fault::HoldReply));
-    let guard = lock.guard().unwrap();
-    condition.notify_one().unwrap();
-    let _hint = unheard.wait_held(SOON);
-    guard.release().unwrap();
-    assert!(lock.is_locked().unwrap());
-    // Before the first lease of the hand-off runs out, after 3 s.
-    within(..ms(2500), || {
-        doomed.close(SOON).unwrap();
-        alive.recv_timeout(SOON).unwrap().unwrap();
-    });
-}
-
-#[test]
 fn a_notified_waiter_that_finds_the_lock_free_gets_it_however_long_its_pauses_are() {
     let (server, proxy) = through_proxy();
     let patient = LockOptions::new().retry(Retry::fixed(SOON * 6));
@@ -122,7 +93,7 @@ fn a_notified_waiter_that_finds_the_lock_free_gets_it_however_long_its_pauses_ar
         condition.wait().unwrap();
         lock.unlock()
     });
-    let in_line = redis::cmd("ZCARD").arg("{a}:condition:c:queue").clone();
+    let in_line = redis::cmd("ZCARD").arg("{a}:conditions").clone();
     let somebody_waits = || in_line.query::<u64>(&mut server.connection()).unwrap() == 1;
     eventually(SOON, somebody_waits);
     let lock = client(&server).lock("a");

@@ -1,26 +1,75 @@
-//! A waiter that dies or is closed leaves its notification to another, and a lost host costs
-//! little.
+//! A waiter that dies, is cut off or is closed leaves its notification to another, and a lost host
+//! costs little.
 
-use super::{CONDITION, Scene};
+use super::Scene;
 use crate::queue::At;
 use crate::support::Server;
 
+/// How a notified waiter fails to come at its turn.
+#[derive(Clone, Copy, Debug)]
+enum Absence {
+    /// It does not listen.
+    Deaf,
+    /// It has asked, and does not listen any more.
+    DeafAfterItAsked,
+    /// It did not ask in time, and seems to listen.
+    Late,
+    /// Its entry has expired.
+    Dead,
+    /// Its client was closed.
+    Withdrawn,
+}
+
 #[test]
-fn a_holder_that_dies_before_its_first_command_leaves_its_notification_to_another() {
+fn a_notified_waiter_that_does_not_come_leaves_its_notification_to_another_once() {
+    use Absence::{Dead, Deaf, DeafAfterItAsked, Late, Withdrawn};
+    let server = Server::start();
+    for absence in [Deaf, DeafAfterItAsked, Late, Dead, Withdrawn] {
+        let scene = Scene::new(&server);
+        let (first, _others) = (scene.ear("1"), (scene.ear("2"), scene.ear("3")));
+        ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
+        scene.is_notified_by("notifier", 1, 1);
+        if matches!(absence, DeafAfterItAsked) {
+            scene.is_notified("1");
+        }
+        match absence {
+            Deaf | DeafAfterItAsked => first.cut(),
+            Late => scene.queued_are_late(),
+            Dead => scene.queued_are_dead(),
+            Withdrawn => scene.lock.withdraw("1"),
+        }
+        scene.lock.release("notifier");
+        assert_eq!(scene.lock.holder().as_deref(), Some("2"), "{absence:?}");
+        // A waiter that may come back keeps its place.
+        let stays = !matches!(absence, Dead | Withdrawn);
+        assert_eq!(scene.queued().len(), usize::from(stays), "{absence:?}");
+        scene.lock.release("2");
+        assert_eq!((scene.lock.holder(), scene.in_line()), (None, vec!["3".into()]), "{absence:?}");
+        if stays {
+            scene.is_notified_or_granted("1");
+        }
+        let () = scene.lock.redis("FLUSHALL");
+    }
+}
+
+#[test]
+fn a_notification_passes_on_from_one_to_the_next() {
     let server = Server::start();
     let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
+    let ears = ["1", "2", "3", "4"].map(|waiter| scene.ear(waiter));
+    ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
     scene.is_notified_by("notifier", 1, 1);
+    scene.enters_from("4", "notifier");
+    // It was handed the lock by the wait of the fourth, and has left for good.
+    scene.lock.withdraw("1");
+    scene.holds("notifier");
+    assert_eq!(scene.notify("notifier", 1), Some(1));
+    let [_first, second, third, _fourth] = ears;
+    second.cut();
+    third.cut();
     scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("1"), "handed over without a question");
-    scene.waits("2");
-    // Its host is gone: the first lease runs out before the first command.
-    scene.runs_out();
-    scene.is_granted("2");
-    scene.says_a_word("2");
-    assert!(scene.nothing_is_owed());
+    assert_eq!(scene.lock.holder().as_deref(), Some("4"), "it waited when this was given");
+    assert_eq!(scene.queued(), ["2", "3"]);
 }
 
 #[test]
@@ -31,29 +80,22 @@ fn a_clock_that_was_set_back_keeps_no_notification_from_being_passed_on() {
     scene.enters("1");
     scene.enters("2");
     scene.is_notified_by("notifier", 1, 1);
-    // All of these times seem to lie far ahead: the next review, and the end of the time to ask.
-    scene.rewrite("{a}:owed", "^%d+(|%d+|%d+|)", "9999999999999%1");
-    scene.rewrite("{a}:waiters", "^(.-|.-|.-|.-|.-|)%d+", "%19999999999999");
-    scene.is_notified("2");
-    assert_eq!(scene.queued(), ["2"], "the other is back in the condition");
+    // The end of the time to ask seems to lie far ahead.
+    scene.rewrite("^(.-|.-|.-|.-|.-|)%d+", "%19999999999999");
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
 }
 
 #[test]
-fn a_notified_waiter_whose_keys_ran_out_leaves_its_notification_to_another() {
+fn a_waiter_that_is_withdrawn_from_its_condition_takes_no_notification_with_it() {
     let server = Server::start();
     let scene = Scene::new(&server);
     let _ears = (scene.ear("1"), scene.ear("2"));
     scene.enters("1");
     scene.enters("2");
+    scene.lock.withdraw("1");
     scene.is_notified_by("notifier", 1, 1);
-    scene.is_notified("1");
-    // It has been gone for so long that its entries have expired, and the lock is held all the
-    // time.
-    let _: u32 = scene.lock.redis("DEL {a}:queue {a}:waiters");
-    scene.review_is_due();
-    scene.is_notified("2");
-    scene.lock.release("notifier");
-    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+    assert_eq!(scene.queued(), ["2"]);
 }
 
 #[test]
@@ -85,8 +127,7 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
     scene.queued_are_late();
     scene.runs_out();
     scene.holds("another");
-    assert_eq!(scene.queued().len(), 5, "and they keep what nobody else can take");
-    scene.is_notified("lost 3");
+    assert_eq!(scene.queued().len(), 5, "they keep their places");
 }
 
 /// What has become of the notified waiters of a lost host, as a change of their entries. None of
@@ -115,10 +156,11 @@ fn commands_for(waiters: u32, fate: Fate) -> u64 {
     match fate {
         Fate::Deaf => {}
         Fate::Late => scene.queued_are_late(),
-        Fate::Dead | Fate::AllDead => scene.queued_are_dead(),
-    }
-    if matches!(fate, Fate::AllDead) {
-        scene.rewrite(&format!("{{a}}:condition:{CONDITION}:waiters"), "^%d+", "1");
+        Fate::Dead => scene.queued_are_dead(),
+        Fate::AllDead => {
+            scene.queued_are_dead();
+            scene.all_in_line_are_dead();
+        }
     }
     let before = server.commands_processed_by_clients();
     scene.lock.release("notifier");

@@ -112,7 +112,7 @@ fn an_attempt_with_little_time_does_not_shut_the_gate_for_those_who_have_more() 
     proxy.cut_all();
     // As renewal asks for a lease that is about to end.
     let (key, token) = (Key::new("x".into()), Token::new("t"));
-    let lease = Extend { key: &key, token: &token, lease: ms(300), settles: false };
+    let lease = Extend { key: &key, token: &token, lease: ms(300) };
     let within = Within { reply: ms(50), connect_by: Instant::now() + ms(100) };
     assert!(store.extend(&[lease], within).remove(0).is_err());
     assert!(other.lock("y").try_lock(Duration::ZERO).unwrap(), "the server is up");

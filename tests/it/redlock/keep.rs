@@ -43,7 +43,7 @@ fn a_crowd_that_waits_for_the_nodes_keeps_no_extend_out() {
     let extending = {
         let store = Arc::clone(&store);
         Underway::start(move || {
-            let extend = Extend { key: &key, token: &token, lease: LONG, settles: false };
+            let extend = Extend { key: &key, token: &token, lease: LONG };
             store.extend(&[extend], Within::until(Instant::now() + LONG)).remove(0)
         })
     };
@@ -85,8 +85,7 @@ fn renewal_does_not_wait_for_silent_nodes() {
     let store = client.store(Layout::Plain).unwrap();
     let (key, token) = (Key::new("b".into()), Token::new("t"));
     store.try_acquire(&ask(&key, &token, Duration::from_secs(30))).unwrap();
-    let extend =
-        Extend { key: &key, token: &token, lease: Duration::from_secs(30), settles: false };
+    let extend = Extend { key: &key, token: &token, lease: Duration::from_secs(30) };
     let answers =
         within(..SOON / 2, || store.extend(&[extend], Within::until(Instant::now() + SOON)));
     assert!(matches!(answers[..], [Ok(true)]));

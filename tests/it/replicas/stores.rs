@@ -90,12 +90,12 @@ fn acquire_again(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<boo
 }
 
 fn extend(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
-    let lease = Extend { key, token, lease: SHORTER, settles: false };
+    let lease = Extend { key, token, lease: SHORTER };
     store.extend(&[lease], Within::until(deadline())).remove(0)
 }
 
 fn extend_one(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
-    store.extend_one(&Extend { key, token, lease: SHORTER, settles: false }, deadline())
+    store.extend_one(&Extend { key, token, lease: SHORTER }, deadline())
 }
 
 fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
@@ -180,7 +180,7 @@ fn a_connection_has_its_own_time_to_open_before_an_extend() {
         Client::open(&proxy.url_with("default", "secret")).unwrap().store(Layout::Plain).unwrap();
     // A sixth of a lease of 1 s, and a third of it. Logging in takes two round trips.
     let within = Within { reply: ms(166), connect_by: Instant::now() + ms(330) };
-    let lease = Extend { key: &key, token: &token, lease: SHORTER, settles: false };
+    let lease = Extend { key: &key, token: &token, lease: SHORTER };
     assert!(far.extend(&[lease], within).remove(0).unwrap());
 }
 

@@ -30,31 +30,23 @@ impl ServerLeases {
             ));
         };
         let _ = self.inbox.start(&self.node);
-        let stem = format!("{}condition:{condition}:", ask.key.stem());
         let (keys, mut parts) = self.keys(ask.key);
         parts.extend([
-            Part::Joined(&stem, "queue"),
-            Part::Joined(&stem, "waiters"),
             Part::Bytes(ask.token.as_bytes()),
             Part::millis(ask.lease),
             Part::Number(u64::from(ask.fences)),
         ]);
         parts.extend(place_parts(ask, address, place));
         parts.extend([
+            Part::Text(condition),
             Part::Bytes(release.map_or(&[], |release| release.token.as_bytes())),
             Part::Number(u64::from(leave)),
         ]);
         let before = Instant::now();
         let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
         let (script, within) = (&queue.wait, confirm_within(ask));
-        let reply = self.granting.script_if(
-            &may_be_sent,
-            script,
-            keys + 2,
-            &parts,
-            within,
-            ask.deadline,
-        )?;
+        let reply =
+            self.granting.script_if(&may_be_sent, script, keys, &parts, within, ask.deadline)?;
         self.is_heard(before, &reply.value);
         let said = reply.confirmed.clone();
         let state = in_condition(reply)?;
@@ -75,9 +67,8 @@ impl ServerLeases {
             Part::Bytes(what.token.as_bytes()),
             Part::Text(what.condition),
             Part::Number(u64::from(what.most)),
-            Part::Number(what.number),
         ]);
-        // Under the same number it may be sent again.
+        // If both copies run, one waiter more wakes.
         let reply = again_if_stale(|| self.node.script(&queue.notify, keys, &parts, deadline))?;
         let moved = reply::number(&reply.value)?;
         // -1: not ours.
@@ -94,13 +85,14 @@ fn in_condition(reply: Reply) -> Result<InCondition, StoreError> {
             Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
         }
         [Value::Int(2)] => Err(answers::foreign()),
-        [Value::Int(3)] => Ok(InCondition::NotIn),
+        [Value::Int(3)] => Ok(InCondition::Nowhere),
         [Value::Int(4)] => Ok(InCondition::NotOurs),
         [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => Ok(InCondition::Notified {
             asked_at,
             remaining: answers::left(*remaining),
             heard: *heard == 1,
         }),
+        [Value::Int(6)] => Ok(InCondition::Left),
         _ => Err(reply::nonsense()),
     }
 }

@@ -3,8 +3,6 @@
 --
 -- KEYS  1 the lock
 -- ARGV  1 token   2 the new rest of the lease in ms
---       3 given if this is the first command of a waiter that was notified and handed the lock:
---       the key of `owed`, see queue.lua
 -- Result  1 ours   0 not ours
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
@@ -13,8 +11,4 @@ local rest = math.max(tonumber(ARGV[2]), redis.call('PTTL', KEYS[1]))
 -- Written even if the end does not move: a replica refuses the write, and so cannot say that the
 -- lease is ours (R35).
 redis.call('PEXPIRE', KEYS[1], rest)
--- The lease is ours whatever somebody else may have put under that key.
-if ARGV[3] and redis.pcall('HDEL', ARGV[3], ARGV[1]) == 1 and redis.call('HLEN', ARGV[3]) == 1 then
-  redis.call('DEL', ARGV[3])
-end
 return 1

@@ -1,7 +1,7 @@
 -- Releases a plain lock of any holder, and hands it to the first waiter that listens. Foreign data
 -- is left alone: GET refuses it.
 --
--- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters
+-- KEYS  see queue.lua
 -- Result  1 released   0 nobody held it
 if not redis.call('GET', lock) then
   return 0
