@@ -66,7 +66,7 @@ pub(crate) trait ConditionLock: fmt::Debug + Send + Sync {
 /// | spurious wake-ups may occur | same: one waiter of a condition every 10 s, and all of them after the server lost its data. Wait in a loop, as [`wait_while`](Condition::wait_while) does |
 /// | `signal` needs the lock | same: `NotHeld` otherwise, checked on the server, too |
 /// | `signal` wakes one waiter, `signalAll` all | same, in the order in which they began to wait. If the notified waiter dies, another is woken: at the next release of the lock, and within 16 s if the dead one had the lock already ([details](crate::guide::internals#conditions)) |
-/// | a signal wakes nobody who began to wait after it | same |
+/// | a signal wakes nobody who began to wait after it | same, unless the server's clock was set back in between |
 /// | one signal wakes one waiter | same, unless the notified waiter was cut off or slow, and another was notified in its place, or the notification was sent twice: then both may wake |
 /// | `awaitUninterruptibly` | [`wait`](Condition::wait): a thread is interruptible only with an [`Interrupt`] |
 /// | `await` throws `InterruptedException` with the lock held | same: [`wait_interruptibly`](Condition::wait_interruptibly) fails with `Interrupted`, and the lock is held. A notification that came first wins |

@@ -20,7 +20,7 @@ use crate::lease::store::{
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
 use crate::limiter::port::{Decision, LimitStore, Take, foreign};
-use entry::{Entry, Shared, Waiter};
+use entry::{Entry, NET, Shared, Waiter};
 
 /// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
 /// the fork.
@@ -85,7 +85,7 @@ impl Memory {
         {
             limits.remove(key);
         }
-        entry.conditions.retain(|_, waiting| !waiting.is_empty());
+        entry.conditions.retain(|_, line| !line.waiting.is_empty());
         if entry.holder.is_none() && entry.queue.is_empty() && entry.conditions.is_empty() {
             locks.remove(key);
         }
@@ -187,10 +187,23 @@ impl LeaseStore for Memory {
             ));
         };
         release.map_or(Ok(()), Release::check)?;
-        let mut waiter = Waiter::new(ask, place);
         self.at(ask.key, |entry, shared, now| {
             if entry.is_held_by(ask.token) {
                 return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
+            }
+            if let Some(line) = entry.conditions.get_mut(condition)
+                && let Some(at) = line.waiting.iter().position(|waiter| waiter.token == *ask.token)
+            {
+                if leave {
+                    line.waiting.remove(at);
+                    return Ok(InCondition::Left);
+                }
+                if now < line.next_wake {
+                    line.waiting[at].attempt = ask.attempt;
+                    return Ok(InCondition::Waiting { asked_at });
+                }
+                line.next_wake = now + NET;
+                entry.queue.extend(line.waiting.remove(at));
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
@@ -207,24 +220,13 @@ impl LeaseStore for Memory {
                     entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
                 return Ok(InCondition::Notified { asked_at, remaining, heard: true });
             }
-            let waiting = entry.conditions.entry(condition.to_owned()).or_default();
-            if let Some(at) = waiting.iter().position(|waiting| waiting.token == *ask.token) {
-                if leave {
-                    waiting.remove(at);
-                    return Ok(InCondition::Left);
-                }
-                waiting[at].attempt = ask.attempt;
-                return Ok(InCondition::Waiting { asked_at });
-            }
             let Some(release) = release.map(|release| release.token) else {
                 return Ok(InCondition::Nowhere);
             };
             if !entry.is_held_by(release) {
                 return Ok(InCondition::NotOurs);
             }
-            entry.arrivals += 1;
-            waiter.arrival = entry.arrivals;
-            entry.conditions.entry(condition.to_owned()).or_default().push_back(waiter);
+            entry.begin_to_wait(condition, Waiter::new(ask, place), now);
             entry.serve(shared, now);
             Ok(InCondition::Waiting { asked_at })
         })

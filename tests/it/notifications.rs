@@ -29,6 +29,14 @@ impl<'a> Scene<'a> {
         Self { lock: ByHand::new(server) }
     }
 
+    /// These wait in the condition, and listen.
+    fn waiting<const N: usize>(server: &'a Server, waiters: [&str; N]) -> (Self, [Ear<'a>; N]) {
+        let scene = Self::new(server);
+        let ears = waiters.map(|waiter| scene.ear(waiter));
+        waiters.iter().for_each(|waiter| scene.enters(waiter));
+        (scene, ears)
+    }
+
     fn ear(&self, waiter: &str) -> Ear<'a> {
         listen(self.lock.server, waiter)
     }
@@ -179,9 +187,7 @@ impl<'a> Scene<'a> {
 #[test]
 fn a_notification_moves_the_waiters_that_have_waited_longest() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let ears = ["1", "2", "3"].map(|waiter| scene.ear(waiter));
-    ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
+    let (scene, ears) = Scene::waiting(&server, ["1", "2", "3"]);
     scene.is_notified_by("notifier", 2, 2);
     assert_eq!((scene.queued(), scene.in_line()), (vec!["1".into(), "2".into()], vec!["3".into()]));
     // Each of the two is told to ask: that names no attempt, and so is no hand-off.
@@ -194,10 +200,7 @@ fn a_notification_moves_the_waiters_that_have_waited_longest() {
 #[test]
 fn a_waiter_that_asks_keeps_its_notification_and_dies_with_it_for_another() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
     scene.is_notified_by("notifier", 1, 1);
     scene.is_notified("1");
     // Its wait is over, and it asks for the lock like any other.
@@ -229,10 +232,7 @@ fn a_waiter_that_came_after_a_notification_is_not_woken_by_it() {
 #[test]
 fn a_notification_that_came_before_the_end_of_the_time_wins() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
     scene.is_notified_by("notifier", 1, 1);
     assert!(matches!(scene.leaves("1"), InCondition::Notified { .. }));
     assert!(matches!(scene.leaves("2"), InCondition::Left));

@@ -269,6 +269,15 @@ fn a_refused_wait_does_not_restore_the_extends_that_its_lease_has_used() {
     );
 }
 
+#[test]
+fn a_user_who_may_not_read_the_lock_is_denied_and_not_told_of_foreign_data() {
+    let server = Server::start();
+    let _held = Client::open(&server.url()).unwrap().lock(NAME).guard().unwrap();
+    let poor = Client::open(&user_without(&server, "+get")).unwrap();
+    let lock = poor.lock_with(NAME, LockOptions::new().fenced()).unwrap();
+    assert!(lock.try_lock(Duration::ZERO).unwrap_err().is_denied());
+}
+
 /// 1. the lock is set to the waiter, and the waiter is told; 2. the waiter's place is left, which
 ///    this user may not; 3. the lock is not handed over after all, and is deleted.
 #[test]

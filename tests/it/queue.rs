@@ -10,7 +10,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Answer, Ask, Gone, Key, LeaseStore, Place, Release, Token, Withdraw};
+use distlock::testing::{
+    Answer, Ask, Gone, Key, LeaseStore, Place, Release, StoreError, Token, Withdraw,
+};
 use distlock::{Client, Layout, LockOptions, Queue, Retry};
 
 use crate::helpers::{close_connections, ms, put};
@@ -56,7 +58,11 @@ pub struct ByHand<'a> {
 
 impl<'a> ByHand<'a> {
     pub fn new(server: &'a Server) -> Self {
-        let client = Client::open(&server.url()).unwrap();
+        Self::of(server, Client::open(&server.url()).unwrap())
+    }
+
+    /// With the store of this client.
+    pub fn of(server: &'a Server, client: Client) -> Self {
         Self {
             server,
             store: client.store(Layout::Plain).unwrap(),
@@ -66,6 +72,10 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Answer {
+        self.try_ask(token, attempt, place).unwrap()
+    }
+
+    pub fn try_ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Result<Answer, StoreError> {
         let ask = Ask {
             key: &self.key,
             token: &Token::new(token),
@@ -77,7 +87,7 @@ impl<'a> ByHand<'a> {
             may_be_mine: true,
             deadline: Instant::now() + SOON,
         };
-        self.store.try_acquire(&ask).unwrap()
+        self.store.try_acquire(&ask)
     }
 
     pub fn is_refused(&self, token: &str, attempt: u64, place: &At<'_>) {

@@ -13,10 +13,21 @@ use crate::lease::token::Token;
 pub(super) struct Entry {
     pub(super) holder: Option<(Token, Instant)>,
     pub(super) queue: VecDeque<Waiter>,
-    /// The waiters of each condition, by its name.
-    pub(super) conditions: HashMap<String, VecDeque<Waiter>>,
+    /// The conditions that somebody waits in, by name.
+    pub(super) conditions: HashMap<String, Line>,
     /// How many waiters have begun to wait in conditions.
     pub(super) arrivals: u64,
+}
+
+/// A notification is lost with a waiter whose client is closed after the lock was handed to it. So
+/// one waiter of a condition wakes for no reason, this often.
+pub(super) const NET: Duration = Duration::from_secs(10);
+
+/// The waiters of a condition.
+pub(super) struct Line {
+    pub(super) waiting: VecDeque<Waiter>,
+    /// When the next one wakes for no reason, if it asks.
+    pub(super) next_wake: Instant,
 }
 
 /// The notification that moved a waiter to the queue.
@@ -120,7 +131,7 @@ impl Entry {
         shared: &Shared<'_>,
     ) -> u64 {
         let mut moved = 0;
-        let Some(waiting) = self.conditions.get_mut(condition) else { return 0 };
+        let Some(Line { waiting, .. }) = self.conditions.get_mut(condition) else { return 0 };
         while moved < u64::from(most)
             && waiting.front().is_some_and(|next| next.arrival <= given)
             && let Some(mut next) = waiting.pop_front()
@@ -135,10 +146,19 @@ impl Entry {
         moved
     }
 
+    /// A new waiter, at the end of the line.
+    pub(super) fn begin_to_wait(&mut self, condition: &str, mut waiter: Waiter, now: Instant) {
+        self.arrivals += 1;
+        waiter.arrival = self.arrivals;
+        let new = || Line { waiting: VecDeque::new(), next_wake: now + NET };
+        let line = self.conditions.entry(condition.to_owned()).or_insert_with(new);
+        line.waiting.push_back(waiter);
+    }
+
     /// Leaves its condition or the queue, for good.
     pub(super) fn leave(&mut self, token: &Token, shared: &Shared<'_>) {
-        for waiting in self.conditions.values_mut() {
-            waiting.retain(|waiter| waiter.token != *token);
+        for line in self.conditions.values_mut() {
+            line.waiting.retain(|waiter| waiter.token != *token);
         }
         if let Some(at) = self.queue.iter().position(|waiter| waiter.token == *token)
             && let Some(gone) = self.queue.remove(at)

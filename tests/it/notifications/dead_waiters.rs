@@ -25,9 +25,7 @@ fn a_notified_waiter_that_does_not_come_leaves_its_notification_to_another_once(
     use Absence::{Dead, Deaf, DeafAfterItAsked, Late, Withdrawn};
     let server = Server::start();
     for absence in [Deaf, DeafAfterItAsked, Late, Dead, Withdrawn] {
-        let scene = Scene::new(&server);
-        let (first, _others) = (scene.ear("1"), (scene.ear("2"), scene.ear("3")));
-        ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
+        let (scene, [first, _second, _third]) = Scene::waiting(&server, ["1", "2", "3"]);
         scene.is_notified_by("notifier", 1, 1);
         if matches!(absence, DeafAfterItAsked) {
             scene.is_notified("1");
@@ -75,10 +73,7 @@ fn a_notification_passes_on_from_one_to_the_next() {
 #[test]
 fn a_clock_that_was_set_back_keeps_no_notification_from_being_passed_on() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
     scene.is_notified_by("notifier", 1, 1);
     // The end of the time to ask seems to lie far ahead.
     scene.rewrite("^(.-|.-|.-|.-|.-|)%d+", "%19999999999999");
@@ -89,10 +84,7 @@ fn a_clock_that_was_set_back_keeps_no_notification_from_being_passed_on() {
 #[test]
 fn a_waiter_that_is_withdrawn_from_its_condition_takes_no_notification_with_it() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = (scene.ear("1"), scene.ear("2"));
-    scene.enters("1");
-    scene.enters("2");
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
     scene.lock.withdraw("1");
     scene.is_notified_by("notifier", 1, 1);
     assert_eq!(scene.queued(), ["2"]);
@@ -128,6 +120,35 @@ fn six_notified_waiters_on_a_lost_host_cost_one_short_lease() {
     scene.runs_out();
     scene.holds("another");
     assert_eq!(scene.queued().len(), 5, "they keep their places");
+}
+
+/// 1. a waiter that is about to be taken for dead is notified; 2. the notifier keeps the lock for
+///    longer than the waiter counts as alive.
+#[test]
+fn a_dead_waiters_notification_lasts_as_long_as_somebody_waits() {
+    let server = Server::start();
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
+    let now: Vec<u64> = scene.lock.redis("TIME");
+    scene.rewrite("^%d+(|%d+|%d+|%d+|1|)", &format!("{}%1", (now[0] + 2) * 1000));
+    scene.is_notified_by("notifier", 1, 1);
+    assert_eq!(scene.queued(), ["1"]);
+    let life = || scene.lock.redis::<i64>("PTTL {a}:queue");
+    assert!(life() > 8_000, "not only as long as the one that was notified: {}", life());
+    scene.waits("2");
+    assert_eq!(life() / 1000, scene.lock.redis::<i64>("PTTL {a}:waiters") / 1000);
+    scene.queued_are_dead();
+    scene.lock.release("notifier");
+    assert_eq!(scene.lock.holder().as_deref(), Some("2"));
+}
+
+#[test]
+fn dead_waiters_of_a_condition_that_nobody_notifies_make_room_for_new_ones() {
+    let server = Server::start();
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
+    scene.all_in_line_are_dead();
+    scene.enters("3");
+    assert_eq!(scene.in_line(), ["3"]);
+    assert_eq!(scene.lock.redis::<u32>("HLEN {a}:waiters"), 2, "its entry, and the line's own");
 }
 
 /// What has become of the notified waiters of a lost host, as a change of their entries. None of

@@ -4,6 +4,9 @@
 use std::collections::HashSet;
 use std::thread;
 
+use distlock::ErrorKind;
+use distlock::testing::InCondition;
+
 use super::{Scene, soon};
 use crate::queue::At;
 use crate::support::Server;
@@ -97,6 +100,8 @@ fn foreign_data_beside_a_lock_is_left_as_it_is_by_waits_and_notifications() {
         let _: u32 = scene.lock.redis(&format!("LPUSH {key} somebody's"));
         let _ = scene.try_question("1", 2, None, false);
         let _ = scene.try_notify("notifier", 1);
+        // With a foreign queue, a new waiter enters all the same, and has the keys last.
+        let _ = scene.try_question("3", 1, Some("notifier"), false);
         scene.lock.release("notifier");
         let _ = scene.try_question("2", 2, None, false);
         let life: i64 = scene.lock.redis(&format!("PTTL {key}"));
@@ -104,4 +109,28 @@ fn foreign_data_beside_a_lock_is_left_as_it_is_by_waits_and_notifications() {
         assert_eq!((kind.as_str(), life), ("list", -1), "{companion}");
         let () = scene.lock.redis("FLUSHALL");
     }
+}
+
+#[test]
+fn a_waiter_that_finds_foreign_data_beside_a_held_lock_keeps_nobody_else_out_of_it() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let _ear = scene.ear("1");
+    scene.holds("holder");
+    let () = scene.lock.redis("SET {a}:waiters somebody's");
+    let refused = scene.lock.try_ask("1", 1, &At::new("1"));
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::WrongType);
+    assert_eq!(scene.lock.redis::<u32>("EXISTS {a}:queue"), 0, "no place without an entry");
+    scene.lock.release("holder");
+    scene.holds("another");
+}
+
+/// It would be taken for the lease that the wait is to release, which is none.
+#[test]
+fn a_sign_of_life_does_not_release_a_foreign_lock_with_an_empty_value() {
+    let server = Server::start();
+    let scene = Scene::new(&server);
+    let () = redis::cmd("SET").arg("a").arg("").exec(&mut server.connection()).unwrap();
+    assert!(matches!(scene.asks("1"), InCondition::Nowhere));
+    assert_eq!(scene.lock.holder().as_deref(), Some(""));
 }

@@ -1,7 +1,12 @@
 //! A waiter that dies after the lock was handed to it takes its notification with it. So one waiter
 //! of the condition wakes for no reason, every 10 s.
 
+use distlock::Client;
+use distlock::testing::{Bell, FakeClock, InCondition, Token};
+
 use super::{CONDITION, Scene};
+use crate::helpers::ms;
+use crate::queue::ByHand;
 use crate::support::Server;
 
 impl Scene<'_> {
@@ -20,9 +25,7 @@ impl Scene<'_> {
 #[test]
 fn a_waiter_wakes_for_no_reason_when_that_is_due_and_no_other_does_after_it() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = ["1", "2", "3"].map(|waiter| scene.ear(waiter));
-    ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2", "3"]);
     scene.is_notified_by("notifier", 1, 1);
     scene.lock.release("notifier");
     assert_eq!(scene.lock.holder().as_deref(), Some("1"));
@@ -45,9 +48,7 @@ fn a_waiter_wakes_for_no_reason_when_that_is_due_and_no_other_does_after_it() {
 #[test]
 fn a_waiter_that_wakes_for_no_reason_queues_while_the_lock_is_held() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = ["1", "2"].map(|waiter| scene.ear(waiter));
-    ["1", "2"].iter().for_each(|waiter| scene.enters(waiter));
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2"]);
     scene.holds("somebody");
     scene.net_is("1");
     scene.is_notified("1");
@@ -78,9 +79,7 @@ fn notifications_and_new_waiters_do_not_put_the_time_off_and_a_clock_that_was_se
 #[test]
 fn nothing_is_left_when_nobody_waits_any_more() {
     let server = Server::start();
-    let scene = Scene::new(&server);
-    let _ears = ["1", "2", "3"].map(|waiter| scene.ear(waiter));
-    ["1", "2", "3"].iter().for_each(|waiter| scene.enters(waiter));
+    let (scene, _ears) = Scene::waiting(&server, ["1", "2", "3"]);
     scene.lock.withdraw("1");
     scene.leaves("2");
     assert!(scene.net().is_some());
@@ -90,4 +89,24 @@ fn nothing_is_left_when_nobody_waits_any_more() {
     scene.lock.release("3");
     let keys: Vec<String> = scene.lock.redis("KEYS *");
     assert_eq!(keys, ["{a}:fence"]);
+}
+
+#[test]
+fn in_memory_a_waiter_wakes_for_no_reason_when_that_is_due() {
+    let (server, clock) = (Server::start(), FakeClock::new());
+    let client = Client::builder("memory://").clock(clock.clone()).build().unwrap();
+    let scene = Scene { lock: ByHand::of(&server, client) };
+    let bells = ["1", "2"].map(|_| Bell::new());
+    let listen = |at: usize, waiter| {
+        scene.lock.store.listen(&scene.lock.key, &Token::new(waiter), &bells[at]).unwrap()
+    };
+    let _listening = (listen(0, "1"), listen(1, "2"));
+    scene.enters("1");
+    scene.enters("2");
+    clock.advance(ms(9_000));
+    scene.waits("2");
+    clock.advance(ms(1_000));
+    scene.is_granted("2");
+    scene.waits("1");
+    assert!(matches!(scene.leaves("1"), InCondition::Left));
 }

@@ -27,7 +27,7 @@ end
 
 local holder = redis.pcall('GET', lock)
 if type(holder) == 'table' then
-  return {2}
+  return holder.err:find('WRONGTYPE', 1, true) and {2} or holder
 end
 local mine = holder == token and ARGV[3] == '1'
 if holder and not mine then

@@ -50,26 +50,37 @@ local function look(token)
   }
 end
 
--- Writes the entry of a waiter that is in `key`, the queue or the conditions. The two keys expire
--- when nobody waits any more, even if all waiters died: but not before the last entry, and the
--- entries not before the places.
-local function write(token, entry, key)
+-- Writes the entry of a waiter.
+local function write(token, entry)
   redis.call('HSET', waiters, token, table.concat({
     math.floor(entry.alive), entry.rest, entry.inbox, entry.state, entry.at, entry.condition,
   }, '|'))
+end
+
+-- Makes the keys last as long as this entry counts as alive. They expire together, when nobody
+-- waits any more, even if all waiters died: a place that expired before its entry would take a
+-- notification with it, and leave an entry that no script meets again. `is_new`: one of them may
+-- have been made just now. Somebody else's data gets no end.
+local function outlast(entry, is_new)
   local life = math.max(math.ceil(entry.alive - clock() / 1000), 1)
-  if redis.call('PTTL', key) < life then
-    redis.call('PEXPIRE', key, life * 2)
-    if redis.call('PTTL', waiters) < life * 2 then
-      redis.call('PEXPIRE', waiters, life * 2)
+  local rest = redis.call('PTTL', waiters)
+  if is_new or rest < life then
+    life = math.max(life * 2, rest)
+    redis.call('PEXPIRE', waiters, life)
+    for _, key in ipairs({queue, conditions}) do
+      if redis.call('TYPE', key).ok == 'zset' then
+        redis.call('PEXPIRE', key, life)
+      end
     end
   end
 end
 
--- Puts a waiter into the queue: at its old place, or at this new one, or at the end.
+-- Puts a waiter into the queue: at its old place, or at this new one, or at the end. Whatever may
+-- find somebody else's data comes before the first write that would have to be undone.
 local function enter(token, entry, place)
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', queue, 'NX', place or last + 1, token)
-  write(token, entry, queue)
+  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  write(token, entry)
+  redis.call('ZADD', queue, 'NX', place or (last or 0) + 1, token)
+  outlast(entry, not last)
 end
 

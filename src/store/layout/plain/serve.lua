@@ -49,8 +49,8 @@ end
 
 -- Takes a waiter out of the queue.
 local function leave(token)
-  redis.call('ZREM', queue, token)
   redis.call('HDEL', waiters, token)
+  redis.call('ZREM', queue, token)
 end
 
 -- The members of a condition's line begin with this. The arrival of a waiter (16 digits), '|', and
@@ -69,32 +69,45 @@ local function leave_line(line, member)
   end
 end
 
+-- The first living waiter of a line that came before `given`: its member, its token, and its entry.
+-- Takes the dead ones before it out of the line.
+local function first_of(line, given)
+  while true do
+    local member = redis.call('ZRANGE', conditions, '[' .. line, '(' .. line .. given,
+                              'BYLEX', 'LIMIT', 0, 1)[1]
+    if not member then
+      return
+    end
+    local token = member:sub(#line + 18)
+    local entry = look(token)
+    local waits = entry and entry.state == 'line'
+    if waits and entry.alive >= clock() / 1000 then
+      return member, token, entry
+    end
+    leave_line(line, member)
+    if waits then
+      redis.call('HDEL', waiters, token)
+    end
+  end
+end
+
 -- Moves the first living waiters of a condition to the end of the queue, at most `most`, and only
 -- those that waited when the notification was `given`. Result: how many.
 local function notify(condition, most, given)
-  local line, now, moved = line_of(condition), clock() / 1000, 0
+  local line, moved = line_of(condition), 0
   while moved < most do
-    local member = redis.call('ZRANGE', conditions, '[' .. line, '(' .. line .. given,
-                              'BYLEX', 'LIMIT', 0, 1)[1]
+    local member, token, entry = first_of(line, given)
     if not member then
       break
     end
     -- A server that is out of memory refuses no write after this one.
     leave_line(line, member)
-    local token = member:sub(#line + 18)
-    local entry = look(token)
-    if entry and entry.state == 'line' then
-      if entry.alive < now then
-        redis.call('HDEL', waiters, token)
-      else
-        entry.state, entry.at = math.floor(now) + TIME_TO_ASK, given
-        enter(token, entry)
-        if heard(entry.inbox) == 1 then
-          tell(entry.inbox, 0, 0, 0, token)
-        end
-        moved = moved + 1
-      end
+    entry.state, entry.at = math.floor(clock() / 1000) + TIME_TO_ASK, given
+    enter(token, entry)
+    if heard(entry.inbox) == 1 then
+      tell(entry.inbox, 0, 0, 0, token)
     end
+    moved = moved + 1
   end
   return moved
 end
@@ -106,7 +119,7 @@ local function pass_on(token, entry, stays)
     notify(entry.condition, 1, entry.at)
     if stays then
       entry.at, entry.condition = '', ''
-      write(token, entry, queue)
+      write(token, entry)
     end
   end
 end
@@ -148,22 +161,21 @@ local function serve(asking)
     local entry = look(token)
     if not entry or entry.alive < now then
       leave(token)
+      -- Whatever may keep the notification from passing on, the lock has to be released.
       if entry then
-        pass_on(token, entry)
+        pcall(pass_on, token, entry)
       end
     else
       local hears, unasked = heard(entry.inbox), tonumber(entry.state)
-      -- No such time was more than a second ahead when it was written. If it is, the clock was set
-      -- back since.
-      local is_late = unasked and (unasked < now or unasked > now + TIME_TO_ASK * 2)
+      -- No such time was further ahead when it was written. If it is, the clock was set back since.
+      local is_late = unasked and (unasked < now or unasked > now + TIME_TO_ASK)
       if hears == 2 then
         return 'nobody'
       elseif hears == 1 and not is_late then
         local ok, granted = pcall(grant, token, entry)
         return ok and granted and 'served' or 'nobody'
       end
-      -- It keeps its place: its inbox may only be reconnecting. A server that is out of memory
-      -- refuses to pass the notification on, and has to release all the same.
+      -- It keeps its place: its inbox may only be reconnecting.
       pcall(pass_on, token, entry, true)
       passed = passed + 1
     end

@@ -22,8 +22,13 @@ if holder == token then
 end
 local NET = 10000
 local line, now, known = line_of(ARGV[8]), clock() / 1000, look(token)
-if not known and holder ~= release then
+-- The lock of somebody else may have an empty value.
+if not known and (release == '' or holder ~= release) then
   return {release == '' and 3 or 4}
+end
+if not known then
+  -- Those that died at the head of the line, where perhaps nobody notifies, make room.
+  first_of(line, ':')
 end
 local entry = known or {state = 'line', at = arrival_in(line), condition = ARGV[8]}
 entry.alive, entry.inbox = now + ARGV[6], ARGV[4]
@@ -36,14 +41,15 @@ if entry.state == 'line' then
     return {6}
   end
   local due = tonumber(redis.call('HGET', waiters, line) or '')
-  -- A time that is so far ahead was written before the clock was set back.
-  local wakes = known and (not due or due <= now or due > now + NET * 2)
+  -- A time that is further ahead was written before the clock was set back.
+  local wakes = known and (not due or due <= now or due > now + NET)
   if wakes or not due then
     redis.call('HSET', waiters, line, math.floor(now) + NET)
   end
   if not wakes then
-    redis.call('ZADD', conditions, 0, member)
-    write(token, entry, conditions)
+    write(token, entry)
+    local is_new = redis.call('ZADD', conditions, 0, member) == 1
+    outlast(entry, is_new)
     if not known then
       hand_over_or_delete()
     end
