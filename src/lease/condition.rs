@@ -19,7 +19,7 @@ pub(crate) enum Woken {
     Granted(Arc<Lease>),
     /// Notified, and refused the lock; its present lease lasts this long.
     Notified(InTheWay),
-    /// Its place is gone. It may have been notified: so it wakes, if only for no reason.
+    /// Its place is gone, and with it perhaps a notification: so it wakes.
     Nowhere,
     TimedOut,
     Interrupted,

@@ -64,8 +64,8 @@ pub enum InCondition {
     },
     /// It was in the condition, and has left it.
     Left,
-    /// It is nowhere: its grant has run out, it was taken for dead, or the store has lost its data.
-    /// It may have been notified.
+    /// It is not in the condition, not in the queue, and not the owner: its grant has run out, it
+    /// was taken for dead, or the store has lost its data. It may have been notified.
     Nowhere,
     /// The lease that was to be released is not ours.
     NotOurs,

@@ -125,7 +125,7 @@ fn a_waiter_that_finds_foreign_data_beside_a_held_lock_keeps_nobody_else_out_of_
     scene.holds("another");
 }
 
-/// It would be taken for the lease that the wait is to release, which is none.
+/// A request without a lease to release has an empty token there, which is equal to that value.
 #[test]
 fn a_sign_of_life_does_not_release_a_foreign_lock_with_an_empty_value() {
     let server = Server::start();

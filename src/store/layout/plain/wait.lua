@@ -1,9 +1,9 @@
 -- Enters a condition and releases the lock in one step, so that no notification can come between
 -- the two. Later calls are signs of life: they keep the place, and say what has become of it.
 --
--- A notification is lost with a waiter that dies after the lock was handed to it. So every 10 s one
--- waiter of a line that has asked wakes for no reason. When that is due next, in ms, stands in the
--- waiters under the name of the line.
+-- A notification is lost with a waiter that dies after the lock was handed to it. So, every 10 s,
+-- the next waiter of the line that asks wakes for no reason. The field of the line among the
+-- waiters says when that is due (ms).
 --
 -- KEYS  see queue.lua
 -- ARGV  1 the waiter's token   2 lease (ms)   3 how many fences to reserve, 0 for none
@@ -27,7 +27,7 @@ if not known and (release == '' or holder ~= release) then
   return {release == '' and 3 or 4}
 end
 if not known then
-  -- Those that died at the head of the line, where perhaps nobody notifies, make room.
+  -- Takes dead waiters from the head of the line: perhaps nobody ever notifies this condition.
   first_of(line, ':')
 end
 local entry = known or {state = 'line', at = arrival_in(line), condition = ARGV[8]}
