@@ -8,6 +8,8 @@ pub(crate) mod interrupt;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod options;
+pub(crate) mod store_error;
+pub(crate) mod within;
 pub(crate) mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

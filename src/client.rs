@@ -15,7 +15,8 @@ use crate::base::options::LockOptions;
 use crate::lease::store::LeaseStore;
 use crate::limiter::RateLimiter;
 use crate::lock::redis_lock::RedisLock;
-use crate::store::server::settings::{Service, Settings};
+use crate::server::settings::{Service, Settings};
+use crate::store::{Deployment, Nodes};
 pub use builder::ClientBuilder;
 use open::Open;
 
@@ -60,7 +61,8 @@ impl Client {
     #[must_use]
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
-            settings: Settings::new(url),
+            deployment: Deployment::Url(url.to_owned()),
+            settings: Settings::default(),
             max_outage: Duration::from_secs(30),
             prefix: String::new(),
             options: LockOptions::new(),
@@ -144,9 +146,9 @@ impl Client {
     /// [`ClientBuilder::pool_size`] has no effect, and [`ClientBuilder::pool`] is refused.
     #[must_use]
     pub fn redlock_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
         let mut builder = Self::builder("");
-        builder.settings.nodes =
-            Some(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        builder.deployment = Deployment::Quorum(Nodes { urls, ..Nodes::default() });
         builder
     }
 
@@ -202,7 +204,7 @@ impl Client {
         service: &str,
     ) -> ClientBuilder {
         let mut builder = Self::builder("");
-        builder.settings.service = Some(Service::new(service, sentinels));
+        builder.deployment = Deployment::Sentinel(Service::new(service, sentinels));
         builder
     }
 

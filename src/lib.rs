@@ -328,6 +328,7 @@ mod lease;
 mod limiter;
 mod local;
 mod lock;
+mod server;
 mod store;
 
 pub use base::error::{Error, ErrorKind, Result};
@@ -356,9 +357,11 @@ pub mod testing {
     pub use crate::base::clock::{Clock, FakeClock};
     pub use crate::base::key::Key;
     pub use crate::base::log::flush_log;
+    pub use crate::base::store_error::StoreError;
+    pub use crate::base::within::Within;
     pub use crate::lease::store::{
         Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-        Place, Release, StoreError, Withdraw, Within,
+        Place, Release, Withdraw,
     };
     pub use crate::lease::token::Token;
 }

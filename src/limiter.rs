@@ -2,6 +2,7 @@
 
 pub(crate) mod memory;
 pub(crate) mod port;
+pub(crate) mod server;
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use crate::base::backoff;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
+use crate::base::store_error::StoreError;
 use crate::lease::context::Context;
-use crate::lease::store::StoreError;
 use port::{Decision, Form, LimitStore, Take};
 
 const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
@@ -243,26 +244,16 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Asks the store. If an idle connection had been closed, as happens at every restart of a
-    /// server, asks once more over a fresh one.
     fn take(&self, wanted: u64, longest_wait: Duration) -> Result<Decision, StoreError> {
-        // One deadline for both: the caller was promised one command timeout.
-        let deadline = self.context.command_deadline();
-        let ask = || {
-            self.store.take(&Take {
-                key: &self.key,
-                form: self.form,
-                capacity: self.count,
-                window: self.window(),
-                wanted,
-                longest_wait: longest_wait.min(LONGEST_WINDOW),
-                deadline,
-            })
-        };
-        match ask() {
-            Err(error) if error.stale => ask(),
-            answer => answer,
-        }
+        self.store.take(&Take {
+            key: &self.key,
+            form: self.form,
+            capacity: self.count,
+            window: self.window(),
+            wanted,
+            longest_wait: longest_wait.min(LONGEST_WINDOW),
+            deadline: self.context.command_deadline(),
+        })
     }
 
     /// Redis counts in milliseconds. Rounded up: a limit may become stricter, never laxer.

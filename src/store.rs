@@ -3,36 +3,46 @@
 #[cfg(test)]
 #[allow(clippy::expect_used, clippy::unwrap_used)]
 mod fuzz;
-pub(crate) mod layout;
-pub(crate) mod memory;
-pub(crate) mod quorum;
-pub(crate) mod server;
+mod inbox;
+mod layout;
+mod memory;
+mod quorum;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use redis::ConnectionInfo;
-
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::{Confirm, Layout, LockOptions};
+use crate::base::store_error::StoreError;
 use crate::lease::cleaner::Cleaner;
-use crate::lease::store::{LeaseStore, StoreError};
+use crate::lease::store::LeaseStore;
 use crate::lease::token::Tokens;
 use crate::limiter::port::LimitStore;
+use crate::limiter::server::ServerLimits;
+use crate::server::callers::Work;
+use crate::server::node::Node;
+use crate::server::sentinel::place;
+use crate::server::settings::{Service, Settings};
+use crate::server::url::parse;
+use inbox::Inbox;
 use layout::Leases;
-use layout::limits::ServerLimits;
 use memory::Memory;
+pub(crate) use quorum::Nodes;
 use quorum::{NoLimits, Quorum};
-use server::callers::Work;
-use server::inbox::Inbox;
-use server::node::Node;
-use server::sentinel::place;
-use server::settings::{Service, Settings};
-use server::url::{memory, parse};
+
+/// Where a program wants its leases.
+pub(crate) enum Deployment {
+    /// On one server, at the primary that sentinels name, or in this process: as the URL says.
+    Url(String),
+    /// At the primary that sentinels name.
+    Sentinel(Service),
+    /// On a majority of several servers.
+    Quorum(Nodes),
+}
 
 /// Where one client's leases live.
 pub(crate) struct Backend {
@@ -55,42 +65,44 @@ enum Place {
 
 impl Backend {
     pub(crate) fn new(
+        deployment: &Deployment,
         settings: Settings,
         clock: Clock,
         tokens: &Tokens,
         cleaner: &Cleaner,
     ) -> Result<Self> {
-        if let Some(urls) = &settings.nodes {
-            let quorum = Arc::new(Quorum::open(urls, &settings, &clock)?);
-            return Ok(Self {
-                leases: vec![(Layout::Plain, Arc::clone(&quorum) as Arc<dyn LeaseStore>)],
-                confirmed: Mutex::default(),
-                limits: Arc::new(NoLimits),
-                place: Place::Quorum(quorum),
-            });
-        }
-        if let Some(name) = memory(&settings.url).transpose()? {
-            if settings.pool.is_some() {
-                return Err(Error::invalid("memory:// cannot use a pool"));
+        let plain = |leases: Arc<dyn LeaseStore>, limits, place| {
+            let (leases, confirmed) = (vec![(Layout::Plain, leases)], Mutex::default());
+            Self { leases, confirmed, limits, place }
+        };
+        let (info, service) = match deployment {
+            Deployment::Quorum(nodes) => {
+                let quorum = Arc::new(Quorum::open(nodes, &settings, &clock)?);
+                let leases = Arc::clone(&quorum) as Arc<dyn LeaseStore>;
+                return Ok(plain(leases, Arc::new(NoLimits), Place::Quorum(quorum)));
             }
-            let memory = Memory::open(name, clock);
-            return Ok(Self {
-                leases: vec![(Layout::Plain, Arc::clone(&memory) as Arc<dyn LeaseStore>)],
-                confirmed: Mutex::default(),
-                limits: memory,
-                place: Place::Memory,
-            });
-        }
-        let (info, service) = at(&settings)?;
+            Deployment::Sentinel(service) => (parse(&service.primary())?, Some(service.clone())),
+            Deployment::Url(url) => {
+                if let Some(name) = memory::name_in(url).transpose()? {
+                    if settings.pool.is_some() {
+                        return Err(Error::invalid("memory:// cannot use a pool"));
+                    }
+                    let memory = Memory::open(name, clock);
+                    let leases = Arc::clone(&memory) as Arc<dyn LeaseStore>;
+                    return Ok(plain(leases, memory, Place::Memory));
+                }
+                match place::in_url(url).transpose()? {
+                    Some((service, primary)) => (parse(&primary)?, Some(service)),
+                    None => (parse(url)?, None),
+                }
+            }
+        };
+        let info = settings.at(info, service.is_some())?;
         let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
         let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
-        Ok(Self {
-            leases,
-            confirmed: Mutex::default(),
-            limits,
-            place: Place::Server { node, inbox },
-        })
+        let (confirmed, place) = (Mutex::default(), Place::Server { node, inbox });
+        Ok(Self { leases, confirmed, limits, place })
     }
 
     /// The store for locks with these options.
@@ -160,27 +172,6 @@ impl Backend {
             *leases = wrap(Arc::clone(leases));
         }
     }
-}
-
-/// Where one server is: its address, or the service that sentinels watch.
-fn at(settings: &Settings) -> Result<(ConnectionInfo, Option<Service>)> {
-    let (mut info, service) = match (&settings.service, place::in_url(&settings.url).transpose()?) {
-        (Some(service), _) => (parse(&service.primary())?, Some(service.clone())),
-        (None, Some((service, primary))) => (parse(&primary)?, Some(service)),
-        (None, None) => (parse(&settings.url)?, None),
-    };
-    let has_own = settings.credentials.is_some() || settings.database.is_some();
-    if service.is_none() && (has_own || settings.sentinel_credentials.is_some()) {
-        return Err(Error::invalid("credentials and the database stand in the URL of a server"));
-    }
-    if let Some(credentials) = &settings.credentials {
-        info = place::with(info, credentials);
-    }
-    if let Some(database) = settings.database {
-        let login = info.redis_settings().clone().set_db(i64::from(database));
-        info = info.set_redis_settings(login);
-    }
-    Ok((info, service))
 }
 
 impl fmt::Debug for Backend {

@@ -13,11 +13,12 @@ use crate::lease::context::Context;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
 use crate::lease::timeouts::Timeouts;
-use crate::store::Backend;
-use crate::store::server::settings::Settings;
+use crate::server::settings::Settings;
+use crate::store::{Backend, Deployment};
 
 /// The settings of a [`Client`]. Start from [`Client::builder`], which has every default.
 pub struct ClientBuilder {
+    pub(super) deployment: Deployment,
     pub(super) settings: Settings,
     pub(super) max_outage: Duration,
     pub(super) prefix: String,
@@ -157,8 +158,13 @@ impl ClientBuilder {
         let context = Context::new(self.clock.clone(), timeouts);
         let command_timeout = self.settings.command_timeout;
         #[allow(unused_mut, reason = "wrapped only for tests")]
-        let mut backend =
-            Backend::new(self.settings, self.clock, &context.tokens, &context.cleaner)?;
+        let mut backend = Backend::new(
+            &self.deployment,
+            self.settings,
+            self.clock,
+            &context.tokens,
+            &context.cleaner,
+        )?;
         #[cfg(feature = "testing")]
         if let Some(wrap) = self.wrap {
             backend.wrap(&wrap);

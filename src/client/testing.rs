@@ -5,6 +5,7 @@ use crate::base::clock::{Clock, FakeClock};
 use crate::base::error::Result;
 use crate::base::options::{Layout, LockOptions};
 use crate::lease::store::LeaseStore;
+use crate::store::Deployment;
 use std::sync::Arc;
 
 impl ClientBuilder {
@@ -36,7 +37,9 @@ impl ClientBuilder {
         mut self,
         wrap: impl Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore> + 'static,
     ) -> Self {
-        self.settings.wrap_nodes = Some(Arc::new(wrap));
+        if let Deployment::Quorum(nodes) = &mut self.deployment {
+            nodes.wrap = Some(Box::new(wrap));
+        }
         self
     }
 }

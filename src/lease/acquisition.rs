@@ -12,7 +12,7 @@ use super::context::Context;
 use super::count::Counted;
 use super::granted::Keeper;
 use super::granted::{Lease, Terms};
-use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place, StoreError};
+use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place};
 use super::timeouts::FIRST_LEASE;
 use super::token::Token;
 use super::validity::valid_until;
@@ -23,6 +23,7 @@ use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::key::Key;
 use crate::base::options::{LockOptions, Queue, Renewal as Renew};
+use crate::base::store_error::StoreError;
 pub(super) use place::Waiting;
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.

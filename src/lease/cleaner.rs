@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::store::StoreError;
 use super::token::Token;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::store_error::StoreError;
 use crate::base::worker::{Stopped, Worker};
 pub(crate) use backlog::Backlog;
 pub(crate) use withdrawal::Withdrawal;

@@ -7,11 +7,12 @@ use super::acquire::InTheWay;
 use super::acquisition::{Acquisition, Waiting};
 use super::granted::Lease;
 use super::leaving::Leaving;
-use super::store::{InCondition, Place, StoreError};
+use super::store::{InCondition, Place};
 use super::wait_limits::WaitLimits;
 use crate::base::backoff;
 use crate::base::bell::{Fences, Rung};
 use crate::base::error::{Error, ErrorKind};
+use crate::base::store_error::StoreError;
 
 /// How a wait in a condition ended.
 pub(crate) enum Woken {

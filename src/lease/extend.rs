@@ -7,7 +7,8 @@ use super::context::Context;
 use super::ended::Ended;
 use super::granted::Lease;
 use super::lost::LostReason;
-use super::store::{Extend, StoreError};
+use super::store::Extend;
+use crate::base::store_error::StoreError;
 
 /// The result of an extend.
 pub(crate) enum Extended {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::store::StoreError;
+use crate::base::store_error::StoreError;
 use crate::base::{locked, log};
 
 /// A shorter outage is over before anybody could look.

@@ -8,9 +8,10 @@ use super::ended::Ended;
 use super::granted::Lease;
 use super::leaving::Leaving;
 use super::lost::LostReason;
-use super::store::{Gone, StoreError};
+use super::store::Gone;
 use crate::base::backoff;
 use crate::base::error::ErrorKind;
+use crate::base::store_error::StoreError;
 
 /// The result of a release.
 pub(crate) enum Released {

@@ -15,12 +15,13 @@ use super::count::Count;
 use super::ended::Ended;
 use super::granted::Lease;
 use super::lost::LostReason;
-use super::store::{Extend, Within};
+use super::store::Extend;
 use super::timeouts::Timeouts;
 use super::validity::valid_until;
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::log;
+use crate::base::within::Within;
 use crate::base::worker::{Stopped, Worker};
 use book::{Book, Sleep};
 

@@ -3,17 +3,18 @@
 mod request;
 
 use std::any::Any;
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::token::Token;
 use crate::base::bell::{Bell, Fences};
-use crate::base::error::{Cause, Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::{Confirm, LockOptions};
-pub use request::{Ask, Extend, Notify, Place, Release, Withdraw, Within};
+use crate::base::store_error::StoreError;
+use crate::base::within::Within;
+pub use request::{Ask, Extend, Notify, Place, Release, Withdraw};
 
 /// The answer to an attempt. `asked_at` was read after check-out and connect, before the first byte
 /// was sent.
@@ -228,47 +229,7 @@ pub trait LeaseStore: Send + Sync {
     fn supports(&self, options: &LockOptions) -> Result<(), Error>;
 }
 
-/// Why a call to a store has no answer.
-#[derive(Debug)]
-pub struct StoreError {
-    /// The store may have carried the call out, or may do so later (R5).
-    pub may_have_run: bool,
-    /// Trying again cannot help.
-    pub permanent: bool,
-    /// An idle connection turned out to be closed: trying again at once, on a fresh one, is likely
-    /// to help.
-    pub stale: bool,
-    /// The connection was dropped, as opposed to an answer that took too long.
-    pub dropped: bool,
-    /// What to tell the caller.
-    pub kind: ErrorKind,
-    /// In words.
-    pub message: Cow<'static, str>,
-    /// The cause, without any secret.
-    pub source: Option<Cause>,
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        self.source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
-    }
-}
-
 impl StoreError {
-    /// A failure before anything was sent.
-    pub fn not_sent(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            may_have_run: false,
-            permanent: false,
-            stale: false,
-            dropped: false,
-            kind,
-            message: message.into(),
-            source: None,
-        }
-    }
-
     /// A release that was not sent, because its lease ended first.
     pub(crate) fn ended() -> Self {
         Self::not_sent(ErrorKind::Lost, "the lease ended before its release was sent").permanent()
@@ -277,41 +238,5 @@ impl StoreError {
     pub(crate) fn without_conditions() -> Self {
         Self::not_sent(ErrorKind::Unsupported, "locks of this store or layout have no conditions")
             .permanent()
-    }
-
-    /// A failure that trying again cannot mend.
-    #[must_use]
-    pub fn permanent(mut self) -> Self {
-        self.permanent = true;
-        self
-    }
-
-    /// A failure after something was sent.
-    #[must_use]
-    pub fn maybe_run(mut self) -> Self {
-        self.may_have_run = true;
-        self
-    }
-
-    /// Adds the address of the server to the message.
-    #[must_use]
-    pub(crate) fn at(mut self, address: &str) -> Self {
-        self.message = format!("{} ({address})", self.message).into();
-        self
-    }
-
-    /// Adds the cause.
-    #[must_use]
-    pub fn because(mut self, source: impl Into<Cause>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    pub(crate) fn into_error(self) -> Error {
-        let error = Error::new(self.kind, self.message);
-        match self.source {
-            Some(source) => error.because(source),
-            None => error,
-        }
     }
 }

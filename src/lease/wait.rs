@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::granted::Lease;
-use super::store::StoreError;
 use super::wait_limits::{Attempts, Contention, Report, WaitLimits};
 use crate::base::backoff;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::store_error::StoreError;
 
 /// One thread's wait for a lock. It stays with the thread when the thread passes its place on.
 pub(crate) struct Wait<'a> {

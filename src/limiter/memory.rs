@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::port::{Decision, Form, Take, foreign};
 use crate::base::key::Key;
-use crate::lease::store::StoreError;
+use crate::base::store_error::StoreError;
 
 /// With fewer limits than this it is not worth looking for those that have ended.
 const FEW: usize = 64;

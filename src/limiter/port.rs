@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
-use crate::lease::store::StoreError;
+use crate::base::store_error::StoreError;
 
 /// The answer of a rate limiter. A refusal is an answer, not an error: the caller has to hold back
 /// by itself.

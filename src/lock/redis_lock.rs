@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use super::validity::{self, Validity};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::{LockOptions, check_lease, whole_millis};
+use crate::base::store_error::StoreError;
 use crate::lease::context::Context;
 use crate::lease::extend::Extended;
 use crate::lease::lost::Lost;
 use crate::lease::release::Released;
-use crate::lease::store::{LeaseStore, StoreError};
+use crate::lease::store::LeaseStore;
 use crate::local::SharedLock;
 use crate::local::holds::{self, Hold, Over};
 

@@ -10,15 +10,14 @@ use std::time::Instant;
 
 use redis::Value;
 
+use super::inbox::{self, channels::Channels};
 use super::layout::answers;
-use super::server::exchange::Reply;
-use super::server::inbox;
-use super::server::reply;
-use super::server::subscriptions::Channels;
 use crate::base::bell::{Bell, Fences, Rung};
 use crate::base::clock::Clock;
 use crate::lease::store::Answer;
 use crate::lease::token::Token;
+use crate::server::call::Reply;
+use crate::server::reply;
 
 /// The generator of Steele, Lea and Flood that is known as SplitMix64: small, and the same
 /// everywhere.
@@ -181,7 +180,7 @@ fn check(value: &Value) {
         _ => &[],
     };
     let asked_at = Instant::now();
-    match answers::answer(Reply { asked_at, value: value.clone(), confirmed: None }) {
+    match answers::answer(&Reply::unconfirmed(asked_at, value.clone())) {
         Ok(Answer::Granted { asked_at: since, fences }) => {
             assert!(
                 since == asked_at && elements.len() == 3 && elements[0] == Value::Int(1),
@@ -214,7 +213,7 @@ fn check(value: &Value) {
         [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1)
     );
     assert_eq!(reply::number(value).ok(), whole(value));
-    match answers::held(value.clone()) {
+    match answers::held(value) {
         Ok(None) => assert_eq!(*value, Value::Array(Vec::new())),
         Ok(Some(held)) => {
             assert!(
@@ -247,11 +246,7 @@ fn nothing_but_a_legal_grant_is_a_grant() {
         if let Ok(value) = redis::parse_redis_value(&bytes) {
             parsed += 1;
             granted += u64::from(matches!(
-                answers::answer(Reply {
-                    asked_at: Instant::now(),
-                    value: value.clone(),
-                    confirmed: None
-                }),
+                answers::answer(&Reply::unconfirmed(Instant::now(), value.clone())),
                 Ok(Answer::Granted { .. })
             ));
             check(&value);

@@ -1,8 +1,7 @@
-//! How leases and limits are written on a server: each layout beside its scripts.
+//! How leases are written on a server: each layout beside its scripts.
 
 pub(crate) mod answers;
 mod leases;
-pub(crate) mod limits;
 mod plain;
 mod redisson;
 mod table;
@@ -12,11 +11,11 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use self::leases::ServerLeases;
 use self::table::Table;
-use super::server::inbox::Inbox;
-use super::server::node::Node;
+use super::inbox::Inbox;
 use crate::base::options::Layout;
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
+use crate::server::node::Node;
 
 /// Every layout. A new one is a line here, a table beside this file, and a folder with its scripts.
 const LAYOUTS: [(Layout, fn() -> Table); 3] = [

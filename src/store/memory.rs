@@ -9,13 +9,15 @@ use std::time::Instant;
 
 use crate::base::bell::Bell;
 use crate::base::clock::Clock;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::{Confirm, LockOptions};
+use crate::base::store_error::StoreError;
+use crate::base::within::Within;
 use crate::lease::store::{
     Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-    Release, StoreError, Withdraw, Within,
+    Release, Withdraw,
 };
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
@@ -42,6 +44,15 @@ struct Contents {
     /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
     limits: MemoryLimits,
+}
+
+/// The name in a URL of a store in memory; `None`: the URL is of another kind.
+pub(super) fn name_in(url: &str) -> Option<Result<&str>> {
+    let name = url.strip_prefix("memory://")?;
+    if name.contains(['?', '#']) {
+        return Some(Err(Error::invalid("memory:// is followed by a name, without ? and #")));
+    }
+    Some(Ok(name))
 }
 
 impl Memory {

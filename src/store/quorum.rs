@@ -31,12 +31,13 @@ use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::store_error::StoreError;
 use crate::base::worker::Stopped;
-use crate::lease::store::StoreError;
 use crate::lease::token::Token;
 use crate::limiter::port::{Decision, LimitStore, Take};
 use claim::Claim;
 use node_thread::{Job, Lane, Member, NodeThread, Target, Withdrawals, Withdrawn};
+pub(crate) use open::Nodes;
 use tally::Tally;
 
 /// Once a majority has answered without deciding, the others get twice the time elapsed so far,

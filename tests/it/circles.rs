@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::layers::{files_in, without_comments_and_strings, words};
 
-/// A module, from the top: `["store", "server", "node"]`. The top itself is empty.
+/// A module, from the top: `["server", "node"]`. The top itself is empty.
 type Module = Vec<String>;
 
 struct Source {

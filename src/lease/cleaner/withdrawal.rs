@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::backlog::SETTLE;
 use crate::base::key::Key;
 use crate::base::log;
-use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
+use crate::base::store_error::StoreError;
+use crate::lease::store::{Gone, LeaseStore, Withdraw};
 use crate::lease::timeouts::FIRST_LEASE;
 use crate::lease::token::Token;
 

@@ -6,10 +6,11 @@ use redis::Value;
 
 use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Answer, Gone, Held, StoreError};
+use crate::base::store_error::StoreError;
+use crate::lease::store::{Answer, Gone, Held};
 use crate::lease::token::Token;
-use crate::store::server::exchange::Reply;
-use crate::store::server::reply::{bytes, list, nonsense, number};
+use crate::server::call::Reply;
+use crate::server::reply::{bytes, list, nonsense, number};
 
 /// The reply as yes or no; 2 says that the key holds foreign data.
 pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
@@ -24,10 +25,11 @@ pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
 /// What a script that acquires says: `{1, last fence or 0, how many}`,
 /// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
 /// told anything, or everybody alike, whether one is heard is left out.
-pub(crate) fn answer(reply: Reply) -> Result<Answer, StoreError> {
+pub(crate) fn answer(reply: &Reply) -> Result<Answer, StoreError> {
     let asked_at = reply.asked_at;
-    match list(reply.value)?.as_slice() {
+    match list(&reply.value)? {
         [Value::Int(1), last, count] => {
+            reply.confirmed()?;
             Ok(Answer::Granted { asked_at, fences: fences(last, count)? })
         }
         [Value::Int(0), Value::Int(remaining)] => {
@@ -43,8 +45,8 @@ pub(crate) fn answer(reply: Reply) -> Result<Answer, StoreError> {
 
 /// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
 /// foreign data.
-pub(crate) fn held(value: Value) -> Result<Option<Held>, StoreError> {
-    match list(value)?.as_slice() {
+pub(crate) fn held(value: &Value) -> Result<Option<Held>, StoreError> {
+    match list(value)? {
         [] => Ok(None),
         [Value::Int(2)] => Err(foreign()),
         [token, Value::Int(remaining)] => {
@@ -55,16 +57,25 @@ pub(crate) fn held(value: Value) -> Result<Option<Held>, StoreError> {
 }
 
 /// A key with foreign data is certainly not our lease.
-pub(crate) fn or_not_ours<T>(result: Result<T, StoreError>, not_ours: T) -> Result<T, StoreError> {
-    match result {
-        Err(error) if error.kind == ErrorKind::WrongType => Ok(not_ours),
-        result => result,
+fn or_not_ours(ours: Result<bool, StoreError>) -> Result<bool, StoreError> {
+    match ours {
+        Err(error) if error.kind == ErrorKind::WrongType => Ok(false),
+        ours => ours,
     }
 }
 
+/// What a script says of a lease that was to be extended: whether it is ours.
+pub(crate) fn extended(reply: Result<Reply, StoreError>) -> Result<bool, StoreError> {
+    let ours = |reply: Reply| {
+        let ours = yes(&reply.value)?;
+        if ours { reply.confirmed().map(|()| true) } else { Ok(false) }
+    };
+    or_not_ours(reply.and_then(ours))
+}
+
 /// What a script says of a lease that was to go.
-pub(crate) fn gone(answer: Result<Value, StoreError>) -> Result<Gone, StoreError> {
-    let released = or_not_ours(answer.and_then(|value| yes(&value)), false)?;
+pub(crate) fn gone(reply: Result<Reply, StoreError>) -> Result<Gone, StoreError> {
+    let released = or_not_ours(reply.and_then(|reply| yes(&reply.value)))?;
     Ok(if released { Gone::Released } else { Gone::NotOurs })
 }
 

@@ -15,19 +15,19 @@ use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::log;
 use crate::base::options::LockOptions;
+use crate::base::store_error::StoreError;
+use crate::base::within::Within;
 use crate::lease::store::{
     Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify, Place,
-    Release, StoreError, Withdraw, Within,
+    Release, Withdraw,
 };
 use crate::lease::token::Token;
-use crate::store::server::ask::again_if_stale;
-use crate::store::server::confirm;
-use crate::store::server::exchange::Reply;
-use crate::store::server::inbox::Inbox;
-use crate::store::server::node::Node;
-use crate::store::server::reply;
-use crate::store::server::script::Part;
-use crate::store::server::shape::Shape;
+use crate::server::call::{Call, Command, Resend};
+use crate::server::node::Node;
+use crate::server::reply;
+use crate::server::script::{Part, Script};
+use crate::server::shape::Shape;
+use crate::store::inbox::Inbox;
 
 /// No waiter counts as alive for longer without asking again, however long its pause.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -50,22 +50,6 @@ impl ServerLeases {
         table: Table,
     ) -> Self {
         Self { node, granting, inbox, table, may_not_ask: AtomicBool::new(false) }
-    }
-
-    /// A grant or an extend counts only with all confirmations (R24).
-    fn confirmed(&self, said: Option<Value>) -> Result<(), StoreError> {
-        let confirm = self.granting.confirm();
-        if confirm.is_wanted() { confirm::check(confirm, said) } else { Ok(()) }
-    }
-
-    /// As the scripts that acquire answer.
-    fn answer(&self, mut reply: Reply) -> Result<Answer, StoreError> {
-        let said = reply.confirmed.take();
-        let answer = answers::answer(reply)?;
-        if let Answer::Granted { .. } = answer {
-            self.confirmed(said)?;
-        }
-        Ok(answer)
     }
 
     /// The keys of a lock, and how many they are.
@@ -99,22 +83,19 @@ impl ServerLeases {
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
     fn set(&self, ask: &Ask<'_>) -> Result<Option<Answer>, StoreError> {
-        let reply = self.granting.command(
-            &[
-                Part::Text("SET"),
-                Part::Text(ask.key.as_str()),
-                Part::Bytes(ask.token.as_bytes()),
-                Part::Text("NX"),
-                Part::Text("PX"),
-                Part::millis(ask.lease),
-            ],
-            Shape::Set,
-            confirm_within(ask),
-            ask.deadline,
-        )?;
+        let parts = [
+            Part::Text("SET"),
+            Part::Text(ask.key.as_str()),
+            Part::Bytes(ask.token.as_bytes()),
+            Part::Text("NX"),
+            Part::Text("PX"),
+            Part::millis(ask.lease),
+        ];
+        let call = Call::new(Command::new(&parts, Shape::Set)).confirm_within(confirm_within(ask));
+        let reply = self.granting.call(&call, ask.deadline)?;
         match reply.value {
             Value::Okay => {
-                self.confirmed(reply.confirmed)?;
+                reply.confirmed()?;
                 Ok(Some(Answer::Granted { asked_at: reply.asked_at, fences: None }))
             }
             Value::Nil => Ok(None),
@@ -141,13 +122,13 @@ impl ServerLeases {
             let _ = self.inbox.start(&self.node);
         }
         let before = Instant::now();
-        let (script, within) = (&self.table.acquire, confirm_within(ask));
-        let reply = self.granting.script_if(&|| true, script, keys, &parts, within, ask.deadline);
-        let reply = reply.map_err(half_way)?;
+        let call = Call::new(Command::script(&self.table.acquire, keys, parts));
+        let call = call.confirm_within(confirm_within(ask));
+        let reply = self.granting.call(&call, ask.deadline).map_err(half_way)?;
         if listens {
             self.is_heard(before, &reply.value);
         }
-        self.answer(reply)
+        answers::answer(&reply)
     }
 
     fn try_acquire_queued(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
@@ -181,17 +162,18 @@ impl ServerLeases {
         }
     }
 
-    fn release_parts<'a>(&self, key: &'a Key, token: &'a Token) -> (usize, Vec<Part<'a>>) {
+    /// The command that releases or withdraws, by this script.
+    fn giving_up<'a>(&self, script: &'a Script, key: &'a Key, token: &'a Token) -> Command<'a> {
         let (keys, mut parts) = self.keys(key);
         parts.push(Part::Bytes(token.as_bytes()));
         parts.extend(self.channel(key));
-        (keys, parts)
+        Command::script(script, keys, parts)
     }
 
-    fn extend_parts<'a>(&self, lease: &Extend<'a>) -> (usize, Vec<Part<'a>>) {
+    fn extending<'a>(&'a self, lease: &Extend<'a>) -> Command<'a> {
         let (keys, mut parts) = self.lease_keys(lease.key);
         parts.extend([Part::Bytes(lease.token.as_bytes()), Part::millis(lease.lease)]);
-        (keys, parts)
+        Command::script(&self.table.extend, keys, parts)
     }
 }
 
@@ -241,53 +223,27 @@ impl LeaseStore for ServerLeases {
     }
 
     fn extend(&self, leases: &[Extend<'_>], within: Within) -> Vec<Result<bool, StoreError>> {
-        let calls = leases.iter().map(|lease| self.extend_parts(lease).1);
-        let keys = self.table.lease_keys;
-        let (answers, said) = self.granting.script_in_bulk(&self.table.extend, keys, calls, within);
-        answers
-            .into_iter()
-            .map(|answer| {
-                let ours =
-                    answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)?;
-                if ours {
-                    self.confirmed(said.clone())?;
-                }
-                Ok(ours)
-            })
-            .collect()
+        let commands: Vec<_> = leases.iter().map(|lease| self.extending(lease)).collect();
+        self.granting.renew(&commands, within).into_iter().map(answers::extended).collect()
     }
 
     fn extend_one(&self, lease: &Extend<'_>, deadline: Instant) -> Result<bool, StoreError> {
-        let (keys, parts) = self.extend_parts(lease);
-        let (script, within) = (&self.table.extend, Duration::MAX);
-        let mut said = None;
-        let answer = again_if_stale(|| {
-            self.granting.script_if(&|| true, script, keys, &parts, within, deadline)
-        })
-        .map(|reply| {
-            said = reply.confirmed;
-            reply.value
-        });
-        let ours = answers::or_not_ours(answer.and_then(|value| answers::yes(&value)), false)?;
-        if ours {
-            self.confirmed(said)?;
-        }
-        Ok(ours)
+        let call = Call::new(self.extending(lease)).resend(Resend::Always);
+        answers::extended(self.granting.call(&call, deadline))
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        let (keys, parts) = self.release_parts(what.key, what.token);
-        let (script, within) = (&self.table.release, Duration::MAX);
-        let answer = self.node.script_if(what.may_be_sent, script, keys, &parts, within, deadline);
-        answers::gone(answer.map(|reply| reply.value))
+        let command = self.giving_up(&self.table.release, what.key, what.token);
+        let check = || what.check();
+        answers::gone(self.node.call(&Call::new(command).check(&check), deadline))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // Without a queue there is only a lease to release.
         let script = self.queue().map_or(&self.table.release, |queue| &queue.withdraw);
-        let parts = what.iter().map(|what| self.release_parts(what.key, what.token).1);
-        let answers = self.node.pooled_in_bulk(script, self.table.keys.len(), parts, deadline);
-        answers.into_iter().map(answers::gone).collect()
+        let commands: Vec<_> =
+            what.iter().map(|what| self.giving_up(script, what.key, what.token)).collect();
+        self.node.batch(&commands, deadline).into_iter().map(answers::gone).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -326,16 +282,15 @@ impl LeaseStore for ServerLeases {
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let (keys, parts) = self.lease_keys(key);
-        let reply =
-            again_if_stale(|| self.node.script(&self.table.inspect, keys, &parts, deadline))?;
-        answers::held(reply.value)
+        let call = Call::new(Command::script(&self.table.inspect, keys, parts));
+        answers::held(&self.node.call(&call.resend(Resend::Always), deadline)?.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let (keys, mut parts) = self.keys(key);
         parts.extend(self.channel(key));
-        let reply = self.node.script_once(&self.table.force, keys, &parts, deadline)?;
-        answers::yes(&reply.value)
+        let call = Call::new(Command::script(&self.table.force, keys, parts));
+        answers::yes(&self.node.call(&call.resend(Resend::Never), deadline)?.value)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

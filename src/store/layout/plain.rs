@@ -1,7 +1,7 @@
 //! The plain layout: a string key that holds the token.
 
 use super::table::{Name, QueueScripts, Table, Wakes, script};
-use crate::store::server::shape::Shape;
+use crate::server::shape::Shape;
 
 pub(crate) fn table() -> Table {
     Table {

@@ -5,7 +5,7 @@
 //! each other. Holds are counted in this process only, so the count here is always 1.
 
 use super::table::{Name, Table, Wakes, script};
-use crate::store::server::shape::Shape;
+use crate::server::shape::Shape;
 
 pub(crate) fn table() -> Table {
     Table {

@@ -1,7 +1,7 @@
 //! What makes a layout: its keys, its scripts, and whom a release tells.
 
 use crate::base::key::Key;
-use crate::store::server::script::{Part, Script};
+use crate::server::script::{Part, Script};
 
 /// A layout, as data: `ServerLeases` does the same with each.
 pub(crate) struct Table {
@@ -84,7 +84,7 @@ impl Name {
 /// A script whose parts stand in these files.
 macro_rules! script {
     ($shape:expr, $($file:literal),+) => {
-        $crate::store::server::script::Script::new($shape, concat!($(include_str!($file)),+))
+        $crate::server::script::Script::new($shape, concat!($(include_str!($file)),+))
     };
 }
 pub(super) use script;

@@ -7,7 +7,7 @@
 //! nothing helps.
 
 use super::table::{Name, Table, Wakes, script};
-use crate::store::server::shape::Shape;
+use crate::server::shape::Shape;
 
 pub(crate) fn table() -> Table {
     Table {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::base::key::Key;
 use crate::base::locked;
-use crate::lease::store::{Answer, StoreError};
+use crate::base::store_error::StoreError;
+use crate::lease::store::Answer;
 use crate::lease::token::Token;
 
 /// One attempt, and the hold that it may have become.

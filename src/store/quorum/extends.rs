@@ -34,7 +34,9 @@ use super::{Quorum, Round, Verdict};
 use crate::base::clock::Clock;
 use crate::base::key::Key;
 use crate::base::locked;
-use crate::lease::store::{Extend, StoreError, Within};
+use crate::base::store_error::StoreError;
+use crate::base::within::Within;
+use crate::lease::store::Extend;
 use crate::lease::token::Token;
 use crate::lease::validity::valid_until;
 

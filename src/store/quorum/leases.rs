@@ -12,9 +12,10 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
 use crate::base::options::{Confirm, LockOptions};
+use crate::base::store_error::StoreError;
+use crate::base::within::Within;
 use crate::lease::store::{
-    Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Release, StoreError,
-    Withdraw, Within,
+    Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Release, Withdraw,
 };
 use crate::lease::token::Token;
 

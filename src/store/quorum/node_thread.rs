@@ -17,11 +17,12 @@ use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
+use crate::base::store_error::StoreError;
 use crate::base::worker::{Stopped, Worker};
 use crate::lease::cleaner::{Backlog, Withdrawal};
-use crate::lease::store::{Gone, LeaseStore, StoreError, Withdraw};
+use crate::lease::store::{Gone, LeaseStore, Withdraw};
 use crate::lease::token::Token;
-use crate::store::server::node::Node;
+use crate::server::node::Node;
 
 /// About how many questions may wait for one node. Each is dropped at its deadline, so only a
 /// flood of them gets this far.

@@ -7,11 +7,25 @@ use super::node_thread::Member;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::log;
+#[cfg(feature = "testing")]
+use crate::lease::store::LeaseStore;
+use crate::server::node::Node;
+use crate::server::settings::Settings;
+use crate::server::url::parse;
 use crate::store::layout;
-use crate::store::memory::Memory;
-use crate::store::server::node::Node;
-use crate::store::server::settings::Settings;
-use crate::store::server::url::{memory, parse};
+use crate::store::memory::{self, Memory};
+
+/// The nodes of a quorum, as a program names them.
+#[derive(Default)]
+pub(crate) struct Nodes {
+    pub(crate) urls: Vec<String>,
+    /// Wraps a node's store in a store of a test; it is given the node's index.
+    #[cfg(feature = "testing")]
+    pub(crate) wrap: Option<Wrap>,
+}
+
+#[cfg(feature = "testing")]
+type Wrap = Box<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 /// Fewer nodes survive no failure, and then one server is simpler and as safe.
 const FEWEST: usize = 3;
@@ -19,7 +33,8 @@ const MOST: usize = 32;
 
 impl Quorum {
     /// A quorum of the nodes at these URLs. Connects to none of them.
-    pub(crate) fn open(urls: &[String], settings: &Settings, clock: &Clock) -> Result<Self> {
+    pub(crate) fn open(nodes: &Nodes, settings: &Settings, clock: &Clock) -> Result<Self> {
+        let urls = &nodes.urls;
         if !(FEWEST..=MOST).contains(&urls.len()) {
             return Err(Error::invalid("a quorum has 3 to 32 nodes"));
         }
@@ -50,7 +65,7 @@ impl Quorum {
                 addresses.push(address);
             }
             #[cfg(feature = "testing")]
-            let member = match &settings.wrap_nodes {
+            let member = match &nodes.wrap {
                 Some(wrap) => Member { leases: wrap(index, member.leases), ..member },
                 None => member,
             };
@@ -67,7 +82,7 @@ fn member(
     settings: &Settings,
     clock: &Clock,
 ) -> Result<(Option<String>, Member)> {
-    if let Some(name) = memory(url).transpose()? {
+    if let Some(name) = memory::name_in(url).transpose()? {
         let leases = Memory::open(name, clock.clone());
         // Without a name it is a store of its own.
         let address = (!name.is_empty()).then(|| url.to_owned());

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Answer, Gone, Held, StoreError};
+use crate::base::store_error::StoreError;
+use crate::lease::store::{Answer, Gone, Held};
 
 /// One question's answers, by node. A missing reply is not in it: it is not a vote (R17).
 pub(super) struct Tally<T> {

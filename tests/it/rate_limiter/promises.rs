@@ -206,7 +206,7 @@ fn a_window_of_a_hundred_years_and_an_endless_wait_are_accepted() {
 /// than were there at first and came back meanwhile.
 #[test]
 fn in_no_period_do_more_permits_come_due_than_were_there_and_came_back() {
-    const SCRIPT: &str = include_str!("../../../src/store/layout/limits/smooth.lua");
+    const SCRIPT: &str = include_str!("../../../src/limiter/smooth.lua");
     const COUNT: u64 = 7;
     const WINDOW: u64 = 50_000;
     let server = Server::start();

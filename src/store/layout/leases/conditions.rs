@@ -6,12 +6,12 @@ use redis::Value;
 
 use super::{ServerLeases, confirm_within, place_parts};
 use crate::base::error::ErrorKind;
-use crate::lease::store::{Ask, InCondition, Notify, Release, StoreError};
+use crate::base::store_error::StoreError;
+use crate::lease::store::{Ask, InCondition, Notify, Release};
+use crate::server::call::{Call, Command, Reply, Resend};
+use crate::server::reply;
+use crate::server::script::Part;
 use crate::store::layout::answers;
-use crate::store::server::ask::again_if_stale;
-use crate::store::server::exchange::Reply;
-use crate::store::server::reply;
-use crate::store::server::script::Part;
 
 impl ServerLeases {
     pub(super) fn wait_in_condition(
@@ -43,17 +43,12 @@ impl ServerLeases {
             Part::Number(u64::from(leave)),
         ]);
         let before = Instant::now();
-        let may_be_sent = || release.is_none_or(|release| (release.may_be_sent)());
-        let (script, within) = (&queue.wait, confirm_within(ask));
-        let reply =
-            self.granting.script_if(&may_be_sent, script, keys, &parts, within, ask.deadline)?;
+        let check = || release.map_or(Ok(()), Release::check);
+        let call = Call::new(Command::script(&queue.wait, keys, parts)).check(&check);
+        let call = call.confirm_within(confirm_within(ask));
+        let reply = self.granting.call(&call, ask.deadline)?;
         self.is_heard(before, &reply.value);
-        let said = reply.confirmed.clone();
-        let state = in_condition(reply)?;
-        if let InCondition::Granted { .. } = state {
-            self.confirmed(said)?;
-        }
-        Ok(state)
+        in_condition(&reply)
     }
 
     pub(super) fn notify_condition(
@@ -69,19 +64,20 @@ impl ServerLeases {
             Part::Number(u64::from(what.most)),
         ]);
         // If both copies run, one waiter more wakes.
-        let reply = again_if_stale(|| self.node.script(&queue.notify, keys, &parts, deadline))?;
-        let moved = reply::number(&reply.value)?;
+        let call = Call::new(Command::script(&queue.notify, keys, parts)).resend(Resend::Always);
+        let moved = reply::number(&self.node.call(&call, deadline)?.value)?;
         // -1: not ours.
         Ok(u64::try_from(moved).ok())
     }
 }
 
 /// What the script says to a waiter: see wait.lua.
-fn in_condition(reply: Reply) -> Result<InCondition, StoreError> {
+fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
     let asked_at = reply.asked_at;
-    match reply::list(reply.value)?.as_slice() {
+    match reply::list(&reply.value)? {
         [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
         [Value::Int(1), last, count] => {
+            reply.confirmed()?;
             Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
         }
         [Value::Int(2)] => Err(answers::foreign()),

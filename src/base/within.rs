@@ -1,0 +1,28 @@
+//! `Within`: how long an exchange may take once its connection is open.
+
+use std::time::{Duration, Instant};
+
+/// How long a call over a connection of its own may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Within {
+    /// How long the reply may take, once there is a connection.
+    pub reply: Duration,
+    /// When the connection must be open. Opening takes several round trips, so it has more time
+    /// than a reply.
+    pub connect_by: Instant,
+}
+
+impl Within {
+    /// Both by this instant.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn until(deadline: Instant) -> Self {
+        Self { reply: deadline.saturating_duration_since(Instant::now()), connect_by: deadline }
+    }
+
+    /// When the call has ended at the latest, if it begins `now`.
+    #[must_use]
+    pub fn end(&self, now: Instant) -> Instant {
+        now.max(self.connect_by) + self.reply
+    }
+}
