@@ -87,7 +87,8 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let error = if permanent { error.permanent() } else { error };
     // What a script did before one of its commands was refused stays done. A server that is out of
     // memory, or a replica, refuses the first command that writes.
-    let half_way = kind == ErrorKind::Denied && details.contains("user_script");
+    let half_way =
+        kind == ErrorKind::Denied && (in_a_script(code) || details.contains("user_script"));
     if half_way { error.maybe_run() } else { error }
 }
 
@@ -107,7 +108,17 @@ fn inner_code<'a>(code: &'a str, details: &str) -> &'a str {
         ("unauthenticated", "NOAUTH"),
     ];
     let wrapped = || WRAPPED.iter().find(|(words, _)| details.contains(words));
-    if code == "ERR" { wrapped().map_or(code, |(_, inner)| inner) } else { code }
+    if code == "ERR" || in_a_script(code) {
+        wrapped().map_or(code, |(_, inner)| inner)
+    } else {
+        code
+    }
+}
+
+/// Whether an error without a code begins with the place in the script: so it does when a script of
+/// Redis 6.2 returns what a `pcall` gave it.
+fn in_a_script(code: &str) -> bool {
+    code.starts_with("@user_script")
 }
 
 const REPLICA: &str = "the server is a replica and cannot keep a lock";

@@ -66,8 +66,12 @@ fn each_refusal_is_of_its_kind() {
         let (code, details) = words.split_once(' ').expect("two parts");
         assert_eq!(nature(&refused(code, details)), (kind, permanent, false), "{words}");
     }
-    let half_way = refused("NOPERM", "no permission script: 12, on @user_script:9.");
-    assert_eq!(nature(&half_way), (ErrorKind::Denied, true, true));
+    for (code, details) in [
+        ("NOPERM", "no permission script: 12, on @user_script:9."),
+        ("@user_script:", "1: The user executing the script can't run this command"),
+    ] {
+        assert_eq!(nature(&refused(code, details)), (ErrorKind::Denied, true, true), "{details}");
+    }
     let whole = refused("ERR", "no such thing script: 12, on @user_script:9.");
     assert!(!whole.may_have_run, "any other error comes before what a script writes");
     let full = "the server is out of memory";
@@ -191,6 +195,7 @@ fn values_are_read_and_anything_else_is_nonsense() {
     assert!(value(reply("-ERR no\r\n")).is_err());
     assert_eq!(number(&reply(":-7\r\n")).ok(), Some(-7));
     assert_eq!(number(&reply("$2\r\n42\r\n")).ok(), Some(42));
+    assert_eq!(counts(&reply("*2\r\n:0\r\n:7\r\n")).ok(), Some(vec![0, 7]));
     assert_eq!(list(&reply("*1\r\n:1\r\n")).ok(), Some(&[Value::Int(1)][..]));
     assert_eq!(text(&reply("+a\r\n")).ok().as_deref(), Some("a"));
     assert_eq!(text(&reply("$1\r\nb\r\n")).ok().as_deref(), Some("b"));
@@ -200,6 +205,9 @@ fn values_are_read_and_anything_else_is_nonsense() {
         number(&reply("$1\r\nx\r\n")).map(drop),
         number(&reply("*0\r\n")).map(drop),
         list(&reply(":1\r\n")).map(drop),
+        counts(&reply(":1\r\n")).map(drop),
+        counts(&reply("*1\r\n:-1\r\n")).map(drop),
+        counts(&reply("*1\r\n$1\r\n1\r\n")).map(drop),
         bytes(&reply(":1\r\n")).map(drop),
     ] {
         let error = nonsense.expect_err("not of this shape");
