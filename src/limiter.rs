@@ -2,7 +2,7 @@
 
 pub(crate) mod memory;
 pub(crate) mod port;
-pub(crate) mod server;
+pub(crate) mod scripts;
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,8 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::locked;
 use crate::lease::context::Context;
-use crate::lease::granted::Keeper;
-use crate::lease::granted::Lease;
+use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::{Lost, OnLost};
 use crate::lease::wait_limits::Contention;
 use queue::LocalQueue;
@@ -51,7 +50,7 @@ impl SharedLock {
     }
 }
 
-impl Keeper for SharedLock {
+impl LeaseObserver for SharedLock {
     fn name(&self) -> &Arc<str> {
         &self.name
     }

@@ -2,17 +2,19 @@
 
 pub(crate) mod batch;
 pub(crate) mod call;
-pub(crate) mod callers;
 pub(crate) mod confirm;
 pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod demotion;
 pub(crate) mod dial;
+pub(crate) mod endpoint;
 pub(crate) mod exchange;
+pub(crate) mod execute;
 pub(crate) mod gate;
 pub(crate) mod log_in;
 pub(crate) mod node;
 pub(crate) mod pool;
+pub(crate) mod program_pool;
 pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod sentinel;
@@ -20,7 +22,6 @@ pub(crate) mod settings;
 pub(crate) mod shape;
 pub(crate) mod socket;
 pub(crate) mod subscription;
-pub(crate) mod theirs;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 pub(crate) mod url;

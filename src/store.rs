@@ -22,11 +22,11 @@ use crate::lease::cleaner::Cleaner;
 use crate::lease::store::LeaseStore;
 use crate::lease::token::Tokens;
 use crate::limiter::port::LimitStore;
-use crate::limiter::server::ServerLimits;
-use crate::server::callers::Work;
+use crate::limiter::scripts::ServerLimits;
+use crate::server::execute::{Work, execute};
 use crate::server::node::Node;
-use crate::server::sentinel::place;
-use crate::server::settings::{Service, Settings};
+use crate::server::sentinel::service::{self, Service};
+use crate::server::settings::Settings;
 use crate::server::url::parse;
 use inbox::Inbox;
 use layout::Leases;
@@ -51,10 +51,10 @@ pub(crate) struct Backend {
     /// they are first asked for.
     confirmed: Mutex<HashMap<Confirm, (Arc<Node>, Leases)>>,
     limits: Arc<dyn LimitStore>,
-    place: Place,
+    kind: Kind,
 }
 
-enum Place {
+enum Kind {
     /// One Redis server.
     Server { node: Arc<Node>, inbox: Arc<Inbox> },
     /// In this process.
@@ -71,15 +71,15 @@ impl Backend {
         tokens: &Tokens,
         cleaner: &Cleaner,
     ) -> Result<Self> {
-        let plain = |leases: Arc<dyn LeaseStore>, limits, place| {
+        let plain = |leases: Arc<dyn LeaseStore>, limits, kind| {
             let (leases, confirmed) = (vec![(Layout::Plain, leases)], Mutex::default());
-            Self { leases, confirmed, limits, place }
+            Self { leases, confirmed, limits, kind }
         };
         let (info, service) = match deployment {
             Deployment::Quorum(nodes) => {
                 let quorum = Arc::new(Quorum::open(nodes, &settings, &clock)?);
                 let leases = Arc::clone(&quorum) as Arc<dyn LeaseStore>;
-                return Ok(plain(leases, Arc::new(NoLimits), Place::Quorum(quorum)));
+                return Ok(plain(leases, Arc::new(NoLimits), Kind::Quorum(quorum)));
             }
             Deployment::Sentinel(service) => (parse(&service.primary())?, Some(service.clone())),
             Deployment::Url(url) => {
@@ -89,9 +89,9 @@ impl Backend {
                     }
                     let memory = Memory::open(name, clock);
                     let leases = Arc::clone(&memory) as Arc<dyn LeaseStore>;
-                    return Ok(plain(leases, memory, Place::Memory));
+                    return Ok(plain(leases, memory, Kind::Memory));
                 }
-                match place::in_url(url).transpose()? {
+                match service::in_url(url).transpose()? {
                     Some((service, primary)) => (parse(&primary)?, Some(service)),
                     None => (parse(url)?, None),
                 }
@@ -101,8 +101,8 @@ impl Backend {
         let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
         let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
-        let (confirmed, place) = (Mutex::default(), Place::Server { node, inbox });
-        Ok(Self { leases, confirmed, limits, place })
+        let (confirmed, kind) = (Mutex::default(), Kind::Server { node, inbox });
+        Ok(Self { leases, confirmed, limits, kind })
     }
 
     /// The store for locks with these options.
@@ -117,7 +117,7 @@ impl Backend {
         if !options.confirm.is_wanted() {
             return Ok(leases);
         }
-        let Place::Server { node, inbox } = &self.place else {
+        let Kind::Server { node, inbox } = &self.kind else {
             return Err(Error::unsupported(
                 "only one server, with or without sentinels, has replicas to ask",
             ));
@@ -136,33 +136,33 @@ impl Backend {
     }
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        match &self.place {
-            Place::Server { node, .. } => node.ping(deadline),
-            Place::Memory => Ok(()),
-            Place::Quorum(quorum) => quorum.ping(deadline),
+        match &self.kind {
+            Kind::Server { node, .. } => node.ping(deadline),
+            Kind::Memory => Ok(()),
+            Kind::Quorum(quorum) => quorum.ping(deadline),
         }
     }
 
     pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         let unsupported = |why| Err(StoreError::not_sent(ErrorKind::Unsupported, why));
-        match &self.place {
-            Place::Server { node, .. } => node.execute(deadline, work),
-            Place::Memory => unsupported("memory:// has no commands: `execute` needs a server"),
-            Place::Quorum(_) => unsupported("`execute` needs one server, and a quorum has several"),
+        match &self.kind {
+            Kind::Server { node, .. } => execute(node, deadline, work),
+            Kind::Memory => unsupported("memory:// has no commands: `execute` needs a server"),
+            Kind::Quorum(_) => unsupported("`execute` needs one server, and a quorum has several"),
         }
     }
 
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
-        match &self.place {
-            Place::Server { node, inbox } => {
+        match &self.kind {
+            Kind::Server { node, inbox } => {
                 let in_time = inbox.close(node, deadline);
                 node.close();
                 locked(&self.confirmed).values().for_each(|(node, _)| node.close());
                 node.endpoint().stop_watching(deadline) && in_time
             }
-            Place::Memory => true,
-            Place::Quorum(quorum) => quorum.close(deadline),
+            Kind::Memory => true,
+            Kind::Quorum(quorum) => quorum.close(deadline),
         }
     }
 
@@ -176,10 +176,10 @@ impl Backend {
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.place {
-            Place::Server { .. } => "one server",
-            Place::Memory => "memory",
-            Place::Quorum(_) => "a quorum",
+        f.write_str(match self.kind {
+            Kind::Server { .. } => "one server",
+            Kind::Memory => "memory",
+            Kind::Quorum(_) => "a quorum",
         })
     }
 }

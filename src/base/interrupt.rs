@@ -32,21 +32,21 @@ use super::locked;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
-    shared: Arc<Shared>,
+    shared: Arc<Signal>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct Signal {
     set: AtomicBool,
     /// How often it was set.
     count: AtomicU64,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Bells>,
 }
 
 /// The bells to ring, by number. Thousands of threads may wait with one interrupt, and each removes
 /// its own bell again.
 #[derive(Debug, Default)]
-struct Waiting {
+struct Bells {
     bells: HashMap<u64, Weak<Bell>>,
     last: u64,
 }

@@ -15,39 +15,39 @@ use super::{caught, locked};
 const MOST_WAITING: usize = 1024;
 
 /// The messages of one process, for its thread that calls the logger.
-struct Waiting {
+struct Pending {
     process: u32,
     /// `None`: there is no such thread. It starts with a message, and ends when none is left.
-    messages: Mutex<Option<VecDeque<Message>>>,
+    messages: Mutex<Option<VecDeque<LogLine>>>,
     /// Those of a forked child. A child inherits the mutex as it was, perhaps locked by a thread
     /// that it does not have, so it never touches it.
     of_child: OnceLock<Box<Self>>,
 }
 
-static FIRST: OnceLock<Waiting> = OnceLock::new();
+static FIRST: OnceLock<Pending> = OnceLock::new();
 
-impl Waiting {
+impl Pending {
     fn of(process: u32) -> Self {
         Self { process, messages: Mutex::default(), of_child: OnceLock::new() }
     }
 
     fn of_this_process() -> &'static Self {
         let own = std::process::id();
-        let mut waiting = FIRST.get_or_init(|| Self::of(own));
-        while waiting.process != own {
-            waiting = waiting.of_child.get_or_init(|| Box::new(Self::of(own)));
+        let mut pending = FIRST.get_or_init(|| Self::of(own));
+        while pending.process != own {
+            pending = pending.of_child.get_or_init(|| Box::new(Self::of(own)));
         }
-        waiting
+        pending
     }
 }
 
-struct Message {
+struct LogLine {
     level: Level,
     target: &'static str,
     text: String,
 }
 
-impl Message {
+impl LogLine {
     fn log(&self) {
         let Self { level, target, text } = self;
         // A logger that cannot write may panic, as `println!` does on a closed pipe.
@@ -64,10 +64,10 @@ pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
     if level > ::log::max_level() {
         return;
     }
-    let message = Message { level, target, text: text.to_string() };
-    let mut messages = locked(&Waiting::of_this_process().messages);
+    let message = LogLine { level, target, text: text.to_string() };
+    let mut messages = locked(&Pending::of_this_process().messages);
     match &mut *messages {
-        Some(waiting) if waiting.len() < MOST_WAITING => waiting.push_back(message),
+        Some(pending) if pending.len() < MOST_WAITING => pending.push_back(message),
         Some(_) => {}
         none => {
             if thread::Builder::new().name("distlock-log".into()).spawn(log_all).is_ok() {
@@ -81,9 +81,9 @@ pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) 
 }
 
 fn log_all() {
-    let waiting = Waiting::of_this_process();
+    let pending = Pending::of_this_process();
     loop {
-        let mut messages = locked(&waiting.messages);
+        let mut messages = locked(&pending.messages);
         let Some(message) = messages.as_mut().and_then(VecDeque::pop_front) else {
             *messages = None;
             return;
@@ -96,7 +96,7 @@ fn log_all() {
 /// Waits until everything that was said before has been given to the logger.
 #[cfg(feature = "testing")]
 pub fn flush_log() {
-    while locked(&Waiting::of_this_process().messages).is_some() {
+    while locked(&Pending::of_this_process().messages).is_some() {
         thread::sleep(std::time::Duration::from_millis(1));
     }
 }

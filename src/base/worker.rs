@@ -35,6 +35,9 @@ enum Lifecycle<T> {
     Stopped(Stopped),
 }
 
+/// For a thread that finds its work elsewhere: there is something new to do.
+pub(crate) struct Wake;
+
 /// A thread that was told to stop.
 #[derive(Clone)]
 pub(crate) struct Stopped(Option<(Receiver<()>, ThreadId)>);

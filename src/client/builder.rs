@@ -10,9 +10,9 @@ use crate::base::error::{Error, Result};
 use crate::base::key::LONGEST_KEY;
 use crate::base::options::LockOptions;
 use crate::lease::context::Context;
+use crate::lease::durations::Timeouts;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
-use crate::lease::timeouts::Timeouts;
 use crate::server::settings::Settings;
 use crate::store::{Backend, Deployment};
 
@@ -25,11 +25,11 @@ pub struct ClientBuilder {
     pub(super) options: LockOptions,
     pub(super) clock: Clock,
     #[cfg(feature = "testing")]
-    pub(super) wrap: Option<Wrap>,
+    pub(super) wrap: Option<WrapStore>,
 }
 
 #[cfg(feature = "testing")]
-pub(super) type Wrap = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
+pub(super) type WrapStore = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl ClientBuilder {
     /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one extra

@@ -7,8 +7,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::log;
 use crate::base::options::LockOptions;
 use crate::lease::context::Context;
-use crate::lease::ended::Ended;
-use crate::lease::lost::LostReason;
+use crate::lease::lost::{Ended, LostReason};
 use crate::lease::store::LeaseStore;
 use crate::local::Names;
 use crate::store::Backend;
@@ -59,14 +58,14 @@ impl Open {
         // From here on no thread waits or begins to wait. A thread that is granted a lock at this
         // very moment finds the book closed and gives the lock up.
         context.closing.interrupt();
-        for lease in context.renewal.close() {
+        for lease in context.renewers.close() {
             context.finish(&lease, Ended::Lost(LostReason::Closed));
         }
         // Threads that were waiting for a lock, or in a condition, hand what they leave behind to
         // the cleaner.
         let waiting = context.acquiring.wait(&context.clock, deadline);
         let cleaner = context.cleaner.close(deadline);
-        let mut threads = context.renewal.stop();
+        let mut threads = context.renewers.stop();
         threads.push(context.notifier.stop());
         let cleaned = cleaner.wait(deadline);
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;

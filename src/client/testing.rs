@@ -64,7 +64,7 @@ impl Client {
     #[doc(hidden)]
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
-        (self.open.names.len(), self.open.context.renewal.len())
+        (self.open.names.len(), self.open.context.renewers.len())
     }
 
     /// How many threads of this process wait for their turn at a lock.

@@ -11,7 +11,7 @@ use crate::base::bell::Rung;
 use crate::base::error::Result;
 
 /// How long the lease in the way of a refused attempt lasts; `None`: no end is known.
-pub(crate) struct InTheWay(pub(crate) Option<Duration>);
+pub(crate) struct HeldFor(pub(crate) Option<Duration>);
 
 impl Acquisition {
     /// Asks until granted, or until the time or the attempts are used up. `Ok(None)`: a `try_lock`
@@ -22,7 +22,7 @@ impl Acquisition {
     pub(crate) fn run(
         &mut self,
         wait: &mut Wait<'_>,
-        mut refused: Option<InTheWay>,
+        mut refused: Option<HeldFor>,
     ) -> Result<Option<Arc<Lease>>> {
         let context = Arc::clone(&self.context);
         let limits = wait.limits;
@@ -31,7 +31,7 @@ impl Acquisition {
         limits.check(&context)?;
         loop {
             let step = match refused.take() {
-                Some(InTheWay(remaining)) => Step::Refused(remaining),
+                Some(HeldFor(remaining)) => Step::Refused(remaining),
                 None => {
                     self.change_token()?;
                     self.attempt(limits, wait.contention)

@@ -1,30 +1,25 @@
 //! One acquisition: its token, its attempts, its place in the store's queue, and what it may leave
-//! behind there.
-
-mod place;
+//! behind there. In one file: what each step leaves decides what the next may believe.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::active::Active;
 use super::cleaner::{InUse, Withdrawal};
 use super::context::Context;
-use super::count::Counted;
-use super::granted::Keeper;
-use super::granted::{Lease, Terms};
+use super::durations::{FIRST_LEASE, valid_until};
+use super::granted::{Lease, LeaseObserver, Terms};
 use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place};
-use super::timeouts::FIRST_LEASE;
 use super::token::Token;
-use super::validity::valid_until;
 use super::wait::Wait;
 use super::wait_limits::{Contention, WaitLimits};
 use crate::base::backoff;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::key::Key;
-use crate::base::options::{LockOptions, Queue, Renewal as Renew};
+use crate::base::options::{LockOptions, Queue, Renewal};
 use crate::base::store_error::StoreError;
-pub(super) use place::Waiting;
 
 /// One acquisition: its attempts share a token and, once refused, a place in the store's queue.
 /// Only where the store has one-shot tokens, each attempt draws its own.
@@ -34,23 +29,30 @@ pub(super) use place::Waiting;
 pub(crate) struct Acquisition {
     pub(super) context: Arc<Context>,
     pub(super) store: Arc<dyn LeaseStore>,
-    keeper: Arc<dyn Keeper>,
+    observer: Arc<dyn LeaseObserver>,
     key: Key,
     options: Arc<LockOptions>,
     token: Token,
     pub(super) attempts: u64,
     refusal: Option<Refusal>,
-    /// Whether the store may hold something under our token.
-    pub(crate) left_behind: bool,
-    /// Whether an attempt has had no answer (R5).
-    pub(super) unanswered: bool,
+    remains: Remains,
     /// The use of the caller's own value; `None` with a fresh token, and until the first attempt.
     in_use: Option<InUse>,
     /// Made once the caller has to wait.
     bell: OnceCell<Arc<Bell>>,
     listening: OnceCell<Option<Listening>>,
     /// The last field, so that closing waits until the fields above are dropped.
-    _counted: Counted,
+    _counted: Active,
+}
+
+/// What the attempts so far may have left in the store under our token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Remains {
+    Nothing,
+    /// A place, or a grant that was of no use: each attempt had an answer.
+    Known,
+    /// An attempt had no answer: it may be granted, now or later (R5).
+    Unanswered,
 }
 
 /// The last refusal that was received. A hand-off must name its attempt, and the hand-off's
@@ -76,7 +78,7 @@ impl Acquisition {
     pub(crate) fn new(
         context: &Arc<Context>,
         store: &Arc<dyn LeaseStore>,
-        keeper: Arc<dyn Keeper>,
+        observer: Arc<dyn LeaseObserver>,
         key: &Key,
         options: &Arc<LockOptions>,
     ) -> Result<Self> {
@@ -88,14 +90,13 @@ impl Acquisition {
         Ok(Self {
             context: Arc::clone(context),
             store: Arc::clone(store),
-            keeper,
+            observer,
             key: key.clone(),
             options: Arc::clone(options),
             token,
             attempts: 0,
             refusal: None,
-            left_behind: false,
-            unanswered: false,
+            remains: Remains::Nothing,
             in_use: None,
             bell: OnceCell::new(),
             listening: OnceCell::new(),
@@ -112,10 +113,10 @@ impl Acquisition {
             return Step::Failed(error);
         }
         self.attempts += 1;
-        let place = self.place(limits);
         let contended = self.attempts > 1 || contention.is_known();
         let deadline = limits.attempt_deadline(&self.context);
-        let place = place.as_ref().map(|place| place as &dyn Place);
+        let listen = || self.listen();
+        let place = self.queues(limits).then(|| self.place(&listen, self.alive_for()));
         let answer = self.store.try_acquire(&self.ask(place, contended, deadline));
         match answer {
             Ok(Answer::Granted { asked_at, fences }) => {
@@ -145,8 +146,9 @@ impl Acquisition {
         if self.options.owner.is_some() && self.in_use.is_none() {
             let deadline = limits.attempt_deadline(&self.context);
             let in_use = self.context.cleaner.reuse(&self.key, &self.token, deadline)?;
-            self.unanswered |= in_use.left_behind;
-            self.left_behind |= in_use.left_behind;
+            if in_use.left_behind {
+                self.may_be_left(Remains::Unanswered);
+            }
             self.in_use = Some(in_use);
         }
         Ok(())
@@ -154,7 +156,7 @@ impl Acquisition {
 
     pub(super) fn ask<'a>(
         &'a self,
-        place: Option<&'a dyn Place>,
+        place: Option<Place<'a>>,
         contended: bool,
         deadline: Instant,
     ) -> Ask<'a> {
@@ -176,25 +178,43 @@ impl Acquisition {
     /// fresh token there. A caller's own value may be somebody else's, unless an unanswered attempt
     /// of ours may have put it there.
     fn may_be_mine(&self) -> bool {
-        self.unanswered || (self.options.owner.is_none() && self.attempts > 1)
+        self.is_unanswered() || (self.options.owner.is_none() && self.attempts > 1)
     }
 
     pub(super) fn refused_at(&mut self, asked_at: Instant, heard: bool) {
         let took = self.context.clock.now().saturating_duration_since(asked_at);
         self.refusal = Some(Refusal { attempt: self.attempts, asked_at, took, heard });
-        self.left_behind |=
-            self.listening.get().and_then(Option::as_ref).is_some_and(|listening| listening.queues);
+        let listening = self.listening.get().and_then(Option::as_ref);
+        if listening.is_some_and(|listening| listening.queues) {
+            self.may_be_left(Remains::Known);
+        }
     }
 
     pub(super) fn no_answer(&mut self, error: StoreError) -> StoreError {
-        self.left_behind |= error.may_have_run;
-        self.unanswered |= error.may_have_run;
+        if error.may_have_run {
+            self.may_be_left(Remains::Unanswered);
+        }
         error
+    }
+
+    /// From now on at least this much may be left.
+    pub(super) fn may_be_left(&mut self, remains: Remains) {
+        self.remains = self.remains.max(remains);
+    }
+
+    /// Whether the store may hold something under our token.
+    pub(crate) fn leaves_something(&self) -> bool {
+        self.remains != Remains::Nothing
+    }
+
+    /// Whether an attempt has had no answer (R5).
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.remains == Remains::Unanswered
     }
 
     /// Granted, but the lease had run out when the answer came (R2), or the fence is missing.
     pub(super) fn too_late(&mut self) -> StoreError {
-        self.left_behind = true;
+        self.may_be_left(Remains::Known);
         StoreError::not_sent(
             ErrorKind::Unavailable,
             "the lock was granted so late that the lease had run out, or without its fence",
@@ -208,28 +228,47 @@ impl Acquisition {
             return Ok(());
         }
         let fresh = self.context.tokens.fresh()?;
-        if self.left_behind {
-            let what = self.withdrawal();
-            self.context.cleaner.withdraw(what);
+        if self.leaves_something() {
+            self.context.cleaner.withdraw(self.withdrawal());
         }
         self.token = fresh;
-        (self.left_behind, self.unanswered) = (false, false);
+        self.remains = Remains::Nothing;
         Ok(())
     }
 
-    /// What to leave in the store's queue, if this acquisition queues.
-    fn place(&self, limits: &WaitLimits<'_>) -> Option<Waiting<'_>> {
-        let queues =
-            !limits.once && self.options.queue == Queue::Fifo && self.options.owner.is_none();
-        (queues && self.store.abilities().wakes).then(|| self.waiting())
+    /// Whether an attempt that is refused takes a place in the store's queue.
+    fn queues(&self, limits: &WaitLimits<'_>) -> bool {
+        !limits.once
+            && self.options.queue == Queue::Fifo
+            && self.options.owner.is_none()
+            && self.store.abilities().wakes
+    }
+
+    /// What to leave in the store's queue, or in a condition.
+    pub(super) fn place<'a>(
+        &self,
+        listen: &'a dyn Fn() -> Option<&'a str>,
+        alive_for: Duration,
+    ) -> Place<'a> {
+        Place { listen, alive_for, first_lease: self.first_lease() }
+    }
+
+    /// Begins to listen, unless it does already: only when the store says that we have to wait.
+    pub(super) fn listen(&self) -> Option<&str> {
+        let listen = || self.store.listen(&self.key, &self.token, self.bell());
+        self.listening.get_or_init(listen).as_ref().map(|listening| &*listening.address)
+    }
+
+    /// How long a place in the queue lasts: three pauses, but not so short that a question over a
+    /// slow link arrives after its end.
+    fn alive_for(&self) -> Duration {
+        let pause = backoff::longest_pause(self.options.retry, true)
+            .max(backoff::longest_pause(None, true));
+        pause.saturating_mul(3)
     }
 
     pub(super) fn bell(&self) -> &Arc<Bell> {
         self.bell.get_or_init(Bell::new)
-    }
-
-    pub(super) fn waiting(&self) -> Waiting<'_> {
-        Waiting { acquisition: self }
     }
 
     pub(super) fn pause_after_refusal(&self, remaining: Option<Duration>) -> Duration {
@@ -246,15 +285,15 @@ impl Acquisition {
         self.options.lease.min(FIRST_LEASE)
     }
 
-    fn withdrawal(&mut self) -> Withdrawal {
+    fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
             store: Arc::clone(&self.store),
-            name: Arc::clone(self.keeper.name()),
+            name: Arc::clone(self.observer.name()),
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.options.lease,
             // A store of one-shot tokens waits by itself for late copies.
-            in_flight: self.unanswered && !self.store.abilities().one_shot_tokens,
+            in_flight: self.is_unanswered() && !self.store.abilities().one_shot_tokens,
             reused: self.in_use.is_some(),
             release_in_flight: false,
             abandoned: false.into(),
@@ -268,6 +307,7 @@ impl Acquisition {
         length: Duration,
         fences: Option<Fences>,
     ) -> Option<Arc<Lease>> {
+        debug_assert!(self.attempts > 0, "nobody has asked");
         // Without the fence that was asked for, the resource would not be protected: treat that as
         // not granted.
         let is_whole = fences.is_some() || !self.options.fenced;
@@ -278,10 +318,10 @@ impl Acquisition {
             asked_at,
             granted: length,
             length: self.options.lease,
-            renew: self.options.renewal,
+            renewal: self.options.renewal,
             fences,
             hand_offs: self.options.hand_offs(),
-            unsettled: self.unanswered,
+            unsettled: self.is_unanswered(),
             in_use: self.in_use.take(),
         };
         let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
@@ -289,7 +329,7 @@ impl Acquisition {
             key,
             token,
             store,
-            Arc::clone(&self.keeper),
+            Arc::clone(&self.observer),
             self.context.clock.clone(),
             terms,
         )))
@@ -309,6 +349,7 @@ impl Acquisition {
         let Some(refusal) = self.refusal.filter(|refusal| grant.attempt == refusal.attempt) else {
             return Ok(None);
         };
+        debug_assert!(refusal.attempt <= self.attempts, "a refusal of an attempt to come");
         if grant.fences.is_some() != self.options.fenced {
             return Ok(None);
         }
@@ -319,7 +360,7 @@ impl Acquisition {
         }
         // Renewal would not make this lease whole, or would count that as an extend; or the lease
         // would end before renewal has made it whole.
-        let is_alone = self.options.renewal != Renew::UntilUnlock && first < self.options.lease;
+        let is_alone = self.options.renewal != Renewal::UntilUnlock && first < self.options.lease;
         if is_alone
             || self.store.abilities().confirm.is_wanted()
             || left < first / 3
@@ -341,7 +382,7 @@ impl Acquisition {
 
     /// From here on the lease is responsible for what was left behind.
     pub(super) fn hand_out(&mut self, lease: Arc<Lease>) -> Arc<Lease> {
-        self.left_behind = false;
+        self.remains = Remains::Nothing;
         if let Some(listening) = self.listening.take().flatten()
             && listening.queues
         {
@@ -362,20 +403,18 @@ impl Acquisition {
         let latest = wait.limits.attempt_deadline(&self.context);
         let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
         let too_slow = self.context.clock.now() + round_trip > latest;
-        if self.left_behind && !self.unanswered && wait.silent_since.is_none() && !too_slow {
-            self.left_behind = false;
-            let what = self.withdrawal();
-            return !self.context.cleaner.withdraw_now(what, latest);
+        if self.remains == Remains::Known && wait.silent_since.is_none() && !too_slow {
+            self.remains = Remains::Nothing;
+            return !self.context.cleaner.withdraw_now(self.withdrawal(), latest);
         }
-        self.left_behind
+        self.leaves_something()
     }
 }
 
 impl Drop for Acquisition {
     fn drop(&mut self) {
-        if self.left_behind {
-            let what = self.withdrawal();
-            self.context.cleaner.withdraw(what);
+        if self.leaves_something() {
+            self.context.cleaner.withdraw(self.withdrawal());
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::base::error::ErrorKind;
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::store_error::StoreError;
-use crate::base::worker::{Stopped, Worker};
+use crate::base::worker::{Stopped, Wake, Worker};
 pub(crate) use backlog::Backlog;
 pub(crate) use withdrawal::Withdrawal;
 
@@ -25,9 +25,6 @@ pub(crate) struct Cleaner {
     worker: Arc<Worker<Wake>>,
     backlog: Backlog,
 }
-
-/// Says that there is something new to do.
-struct Wake;
 
 /// The use of a caller's own value, until dropped.
 pub(crate) struct InUse {
@@ -40,7 +37,9 @@ pub(crate) struct InUse {
 impl Drop for InUse {
     fn drop(&mut self) {
         let mut state = locked(&self.cleaner.backlog.shared.state);
-        if let Some(at) = state.in_use.iter().position(|name| *name == self.name) {
+        let at = state.in_use.iter().position(|name| *name == self.name);
+        debug_assert!(at.is_some(), "a value is in use until this is dropped");
+        if let Some(at) = at {
             state.in_use.swap_remove(at);
         }
         drop(state);

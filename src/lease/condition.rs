@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::acquire::InTheWay;
-use super::acquisition::{Acquisition, Waiting};
+use super::acquire::HeldFor;
+use super::acquisition::{Acquisition, Remains};
 use super::granted::Lease;
 use super::leaving::Leaving;
-use super::store::{InCondition, Place};
+use super::store::InCondition;
 use super::wait_limits::WaitLimits;
 use crate::base::backoff;
 use crate::base::bell::{Fences, Rung};
@@ -19,7 +19,7 @@ pub(crate) enum Woken {
     /// Notified, and the lock is held.
     Granted(Arc<Lease>),
     /// Notified, and refused the lock; its present lease lasts this long.
-    Notified(InTheWay),
+    Notified(HeldFor),
     /// Its place is gone, and with it perhaps a notification: so it wakes.
     Nowhere,
     TimedOut,
@@ -38,7 +38,7 @@ pub(crate) enum Failed {
 
 /// The state of a wait so far.
 #[derive(Default)]
-struct SoFar {
+struct WaitState {
     /// The server has said that we are in the condition, and that the lease is released.
     entered: bool,
     /// Since when the server has not answered.
@@ -89,24 +89,25 @@ impl Acquisition {
         let bell = Arc::clone(self.bell());
         let _rings = limits.rings(&context, &bell);
         let take = || leaving.take();
-        let mut so_far = SoFar::default();
+        let mut state = WaitState::default();
         loop {
             let timed_out = limits.is_over(context.clock.now());
-            let end = self.ended(limits, timed_out, &mut so_far)?;
+            let end = self.ended(limits, timed_out, &mut state)?;
             self.attempts += 1;
-            let place = InIt(self.waiting());
+            let listen = || self.listen();
+            let place = self.place(&listen, backoff::condition_life());
             let release = leaving.release(&take);
-            let old = (!so_far.entered).then_some(&release);
-            let leaves = so_far.entered && end.is_some();
-            let ask = self.ask(Some(&place), true, context.command_deadline());
+            let old = (!state.entered).then_some(&release);
+            let leaves = state.entered && end.is_some();
+            let ask = self.ask(Some(place), true, context.command_deadline());
             let answer = self.store.wait_in(&ask, condition, old, leaves);
-            if answer.is_ok() && !so_far.entered && !matches!(answer, Ok(InCondition::NotOurs)) {
-                so_far.entered = true;
+            if answer.is_ok() && !state.entered && !matches!(answer, Ok(InCondition::NotOurs)) {
+                state.entered = true;
                 released();
             }
             let next = match answer {
                 Ok(InCondition::Waiting { asked_at }) => {
-                    so_far.silent_since = None;
+                    state.silent_since = None;
                     self.refused_at(asked_at, true);
                     match end {
                         // Not a valid answer to a question that leaves.
@@ -119,13 +120,13 @@ impl Acquisition {
                 Ok(InCondition::Granted { asked_at, fences }) => self.grant_at(asked_at, fences),
                 Ok(InCondition::Notified { asked_at, remaining, heard }) => {
                     self.refused_at(asked_at, heard);
-                    Next::Woken(Woken::Notified(InTheWay(remaining)))
+                    Next::Woken(Woken::Notified(HeldFor(remaining)))
                 }
                 Ok(InCondition::Nowhere) => Next::Woken(Woken::Nowhere),
                 // Only a question that leaves is answered like this.
                 Ok(InCondition::Left) => Next::Woken(end.map_or(Woken::Nowhere, Woken::from)),
                 Ok(InCondition::NotOurs) => Next::Woken(self.not_ours(released)?),
-                Err(error) => Next::Pause(self.unanswered_in(error, &mut so_far, leaving)?),
+                Err(error) => Next::Pause(self.unanswered_in(error, &mut state, leaving)?),
             };
             let pause = match next {
                 Next::Pause(pause) => pause,
@@ -135,7 +136,7 @@ impl Acquisition {
             let deadline = limits.deadline.filter(|_| !timed_out);
             let until = deadline.map_or(until, |deadline| deadline.min(until));
             if let Rung::Grant(grant) = bell.wait(&context.clock, Some(until))
-                && so_far.entered
+                && state.entered
                 && let Ok(Some(lease)) = self.enter(grant)
             {
                 return Ok(Woken::Granted(self.hand_out(lease)));
@@ -149,19 +150,19 @@ impl Acquisition {
         &mut self,
         limits: &WaitLimits<'_>,
         timed_out: bool,
-        so_far: &mut SoFar,
+        state: &mut WaitState,
     ) -> Result<Option<End>, Failed> {
         let end = match limits.check(&self.context) {
             Err(error) if error.is_interrupted() => Some(End::Interrupted),
-            Err(error) => return Err(self.failed(so_far.entered, error)),
+            Err(error) => return Err(self.failed(state.entered, error)),
             Ok(()) => timed_out.then_some(End::TimedOut),
         };
-        match (so_far.not_sent.take(), end) {
+        match (state.not_sent.take(), end) {
             (Some(_), Some(End::Interrupted)) => {
-                Err(self.failed(so_far.entered, interrupted_with_the_lock()))
+                Err(self.failed(state.entered, interrupted_with_the_lock()))
             }
             (Some(error), Some(End::TimedOut)) => {
-                Err(self.failed(so_far.entered, error.into_error()))
+                Err(self.failed(state.entered, error.into_error()))
             }
             _ => Ok(end),
         }
@@ -169,7 +170,7 @@ impl Acquisition {
 
     /// The lease to be released is not ours.
     fn not_ours(&mut self, released: &dyn Fn()) -> Result<Woken, Failed> {
-        if !self.unanswered {
+        if !self.is_unanswered() {
             return Err(Failed::Lost);
         }
         // An answer was lost, and since then the server has lost both the lease and our place: the
@@ -181,21 +182,21 @@ impl Acquisition {
     fn unanswered_in(
         &mut self,
         error: StoreError,
-        so_far: &mut SoFar,
+        state: &mut WaitState,
         leaving: &Leaving<'_>,
     ) -> Result<Duration, Failed> {
         let error = self.no_answer(error);
         let now = self.context.clock.now();
-        let since = *so_far.silent_since.get_or_insert(now);
+        let since = *state.silent_since.get_or_insert(now);
         let outage = now.saturating_duration_since(since);
         if error.permanent || outage >= self.context.timeouts.max_outage {
-            return Err(self.failed(so_far.entered, error.into_error()));
+            return Err(self.failed(state.entered, error.into_error()));
         }
         self.context.outages.say(outage, now, &error);
         let pause = if error.stale { Duration::ZERO } else { backoff::outage_pause() };
-        if !so_far.entered && !self.unanswered {
+        if !state.entered && !self.is_unanswered() {
             leaving.put_back();
-            so_far.not_sent = Some(error);
+            state.not_sent = Some(error);
         }
         Ok(pause)
     }
@@ -211,10 +212,10 @@ impl Acquisition {
     }
 
     fn failed(&mut self, entered: bool, error: Error) -> Failed {
-        if !entered && !self.unanswered {
+        if !entered && !self.is_unanswered() {
             return Failed::NotEntered(error);
         }
-        self.left_behind = true;
+        self.may_be_left(Remains::Known);
         let error = match error.kind() {
             ErrorKind::Interrupted | ErrorKind::Closed => error,
             _ => {
@@ -229,21 +230,4 @@ impl Acquisition {
 /// A wait in a condition ends with the lock.
 pub(crate) fn interrupted_with_the_lock() -> Error {
     Error::new(ErrorKind::Interrupted, "the wait was interrupted; the lock is held")
-}
-
-/// The place of a waiter in a condition.
-struct InIt<'a>(Waiting<'a>);
-
-impl Place for InIt<'_> {
-    fn listen(&self) -> Option<&str> {
-        self.0.listen()
-    }
-
-    fn alive_for(&self) -> Duration {
-        backoff::condition_life()
-    }
-
-    fn first_lease(&self) -> Duration {
-        self.0.first_lease()
-    }
 }

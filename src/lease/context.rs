@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::count::Count;
-use super::ended::Ended;
+use super::active::ActiveCount;
+use super::durations::Timeouts;
 use super::granted::Lease;
+use super::lost::Ended;
 use super::store::LeaseStore;
-use super::timeouts::Timeouts;
 use super::token::Tokens;
-use super::{cleaner, loss, outages, renewal};
+use super::{cleaner, notifier, outages, renewers};
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;
@@ -21,12 +21,12 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) timeouts: Timeouts,
     pub(crate) tokens: Tokens,
-    pub(crate) renewal: renewal::Renewal,
+    pub(crate) renewers: renewers::Renewers,
     pub(crate) cleaner: cleaner::Cleaner,
-    pub(crate) notifier: loss::Notifier,
+    pub(crate) notifier: notifier::Notifier,
     pub(crate) outages: outages::Outages,
     /// The acquisitions and releases that are under way: closing waits for them to end.
-    pub(crate) acquiring: Count,
+    pub(crate) acquiring: ActiveCount,
     /// Set when the client is closed: ends every wait.
     pub(crate) closing: Interrupt,
     /// Which process made the client.
@@ -36,16 +36,16 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
         let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts.command_timeout);
-        let acquiring = Count::default();
+        let acquiring = ActiveCount::default();
         Self {
-            renewal: renewal::Renewal::new(
+            renewers: renewers::Renewers::new(
                 clock.clone(),
                 timeouts,
                 cleaner.clone(),
                 acquiring.clone(),
             ),
             cleaner,
-            notifier: loss::Notifier::new(),
+            notifier: notifier::Notifier::new(),
             tokens: Tokens::default(),
             outages: outages::Outages::default(),
             acquiring,
@@ -59,7 +59,7 @@ impl Context {
     /// Starts the threads that a lease of this store needs, unless they run already. Called before
     /// the lease is requested.
     pub(crate) fn start(&self, store: &dyn LeaseStore) -> Result<()> {
-        self.cleaner.start().and_then(|()| self.renewal.start(store)).map_err(|error| {
+        self.cleaner.start().and_then(|()| self.renewers.start(store)).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases")
                 .because(error)
         })
@@ -101,7 +101,7 @@ impl Context {
     pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
         // Closing waits until the cleaner has what the lease left behind.
         let _counted = self.acquiring.add();
-        self.renewal.of(lease).remove(lease);
+        self.renewers.of(lease).remove(lease);
         lease.finish(&self.cleaner, how)
     }
 

@@ -4,11 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::active::Active;
 use super::context::Context;
-use super::count::Counted;
-use super::ended::Ended;
 use super::granted::Lease;
-use super::lost::LostReason;
+use super::lost::{Ended, LostReason};
 use super::store::Release;
 
 /// A lease whose release was requested.
@@ -33,7 +32,7 @@ struct Ours {
     /// When renewal would have looked at the lease next.
     due: Instant,
     /// Makes closing wait for us.
-    counted: Option<Counted>,
+    counted: Option<Active>,
 }
 
 impl<'a> Leaving<'a> {
@@ -64,11 +63,11 @@ impl<'a> Leaving<'a> {
     pub(crate) fn take(&self) -> bool {
         let mut ours = self.ours.borrow_mut();
         if ours.is_none() {
-            // Counted first: closing always finds the lease either in renewal or here.
+            // Active first: closing always finds the lease either in renewal or here.
             let counted = (!self.is_counted).then(|| self.context.acquiring.add());
             *ours = self
                 .context
-                .renewal
+                .renewers
                 .of(self.lease)
                 .remove(self.lease)
                 .map(|due| Ours { due, counted });
@@ -79,7 +78,7 @@ impl<'a> Leaving<'a> {
     /// The release was certainly not carried out: the lease is held, and renewed, as before.
     pub(crate) fn put_back(&self) {
         let Some(Ours { due, counted }) = self.ours.take() else { return };
-        if !self.context.renewal.of(self.lease).put_back(self.lease, due) {
+        if !self.context.renewers.of(self.lease).put_back(self.lease, due) {
             self.context.finish(self.lease, Ended::Lost(LostReason::Closed));
         }
         drop(counted);
@@ -87,6 +86,7 @@ impl<'a> Leaving<'a> {
 
     /// Ends the lease, which this thread has taken out.
     pub(crate) fn end(&self, how: Ended) {
+        debug_assert!(self.ours.borrow().is_some(), "another thread ends the lease");
         self.is_over.set(true);
         self.context.finish(self.lease, how);
     }

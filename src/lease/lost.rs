@@ -1,4 +1,4 @@
-//! A lease that was lost: why, and what the program is told.
+//! How a lease ends; and of one that was lost, what the program is told.
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,4 +79,24 @@ impl Lost {
     pub fn reason(&self) -> LostReason {
         self.reason
     }
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The store confirmed that it was released.
+    Released {
+        /// Whether a copy of an unanswered release may still be on its way.
+        copy_in_flight: bool,
+    },
+    /// No thread wants the lease any more, and the store may still hold it: its release had no
+    /// answer, or was not sent.
+    GivenUp {
+        /// Whether a release may be on its way.
+        release_sent: bool,
+    },
+    /// It was lost while it was held.
+    Lost(LostReason),
+    /// Its thread ended while it held it.
+    Abandoned,
 }

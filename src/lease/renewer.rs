@@ -10,19 +10,16 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use super::active::ActiveCount;
 use super::cleaner::Cleaner;
-use super::count::Count;
-use super::ended::Ended;
+use super::durations::{Timeouts, valid_until};
 use super::granted::Lease;
-use super::lost::LostReason;
+use super::lost::{Ended, LostReason};
 use super::store::Extend;
-use super::timeouts::Timeouts;
-use super::validity::valid_until;
 use crate::base::clock::Clock;
-use crate::base::locked;
-use crate::base::log;
 use crate::base::within::Within;
-use crate::base::worker::{Stopped, Worker};
+use crate::base::worker::{Stopped, Wake, Worker};
+use crate::base::{locked, log};
 use book::{Book, Sleep};
 
 /// The most leases in one call: so few that the call ends well before the next short lease is due.
@@ -51,9 +48,6 @@ pub(crate) struct Renewer {
     thread: RenewerThread,
 }
 
-/// Says that a lease is due before the time until which the thread sleeps.
-struct Wake;
-
 #[derive(Clone)]
 struct RenewerThread {
     book: Arc<Mutex<Book>>,
@@ -61,7 +55,7 @@ struct RenewerThread {
     timeouts: Timeouts,
     cleaner: Cleaner,
     /// What closing waits for.
-    under_way: Count,
+    under_way: ActiveCount,
     /// What the common beat counts from.
     origin: Instant,
 }
@@ -72,7 +66,7 @@ impl Renewer {
         clock: Clock,
         timeouts: Timeouts,
         cleaner: Cleaner,
-        under_way: Count,
+        under_way: ActiveCount,
     ) -> Self {
         Self {
             worker: Worker::new(thread),
@@ -104,9 +98,12 @@ impl Renewer {
             return false;
         }
         let now = self.thread.clock.now();
-        book.pace.granted_within(now.saturating_duration_since(lease.origin));
+        book.pace.granted_within(now.saturating_duration_since(lease.expiry.asked_at()));
         let mut due = self.thread.next_due(lease, extends_left, now);
-        if lease.valid_until().is_some_and(|until| until < valid_until(lease.origin, lease.length))
+        if lease
+            .expiry
+            .valid_until()
+            .is_some_and(|until| until < valid_until(lease.expiry.asked_at(), lease.length))
         {
             due = due.min(now + FIRST);
         }
@@ -204,7 +201,7 @@ impl Due {
         // Each try writes anew, so what a replica was too slow for is lost with its try.
         let (share, rest) =
             if lease.store.abilities().confirm.is_wanted() { (4, 2) } else { (6, 3) };
-        let reply_limit = (lease.length / share).min(lease.remaining() / rest);
+        let reply_limit = (lease.length / share).min(lease.expiry.remaining() / rest);
         Self { lease, extends_left, reply_limit }
     }
 }
@@ -242,7 +239,7 @@ impl RenewerThread {
                 return false;
             }
             if *extends_left == 0 {
-                self.put_off(lease, lease.valid_until(), 0);
+                self.put_off(lease, lease.expiry.valid_until(), 0);
             }
             *extends_left > 0
         });
@@ -268,6 +265,8 @@ impl RenewerThread {
     /// Extends leases of one store and of about the same length.
     fn extend(&self, bulk: &[Due]) {
         let Some(first) = bulk.first() else { return };
+        let same = |due: &Due| std::ptr::addr_eq(&*due.lease.store, &*first.lease.store);
+        debug_assert!(bulk.iter().all(same), "one call goes to one store");
         let asked_at = self.clock.now();
         let (within, hurried) = self.within(bulk, asked_at);
         let asked: Vec<_> = bulk
@@ -300,10 +299,11 @@ impl RenewerThread {
         }
         for (Due { lease, extends_left, .. }, answer) in bulk.iter().zip(answers) {
             match answer {
-                Ok(true) if lease.extended(asked_at, lease.length) => {
+                Ok(true) if lease.expiry.extended(asked_at, lease.length) => {
                     // `AtMost` counts only extends that moved the end: the holder may have moved it
                     // further meanwhile.
-                    let moved = lease.valid_until() == Some(valid_until(asked_at, lease.length));
+                    let moved =
+                        lease.expiry.valid_until() == Some(valid_until(asked_at, lease.length));
                     let counts = moved && *extends_left != u32::MAX;
                     self.put_off(lease, None, extends_left - u32::from(counts));
                 }
@@ -314,15 +314,16 @@ impl RenewerThread {
                 Err(error) => {
                     log::debug!(
                         "lock {:?}: no answer to an extend: {}",
-                        lease.keeper.name(),
+                        lease.observer.name(),
                         error.message
                     );
                     // A short wait without an answer is a pause itself. A call that failed sooner,
                     // or had all the time it could have, is followed by a pause (R14).
-                    let pause =
-                        (lease.length / 12).min(lease.remaining() / 6).min(Duration::from_secs(1));
+                    let pause = (lease.length / 12)
+                        .min(lease.expiry.remaining() / 6)
+                        .min(Duration::from_secs(1));
                     let again = now + if too_soon { Duration::ZERO } else { pause };
-                    let again = lease.valid_until().map_or(again, |until| again.min(until));
+                    let again = lease.expiry.valid_until().map_or(again, |until| again.min(until));
                     self.put_off(lease, Some(again), *extends_left);
                 }
             }
@@ -338,7 +339,7 @@ impl RenewerThread {
             .min()
             .unwrap_or_default()
             .min(self.timeouts.command_timeout);
-        let left = bulk.iter().map(|due| due.lease.remaining()).min().unwrap_or_default();
+        let left = bulk.iter().map(|due| due.lease.expiry.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
         // A log-in takes several round trips, and all leases of the client wait for it: so it, too,
         // gets little time at first, and more after a failure.
@@ -349,7 +350,7 @@ impl RenewerThread {
     /// When to look at a lease next: after a third of its length, or of what is left of it if that
     /// is less; or when it runs out.
     fn next_due(&self, lease: &Lease, extends_left: u32, now: Instant) -> Instant {
-        let Some(valid_until) = lease.valid_until() else { return now };
+        let Some(valid_until) = lease.expiry.valid_until() else { return now };
         if extends_left == 0 {
             return valid_until;
         }
@@ -381,13 +382,13 @@ impl RenewerThread {
     /// removes the entry *before* it sends the release. So an entry that is still there when the
     /// answer has come proves that no release of ours made the server say "not ours".
     fn lost(&self, lease: &Arc<Lease>, reason: LostReason) {
-        // Counted until the cleaner has what the lease left behind: meanwhile closing would find
+        // Active until the cleaner has what the lease left behind: meanwhile closing would find
         // the lease neither in the book nor in the cleaner.
         let _counted = self.under_way.add();
         if locked(&self.book).remove(lease).is_none() {
             return;
         }
-        log::warn!("lock {:?}: lease lost ({reason:?})", lease.keeper.name());
+        log::warn!("lock {:?}: lease lost ({reason:?})", lease.observer.name());
         lease.finish(&self.cleaner, Ended::Lost(reason));
     }
 }

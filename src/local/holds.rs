@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::SharedLock;
 use crate::base::options::LockOptions;
-use crate::lease::ended::Ended;
 use crate::lease::granted::Lease;
+use crate::lease::lost::Ended;
 
 /// A lock that this thread holds.
 pub(crate) struct Hold {
@@ -69,7 +69,7 @@ pub(crate) enum Dropped {
 
 /// This thread's holds, by the address of the lock. Each hold keeps its lock alive, so no two locks
 /// have the same address.
-struct Holds(RefCell<HashMap<usize, Hold, BuildHasherDefault<Spread>>>);
+struct Holds(RefCell<HashMap<usize, Hold, BuildHasherDefault<AddressHasher>>>);
 
 thread_local! {
     static HOLDS: Holds =
@@ -80,9 +80,9 @@ thread_local! {
 /// can be cheap: a thread looks up its hold each time it locks again or asks whether its lease is
 /// valid.
 #[derive(Default)]
-struct Spread(u64);
+struct AddressHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for AddressHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
     }
@@ -116,6 +116,7 @@ pub(crate) fn with<R>(lock: &Arc<SharedLock>, look: impl FnOnce(&mut Hold) -> R)
 /// Enters a hold. Returns a hold that cannot be kept, such as this one if the thread is ending: no
 /// hold is dropped unseen.
 pub(crate) fn enter(hold: Hold) -> Result<(), Hold> {
+    debug_assert!(hold.count > 0, "a hold without a level");
     let mut hold = Some(hold);
     let _ = HOLDS.try_with(|holds| {
         if let Ok(mut holds) = holds.0.try_borrow_mut() {
@@ -147,7 +148,7 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
             let hold = holds.get_mut(&address(lock))?;
             if hold.count > 1 {
                 hold.count -= 1;
-                return Some(Dropped::Held { lost: hold.lease.is_over() });
+                return Some(Dropped::Held { lost: hold.lease.expiry.is_over() });
             }
             holds.remove(&address(lock)).map(|hold| Dropped::Last(ended(hold)))
         })

@@ -1,23 +1,20 @@
 //! Whose turn it is among this process's threads. They queue here, first come first served, and
 //! only the thread which has the turn talks to Redis. With its turn it passes on what it had: a
-//! lease that is still valid, or a place in the server's queue.
-
-mod turn;
+//! lease that is still valid, or a place in the server's queue. In one file: the queue and the turn
+//! are one state machine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crate::base::backoff;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::locked;
 use crate::base::options::LockOptions;
+use crate::base::{backoff, locked};
 use crate::lease::acquisition::Acquisition;
 use crate::lease::context::Context;
 use crate::lease::granted::Lease;
 use crate::lease::wait_limits::{Attempts, Report, WaitLimits};
-pub(crate) use turn::Turn;
 
 /// What comes with the turn.
 pub(crate) enum Handover {
@@ -45,16 +42,16 @@ impl Handover {
 /// The turn of one lock in one process.
 #[derive(Default)]
 pub(crate) struct LocalQueue {
-    state: Mutex<Inner>,
+    state: Mutex<TurnState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct TurnState {
     last_turn: u64,
     phase: Phase,
     /// The server's last answer to the thread which has the turn, for the threads behind it.
     answer: LastAnswer,
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<WaitingThread>,
 }
 
 /// Which thread has the turn, and what it does with it.
@@ -98,7 +95,7 @@ enum LastAnswer {
     SilentSince(Instant),
 }
 
-struct Waiter {
+struct WaitingThread {
     turn: u64,
     bell: Arc<Bell>,
     options: Arc<LockOptions>,
@@ -144,12 +141,13 @@ impl LocalQueue {
         state.last_turn += 1;
         let turn = state.last_turn;
         if matches!(state.phase, Phase::Nobody) {
+            debug_assert!(state.waiting.is_empty(), "nobody waits for nobody");
             state.phase = Phase::Asking(turn);
             state.answer = LastAnswer::NoneYet;
             return Ok(Some((Turn::new(self, turn), Handover::Nothing { silent_since: None })));
         }
         let bell = Bell::new();
-        state.waiting.push_back(Waiter {
+        state.waiting.push_back(WaitingThread {
             turn,
             bell: Arc::clone(&bell),
             options: Arc::clone(options),
@@ -360,7 +358,7 @@ impl LocalQueue {
     }
 }
 
-impl Inner {
+impl TurnState {
     /// Gives the turn to the next waiter, with what `handover` makes of the server's silence so
     /// far. If nobody waits, `handover` is not called.
     fn pass(&mut self, handover: impl FnOnce(Option<Instant>) -> Handover) -> Option<Arc<Bell>> {
@@ -368,14 +366,56 @@ impl Inner {
             // The server's answer from before that lease is out of date.
             self.answer = LastAnswer::NoneYet;
         }
+        let before = self.phase.turn();
         let Some(next) = self.waiting.pop_front() else {
             self.phase = Phase::Nobody;
             return None;
         };
+        debug_assert!(before.is_some_and(|before| before < next.turn), "first come, first served");
         let silent_since =
             if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
         self.phase = Phase::Given(next.turn, handover(silent_since));
         Some(next.bell)
+    }
+}
+
+/// The turn, until dropped; then it passes on.
+pub(crate) struct Turn<'a> {
+    queue: &'a LocalQueue,
+    number: u64,
+}
+
+impl<'a> Turn<'a> {
+    fn new(queue: &'a LocalQueue, number: u64) -> Self {
+        Self { queue, number }
+    }
+
+    /// The thread holds `lease` now, and gives its turn up by [`LocalQueue::leave`] or
+    /// [`LocalQueue::hand_off`].
+    pub(crate) fn hold(self, lease: &Arc<Lease>) -> u64 {
+        let number = self.number;
+        let mut state = locked(&self.queue.state);
+        if state.phase.turn() == Some(number) {
+            state.phase = Phase::Holding(number, Arc::downgrade(lease));
+        }
+        drop(state);
+        std::mem::forget(self);
+        number
+    }
+
+    /// Gives the turn up, and with it a place in the server's queue. Returns the place if the next
+    /// thread cannot use it.
+    pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
+        let unused = self.queue.pass_place(self.number, place);
+        // The turn has passed on.
+        std::mem::forget(self);
+        unused
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.queue.leave(Some(self.number));
     }
 }
 

@@ -14,9 +14,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::{LockOptions, check_lease, whole_millis};
 use crate::base::store_error::StoreError;
 use crate::lease::context::Context;
-use crate::lease::extend::Extended;
+use crate::lease::held::{Extended, Released};
 use crate::lease::lost::Lost;
-use crate::lease::release::Released;
 use crate::lease::store::LeaseStore;
 use crate::local::SharedLock;
 use crate::local::holds::{self, Hold, Over};
@@ -86,7 +85,7 @@ impl RedisLock {
     /// the thread does not hold the lock. Local: no round trip.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        holds::with(&self.shared, |hold| hold.lease.remaining())
+        holds::with(&self.shared, |hold| hold.lease.expiry.remaining())
     }
 
     /// The fence of this thread's hold; `None` if it does not hold the lock, or without

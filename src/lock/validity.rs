@@ -55,7 +55,7 @@ impl Validity {
     /// How long the lease is still valid unless it is extended; zero once the hold is over.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.valid_lease().map_or(Duration::ZERO, |lease| lease.remaining())
+        self.valid_lease().map_or(Duration::ZERO, |lease| lease.expiry.remaining())
     }
 
     /// An error unless the hold lasts and its lease is valid. As

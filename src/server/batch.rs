@@ -84,6 +84,7 @@ impl<'a, 'c> Batch<'a, 'c> {
             }
             replies.resize_with(commands.len(), || Err(unknown()));
         }
+        debug_assert_eq!(replies.len(), commands.len(), "each command has one answer");
         replies
     }
 }

@@ -30,7 +30,9 @@ impl<'a> Command<'a> {
         keys: usize,
         parts: impl Into<Cow<'a, [Part<'a>]>>,
     ) -> Self {
-        Self { script: Some((script, keys)), parts: parts.into(), shape: script.shape }
+        let parts = parts.into();
+        debug_assert!(0 < keys && keys <= parts.len(), "the keys come first");
+        Self { script: Some((script, keys)), parts, shape: script.shape }
     }
 
     /// What its reply looks like.

@@ -31,6 +31,7 @@ pub(crate) struct Confirmations {
 
 /// Appends the question for the confirmations, to be answered `within` this time.
 pub(crate) fn ask(confirm: Confirm, within: Duration, buffer: &mut Vec<u8>) {
+    debug_assert!(confirm.is_wanted(), "there is nothing to confirm");
     // A `WAIT` without an end would be asked for by 0.
     let wait = within.saturating_sub(COARSE).max(within / 2).max(Duration::from_millis(1));
     let (replicas, wait) = (Part::Number(u64::from(confirm.replicas)), Part::millis(wait));

@@ -37,7 +37,7 @@ pub(super) enum Stream {
     #[cfg(unix)]
     Unix(Patient<UnixStream>),
     #[cfg(feature = "tls")]
-    Tls(Box<tls::Stream>),
+    Tls(Box<tls::TlsStream>),
 }
 
 /// A connection of the client's own.

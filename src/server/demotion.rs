@@ -23,18 +23,18 @@ impl Demotions {
     }
 
     /// For a connection that the node does not keep. Called before the connection is opened.
-    pub(crate) fn watch(&self) -> Watch {
-        Watch { count: Arc::clone(&self.0), seen: self.0.load(Ordering::SeqCst) }
+    pub(crate) fn watch(&self) -> DemotionWatch {
+        DemotionWatch { count: Arc::clone(&self.0), seen: self.0.load(Ordering::SeqCst) }
     }
 }
 
 /// Tells the reader of a connection whether the server has become a replica since.
-pub(crate) struct Watch {
+pub(crate) struct DemotionWatch {
     count: Arc<AtomicU64>,
     seen: u64,
 }
 
-impl Watch {
+impl DemotionWatch {
     pub(crate) fn is_over(&self) -> bool {
         self.count.load(Ordering::SeqCst) != self.seen
     }

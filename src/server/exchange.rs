@@ -23,7 +23,7 @@ use crate::base::clock::Clock;
 
 /// What is known about an open connection.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct ConnectionState {
     /// Whether the server has carried out all that it was sent, and only its replicas or its disk
     /// have not answered.
     pub(crate) awaits_confirmations: bool,
@@ -40,10 +40,14 @@ static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(backoff::rand
 /// An open connection, for an exchange that must end by `deadline`.
 pub(crate) struct Exchange<'a> {
     pub(crate) connection: &'a mut dyn Transport,
-    pub(crate) state: &'a mut Known,
+    pub(crate) state: &'a mut ConnectionState,
     pub(crate) clock: &'a Clock,
     pub(crate) deadline: Instant,
 }
+
+/// What is done over one connection. The `Instant` is `asked_at`: the first byte is sent after it.
+pub(crate) type ExchangeFn<'a, T> =
+    &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
 impl Exchange<'_> {
     /// Bounds each read and write from now on, so that it ends by the deadline.
@@ -137,6 +141,7 @@ impl Exchange<'_> {
     /// replies are in step with the commands. A refusal proves nothing: it may be that of an `ECHO`
     /// of the program.
     pub(crate) fn send(&mut self, buffer: &mut Vec<u8>) -> RedisResult<()> {
+        debug_assert!(!buffer.is_empty(), "an empty packet is an error, and costs the connection");
         if !self.state.was_lent {
             return self.connection.send(buffer);
         }

@@ -185,7 +185,9 @@ impl Pass<'_> {
     /// The node answered.
     pub(crate) fn opened(mut self) {
         if std::mem::take(&mut self.probe) {
-            *locked(&self.gate.state) = Position::Open { opening: 1 };
+            let mut state = locked(&self.gate.state);
+            debug_assert!(!matches!(*state, Position::Open { .. }), "one probe at a time");
+            *state = Position::Open { opening: 1 };
         }
     }
 

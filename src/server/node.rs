@@ -1,34 +1,28 @@
 //! One server: its pools, and calls with one deadline each.
 
-mod connecting;
-mod endpoint;
-mod primary;
-mod talk;
-mod theirs;
-mod time_limit;
-
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionInfo, RedisResult};
+use redis::ConnectionInfo;
 
 use super::batch::Batch;
 use super::call::{Call, Command, Reply, Resend};
 use super::confirm::{Confirmations, Wanted};
-use super::exchange::Exchange;
+use super::endpoint::Endpoint;
+use super::exchange::{ConnectionState, Exchange, ExchangeFn};
 use super::pool::{Pool, Slot};
-use super::reply;
 use super::script::Part;
-use super::settings::{Service, Settings};
+use super::sentinel::service::Service;
+use super::settings::Settings;
 use super::shape::Shape;
+use super::{demotion, reply};
 use crate::base::clock::Clock;
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
+use crate::base::locked;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
-pub(crate) use endpoint::Endpoint;
-use time_limit::TimeLimit;
 
 /// One Redis server, for commands that need the same confirmations. While a replica is away, such a
 /// command keeps its connection for as long as its lease allows, so those with other needs have
@@ -46,9 +40,31 @@ pub(crate) struct Node {
     closed: AtomicBool,
 }
 
-/// What is done over one connection. The `Instant` is `asked_at`: the first byte is sent after it.
-pub(crate) type Talk<'a, T> =
-    &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
+/// The time limit of an exchange.
+#[derive(Clone, Copy)]
+enum TimeLimit {
+    /// One deadline for connecting and for the replies.
+    By(Instant),
+    /// A deadline for connecting; the replies have a time of their own, which starts once the
+    /// connection is open.
+    Within(Within),
+}
+
+impl TimeLimit {
+    fn connect_by(self) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => within.connect_by,
+        }
+    }
+
+    fn reply_by(self, connected: Instant) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => connected + within.reply,
+        }
+    }
+}
 
 impl Node {
     /// `service`: if sentinels say where the server is; then `info` has no address of its own.
@@ -147,7 +163,7 @@ impl Node {
     fn batch_over(
         &self,
         commands: &[Command<'_>],
-        over: impl FnOnce(Talk<'_, ()>) -> Result<(), StoreError>,
+        over: impl FnOnce(ExchangeFn<'_, ()>) -> Result<(), StoreError>,
     ) -> Vec<Result<Reply, StoreError>> {
         let wanted = self.wanted(Duration::MAX);
         let mut batch = Batch::new(commands, wanted, self.endpoint.clock.now());
@@ -168,6 +184,143 @@ impl Node {
         self.call(&Call::new(ping).resend(Resend::Always), deadline).map(drop)
     }
 
+    /// Talks over a pooled connection.
+    pub(super) fn pooled<T>(
+        &self,
+        deadline: Instant,
+        talk: ExchangeFn<'_, T>,
+    ) -> Result<T, StoreError> {
+        let wait = || self.endpoint.clock.left(deadline);
+        let exhausted = || {
+            StoreError::not_sent(ErrorKind::Unavailable, "no pooled connection came free in time")
+        };
+        match &self.pool {
+            Pool::Own(pool) => {
+                let mut checked_out = pool.check_out(wait).ok_or_else(exhausted)?;
+                self.talk(checked_out.slot(), TimeLimit::By(deadline), talk)
+            }
+            Pool::One(slot) => self.talk_in(slot, TimeLimit::By(deadline), talk),
+            Pool::Programs(pool) => pool.talk(&self.endpoint, deadline, talk),
+        }
+    }
+
+    /// Talks over a pooled connection that is open, without opening one. `None`: there is none.
+    fn over_an_open_one<T>(
+        &self,
+        limit: TimeLimit,
+        talk: ExchangeFn<'_, T>,
+    ) -> Option<Result<T, StoreError>> {
+        let clock = &self.endpoint.clock;
+        let generation = self.endpoint.generation();
+        let is_open = |slot: &Slot| slot.connection.is_some() && slot.generation == generation;
+        match &self.pool {
+            Pool::Own(pool) => {
+                let mut found = pool.find(|| clock.left(limit.connect_by()), is_open)?;
+                Some(self.talk(found.slot(), limit, talk))
+            }
+            Pool::One(slot) => {
+                let mut free = free(slot)?;
+                let result = is_open(&free).then(|| self.talk(&mut free, limit, talk));
+                drop(free);
+                self.empty_if_closed(slot);
+                result
+            }
+            Pool::Programs(pool) => {
+                let deadline = limit.reply_by(clock.now());
+                pool.talk_over_an_idle_one(&self.endpoint, deadline, talk)
+            }
+        }
+    }
+
+    /// Talks over a connection that others may be waiting for.
+    fn talk_in<T>(
+        &self,
+        slot: &Mutex<Slot>,
+        limit: TimeLimit,
+        talk: ExchangeFn<'_, T>,
+    ) -> Result<T, StoreError> {
+        let result = self.talk(&mut locked(slot), limit, talk);
+        self.empty_if_closed(slot);
+        result
+    }
+
+    /// Called after the slot is free: either `close` finds the slot free, or it has set `closed`
+    /// before.
+    fn empty_if_closed(&self, slot: &Mutex<Slot>) {
+        if self.closed.load(Ordering::SeqCst) {
+            empty(slot);
+        }
+    }
+
+    /// Talks over the connection of a slot, opened first if need be.
+    fn talk<T>(
+        &self,
+        slot: &mut Slot,
+        limit: TimeLimit,
+        talk: ExchangeFn<'_, T>,
+    ) -> Result<T, StoreError> {
+        let endpoint = &*self.endpoint;
+        // First: a demotion that becomes known while a connection is opened is one of the server
+        // that it leads to.
+        let demotions = endpoint.demotions.count();
+        let generation = endpoint.generation();
+        if slot.generation != generation {
+            slot.connection = None;
+        }
+        // Taken out, and put back only if all went well: a connection in the middle of an exchange
+        // stays out, even if a caller's code panics.
+        let (mut connection, fresh) = match slot.connection.take() {
+            Some(connection) => (connection, false),
+            None => {
+                slot.state = ConnectionState::default();
+                slot.generation = generation;
+                (endpoint.connect_unless_moved(limit.connect_by(), demotions)?, true)
+            }
+        };
+        let asked_at = endpoint.clock.now();
+        let deadline = limit.reply_by(asked_at);
+        let mut exchange = Exchange {
+            connection: &mut connection,
+            state: &mut slot.state,
+            clock: &endpoint.clock,
+            deadline,
+        };
+        let result =
+            exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut slot.buffer, asked_at));
+        match result {
+            // What a server said while it was no primary any more may be known to nobody else: it
+            // is no answer (R22).
+            Ok(_) if endpoint.demotions.count() != demotions => Err(reply::moved()),
+            Ok(value) => {
+                slot.connection = Some(connection);
+                Ok(value)
+            }
+            Err(error) => {
+                // Closed at once; and connections that were opened before this failure are not
+                // trusted either.
+                drop(connection);
+                if error.is_timeout() && slot.state.awaits_confirmations {
+                    // The server has answered. Its replicas say nothing about other connections.
+                    return Err(endpoint.failed(&error, !fresh));
+                }
+                // Except if an extend timed out: it had only a little time, which says nothing
+                // about other connections.
+                if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
+                    endpoint.distrust(generation, demotion::says(&error));
+                }
+                let failure = endpoint.failed(&error, !fresh);
+                if fresh && reply::says_nothing(&error) {
+                    // Connecting works, but using the connection does not: without a pause, retries
+                    // would go on as fast as the network.
+                    endpoint.gate.shut(&failure);
+                } else {
+                    endpoint.gate.doubt();
+                }
+                Err(failure)
+            }
+        }
+    }
+
     /// Closes the idle connections and ends the pool's thread. Does not wait: a connection that is
     /// in use is closed after its use. A program's own pool is left to the program.
     ///
@@ -178,7 +331,7 @@ impl Node {
         match &self.pool {
             Pool::Own(pool) => pool.close(),
             Pool::One(slot) => empty(slot),
-            Pool::Theirs(_) => {}
+            Pool::Programs(_) => {}
         }
         empty(&self.renewing);
         self.endpoint.close();
@@ -194,5 +347,14 @@ fn empty(slot: &Mutex<Slot>) {
     };
     if let Some(mut slot) = slot {
         slot.connection = None;
+    }
+}
+
+/// The slot, unless it is in use: an extend does not wait for another thread's exchange (R9).
+fn free(slot: &Mutex<Slot>) -> Option<MutexGuard<'_, Slot>> {
+    match slot.try_lock() {
+        Ok(free) => Some(free),
+        Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }

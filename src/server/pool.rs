@@ -5,17 +5,15 @@
 //! one out opens the connection in it.
 
 use std::convert::Infallible;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use r2d2::PooledConnection;
-use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::connection::Connection;
+use super::program_pool::ProgramPool;
 use super::settings::Settings;
-use super::theirs::Theirs;
 use crate::base::locked;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
@@ -26,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(crate) struct Slot {
     pub(crate) connection: Option<Connection>,
-    pub(crate) state: super::exchange::Known,
+    pub(crate) state: super::exchange::ConnectionState,
     /// How many failures the node had seen when the connection was opened (R6).
     pub(crate) generation: u64,
     /// Where its commands are packed.
@@ -60,13 +58,13 @@ pub(crate) enum Pool {
     /// A single connection, for one thread alone.
     One(Mutex<Slot>),
     /// The program's.
-    Theirs(Arc<Theirs>),
+    Programs(Arc<ProgramPool>),
 }
 
 impl Pool {
     pub(crate) fn new(settings: &Settings) -> Self {
         match &settings.pool {
-            Some(pool) => Self::Theirs(Arc::new(Theirs::new(pool.clone()))),
+            Some(pool) => Self::Programs(Arc::new(ProgramPool::new(pool.clone()))),
             None if settings.member_of.is_some() => Self::One(Mutex::default()),
             None => Self::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         }
@@ -77,7 +75,7 @@ impl Pool {
         match self {
             Self::Own(pool) => Self::Own(pool.another()),
             Self::One(_) => Self::One(Mutex::default()),
-            Self::Theirs(pool) => Self::Theirs(Arc::clone(pool)),
+            Self::Programs(pool) => Self::Programs(Arc::clone(pool)),
         }
     }
 }
@@ -214,36 +212,5 @@ impl OwnPool {
             Stage::Closed,
         );
         drop(was);
-    }
-}
-
-/// A connection that its pool will discard. r2d2 asks whether a connection is open, and redis-rs
-/// says yes even of one that timed out (R6).
-///
-/// redis-rs takes a connection for closed only when it reads the end of its stream, so this one has
-/// a peer on this host that hangs up.
-pub(crate) fn closed_connection() -> Option<redis::Connection> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).ok()?;
-    let address = ConnectionAddr::Tcp("127.0.0.1".into(), listener.local_addr().ok()?.port());
-    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let info = address.into_connection_info().ok()?.set_redis_settings(silent);
-    let timeout = Duration::from_millis(500);
-    let mut connection =
-        redis::Client::open(info).ok()?.get_connection_with_timeout(timeout).ok()?;
-    // Accepted first: a connection that was not accepted is reset, and that is not the end of a
-    // stream.
-    drop(listener.accept().ok()?);
-    connection.set_read_timeout(Some(timeout)).ok()?;
-    let _ = connection.recv_response();
-    (!redis::ConnectionLike::is_open(&connection)).then_some(connection)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_closed_connection_can_be_made() {
-        assert!(closed_connection().is_some());
     }
 }

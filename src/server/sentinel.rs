@@ -4,7 +4,7 @@
 //! and the highest epoch among their answers decides (R23).
 
 mod answer;
-pub(crate) mod place;
+pub(crate) mod service;
 mod state;
 pub(crate) mod watcher;
 
@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, unbounded};
 
 pub(crate) use self::answer::{Address, Primary};
-use self::answer::{Answer, choose};
-use self::state::State;
+use self::answer::{SentinelAnswer, choose};
+use self::state::KnownPrimary;
 use super::connection::Connection;
 use super::dial::{Asking, Dialer};
 use crate::base::error::{ErrorKind, Result};
-use crate::base::locked;
-use crate::base::log;
 use crate::base::store_error::StoreError;
+use crate::base::{locked, log};
 
 /// How long the other sentinels have to answer once one has.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -41,15 +40,15 @@ pub(crate) struct Sentinels {
     primary: Dialer,
     /// How long the sentinels have to answer.
     within: Duration,
-    state: Mutex<State>,
+    state: Mutex<KnownPrimary>,
     /// Held by the thread that asks: the others wait for its answer. When the last one asked.
     asking: Mutex<Option<Instant>>,
     /// Called when the primary is another server than before.
-    moved: OnceLock<Moved>,
+    moved: OnceLock<OnMove>,
 }
 
 /// What to do when the primary has moved.
-pub(crate) type Moved = Box<dyn Fn() + Send + Sync>;
+pub(crate) type OnMove = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct Sentinel {
     address: Address,
@@ -59,7 +58,7 @@ pub(crate) struct Sentinel {
 }
 
 /// What came of asking one sentinel. `Ok(None)`: it does not know the service.
-type Said = Result<Option<Answer>, StoreError>;
+type Said = Result<Option<SentinelAnswer>, StoreError>;
 
 impl Sentinels {
     pub(crate) fn new(
@@ -80,14 +79,14 @@ impl Sentinels {
             primary,
             // The rest is for the primary.
             within: within / 2,
-            state: Mutex::new(State::new()),
+            state: Mutex::new(KnownPrimary::new()),
             asking: Mutex::default(),
             moved: OnceLock::new(),
         })
     }
 
     /// Has `moved` be called whenever the primary moves. Once.
-    pub(crate) fn when_moved(&self, moved: Moved) {
+    pub(crate) fn when_moved(&self, moved: OnMove) {
         let _ = self.moved.set(moved);
     }
 
@@ -261,7 +260,7 @@ impl Sentinels {
     }
 
     /// Remembers what was said. The primary that counts now, if there is any.
-    fn learn(&self, mut answers: Vec<Answer>) -> Option<Primary> {
+    fn learn(&self, mut answers: Vec<SentinelAnswer>) -> Option<Primary> {
         let mut state = locked(&self.state);
         answers.retain(|answer| !state.has_left(&answer.primary));
         let chosen = choose(&answers, self.all.len(), state.known.as_ref())?;

@@ -29,14 +29,6 @@ pub(crate) struct Settings {
 /// A user and a password; an empty user is the default one.
 pub(crate) type Credentials = (String, String);
 
-/// A service that sentinels watch, as a program names it.
-#[derive(Clone, Default)]
-pub(crate) struct Service {
-    pub(crate) name: String,
-    /// `redis://` or `rediss://`, with the sentinels' own credentials.
-    pub(crate) sentinels: Vec<String>,
-}
-
 /// The same address, as this user.
 pub(super) fn as_user(info: ConnectionInfo, (user, password): &Credentials) -> ConnectionInfo {
     let mut login = info.redis_settings().clone().set_password(password);

@@ -16,7 +16,7 @@ use super::socket::Patient;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::store_error::StoreError;
 
-pub(super) type Stream = StreamOwned<ClientConnection, Patient<TcpStream>>;
+pub(super) type TlsStream = StreamOwned<ClientConnection, Patient<TcpStream>>;
 
 /// The settings of all connections to servers that show certificates of these authorities.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl Tls {
         &self,
         socket: Patient<TcpStream>,
         host: &str,
-    ) -> Result<Stream, StoreError> {
+    ) -> Result<TlsStream, StoreError> {
         let unusable = || {
             let why = "the host of the URL cannot be the name in a certificate";
             StoreError::not_sent(ErrorKind::InvalidInput, why).permanent()
@@ -112,7 +112,7 @@ pub(super) fn incurable(error: &io::Error) -> Option<StoreError> {
 }
 
 /// Why nothing could be sent: the peer may have said it before it hung up.
-pub(super) fn last_words(stream: &mut Stream, failed: io::Error) -> io::Error {
+pub(super) fn last_words(stream: &mut TlsStream, failed: io::Error) -> io::Error {
     let is_the_systems = failed.get_ref().is_none();
     while is_the_systems && stream.conn.read_tls(&mut stream.sock).is_ok_and(|read| read > 0) {
         if let Err(said) = stream.conn.process_new_packets() {

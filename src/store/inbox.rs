@@ -15,9 +15,8 @@ use std::time::Instant;
 
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::key::Key;
-use crate::base::locked;
-use crate::base::log;
 use crate::base::worker::Worker;
+use crate::base::{locked, log};
 use crate::lease::store::Listening;
 use crate::lease::token::Token;
 use crate::server::node::Node;
@@ -65,7 +64,7 @@ impl Inbox {
     pub(crate) fn listen(&self, node: &Node, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         self.start(node)?;
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
-        let ear = Ear { ears: Arc::clone(&self.ears), token: token.clone() };
+        let ear = WaiterEntry { ears: Arc::clone(&self.ears), token: token.clone() };
         Some(Listening {
             address: Arc::clone(&self.ears.address),
             queues: true,
@@ -84,7 +83,7 @@ impl Inbox {
     ) -> Option<Listening> {
         self.start(node)?;
         locked(&self.ears.channels).join(&channel, token, bell);
-        let waiting = WaitingAt {
+        let waiting = ChannelEntry {
             ears: Arc::clone(&self.ears),
             channel: Arc::clone(&channel),
             token: token.clone(),
@@ -135,25 +134,25 @@ impl Inbox {
 
 /// One waiter's entry, which is removed when this is dropped. It lasts as long as the lease that
 /// the wait leads to: a late message for a lease that is held must not be taken for a stray one.
-struct Ear {
+struct WaiterEntry {
     ears: Arc<Ears>,
     token: Token,
 }
 
-impl Drop for Ear {
+impl Drop for WaiterEntry {
     fn drop(&mut self) {
         locked(&self.ears.waiting).remove(&self.token);
     }
 }
 
 /// One waiter at a channel, which leaves it when this is dropped.
-struct WaitingAt {
+struct ChannelEntry {
     ears: Arc<Ears>,
     channel: Arc<str>,
     token: Token,
 }
 
-impl Drop for WaitingAt {
+impl Drop for ChannelEntry {
     fn drop(&mut self) {
         locked(&self.ears.channels).leave(&self.channel, &self.token);
     }

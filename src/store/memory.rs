@@ -1,7 +1,7 @@
 //! The embedded store behind `memory://`: leases and rate limits in this process, for a first look
 //! and for tests of programs that use the crate.
 
-mod entry;
+mod record;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -22,7 +22,7 @@ use crate::lease::store::{
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
 use crate::limiter::port::{Decision, LimitStore, Take, foreign};
-use entry::{Entry, NET, Shared, Waiter};
+use record::{Listeners, LockRecord, NET, Waiter};
 
 /// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
 /// the fork.
@@ -40,7 +40,7 @@ type Shelf = Mutex<Contents>;
 #[derive(Default)]
 struct Contents {
     /// Locks that are held, or were until their lease ran out, or are waited for.
-    locks: HashMap<Key, Entry>,
+    locks: HashMap<Key, LockRecord>,
     /// The waiters that listen.
     ears: HashMap<Token, Weak<Bell>>,
     limits: MemoryLimits,
@@ -77,7 +77,11 @@ impl Memory {
 
     /// Looks at one lock, as it is now: a lease that has run out is gone. An entry that nobody
     /// needs any more is removed.
-    fn at<R>(&self, key: &Key, look: impl FnOnce(&mut Entry, &mut Shared<'_>, Instant) -> R) -> R {
+    fn at<R>(
+        &self,
+        key: &Key,
+        look: impl FnOnce(&mut LockRecord, &mut Listeners<'_>, Instant) -> R,
+    ) -> R {
         let mut contents = locked(&self.shelf);
         let Contents { locks, ears, limits } = &mut *contents;
         let now = self.clock.now();
@@ -90,7 +94,7 @@ impl Memory {
         if counter.is_some() {
             entry.holder.clone_from(&counter);
         }
-        let result = look(entry, &mut Shared { ears }, now);
+        let result = look(entry, &mut Listeners { ears }, now);
         if counter.is_some()
             && entry.holder.take_if(|holder| Some(&*holder) == counter.as_ref()).is_none()
         {
@@ -120,13 +124,13 @@ impl LeaseStore for Memory {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
         let asked_at = self.clock.now();
         // Before the shelf is locked: listening locks it, too.
-        let listens = ask.place.and_then(|place| place.listen()).is_some();
-        self.at(ask.key, |entry, shared, now| {
+        let listens = ask.place.and_then(|place| (place.listen)()).is_some();
+        self.at(ask.key, |entry, listeners, now| {
             let mine = ask.may_be_mine && entry.is_held_by(ask.token);
-            if entry.holder.is_none() && !entry.is_next(ask.token, shared) {
-                entry.serve(shared, now);
+            if entry.holder.is_none() && !entry.is_next(ask.token, listeners) {
+                entry.serve(listeners, now);
             } else if mine || entry.holder.is_none() {
-                return Ok(Answer::Granted { asked_at, fences: entry.take(ask, shared, now) });
+                return Ok(Answer::Granted { asked_at, fences: entry.take(ask, listeners, now) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
                 let waiter = Waiter::new(ask, place);
@@ -154,14 +158,14 @@ impl LeaseStore for Memory {
 
     fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
-        Ok(self.at(what.key, |entry, shared, now| entry.release(what.token, shared, now)))
+        Ok(self.at(what.key, |entry, listeners, now| entry.release(what.token, listeners, now)))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
-            self.at(what.key, |entry, shared, now| {
-                entry.leave(what.token, shared);
-                entry.release(what.token, shared, now)
+            self.at(what.key, |entry, listeners, now| {
+                entry.leave(what.token, listeners);
+                entry.release(what.token, listeners, now)
             })
         };
         what.iter().map(|what| Ok(one(what))).collect()
@@ -169,7 +173,7 @@ impl LeaseStore for Memory {
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         locked(&self.shelf).ears.insert(token.clone(), Arc::downgrade(bell));
-        let ear = Ear { shelf: Arc::clone(&self.shelf), token: token.clone() };
+        let ear = ListenerEntry { shelf: Arc::clone(&self.shelf), token: token.clone() };
         Some(Listening { address: "memory".into(), queues: true, until_dropped: Box::new(ear) })
     }
 
@@ -191,16 +195,19 @@ impl LeaseStore for Memory {
         leave: bool,
     ) -> Result<InCondition, StoreError> {
         let asked_at = self.clock.now();
-        let Some(place) = ask.place.filter(|place| place.listen().is_some()) else {
+        let Some(place) = ask.place.filter(|place| (place.listen)().is_some()) else {
             return Err(StoreError::not_sent(
                 ErrorKind::Unavailable,
                 "conditions need wake-ups, and this client cannot receive any",
             ));
         };
         release.map_or(Ok(()), Release::check)?;
-        self.at(ask.key, |entry, shared, now| {
+        self.at(ask.key, |entry, listeners, now| {
             if entry.is_held_by(ask.token) {
-                return Ok(InCondition::Granted { asked_at, fences: entry.take(ask, shared, now) });
+                return Ok(InCondition::Granted {
+                    asked_at,
+                    fences: entry.take(ask, listeners, now),
+                });
             }
             if let Some(line) = entry.conditions.get_mut(condition)
                 && let Some(at) = line.waiting.iter().position(|waiter| waiter.token == *ask.token)
@@ -219,13 +226,13 @@ impl LeaseStore for Memory {
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
                 if entry.holder.is_none() {
-                    if entry.is_next(ask.token, shared) {
+                    if entry.is_next(ask.token, listeners) {
                         return Ok(InCondition::Granted {
                             asked_at,
-                            fences: entry.take(ask, shared, now),
+                            fences: entry.take(ask, listeners, now),
                         });
                     }
-                    entry.serve(shared, now);
+                    entry.serve(listeners, now);
                 }
                 let remaining =
                     entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
@@ -238,16 +245,16 @@ impl LeaseStore for Memory {
                 return Ok(InCondition::NotOurs);
             }
             entry.begin_to_wait(condition, Waiter::new(ask, place), now);
-            entry.serve(shared, now);
+            entry.serve(listeners, now);
             Ok(InCondition::Waiting { asked_at })
         })
     }
 
     fn notify(&self, what: &Notify<'_>, _deadline: Instant) -> Result<Option<u64>, StoreError> {
-        Ok(self.at(what.key, |entry, shared, _| {
+        Ok(self.at(what.key, |entry, listeners, _| {
             entry
                 .is_held_by(what.token)
-                .then(|| entry.notify(what.condition, what.most, entry.arrivals, shared))
+                .then(|| entry.notify(what.condition, what.most, entry.arrivals, listeners))
         }))
     }
 
@@ -261,10 +268,10 @@ impl LeaseStore for Memory {
     }
 
     fn force_release(&self, key: &Key, _deadline: Instant) -> Result<bool, StoreError> {
-        Ok(self.at(key, |entry, shared, now| {
+        Ok(self.at(key, |entry, listeners, now| {
             let held = entry.holder.is_some();
             if held {
-                entry.serve(shared, now);
+                entry.serve(listeners, now);
             }
             held
         }))
@@ -276,12 +283,12 @@ impl LeaseStore for Memory {
 }
 
 /// A waiter's entry among those that listen.
-struct Ear {
+struct ListenerEntry {
     shelf: Arc<Shelf>,
     token: Token,
 }
 
-impl Drop for Ear {
+impl Drop for ListenerEntry {
     fn drop(&mut self) {
         locked(&self.shelf).ears.remove(&self.token);
     }

@@ -36,7 +36,7 @@ use crate::base::worker::Stopped;
 use crate::lease::token::Token;
 use crate::limiter::port::{Decision, LimitStore, Take};
 use claim::Claim;
-use node_thread::{Job, Lane, Member, NodeThread, Target, Withdrawals, Withdrawn};
+use node_thread::{Job, Lane, Member, NodeThread, ToWithdraw, Withdrawals, Withdrawn};
 pub(crate) use open::Nodes;
 use tally::Tally;
 
@@ -123,12 +123,12 @@ impl Quorum {
     }
 
     /// The leases of these tokens, to be withdrawn.
-    fn targets(&self, names: impl Iterator<Item = (Key, Token)>) -> Arc<[Target]> {
+    fn targets(&self, names: impl Iterator<Item = (Key, Token)>) -> Arc<[ToWithdraw]> {
         let claims = locked(&self.claims);
         names
             .map(|name| {
                 let claim = claims.get(&name).cloned();
-                Target { key: name.0, token: name.1, claim }
+                ToWithdraw { key: name.0, token: name.1, claim }
             })
             .collect()
     }
@@ -138,7 +138,7 @@ impl Quorum {
     /// background.
     fn withdraw_everywhere(
         &self,
-        what: &Arc<[Target]>,
+        what: &Arc<[ToWithdraw]>,
         deadline: Instant,
     ) -> Round<Vec<Withdrawn>> {
         // Before any node is asked: what has not been sent until now is never sent.
@@ -156,7 +156,7 @@ impl Quorum {
     }
 
     /// Nobody will ask again to withdraw these.
-    fn forget<'a>(&self, what: impl Iterator<Item = &'a Target>) {
+    fn forget<'a>(&self, what: impl Iterator<Item = &'a ToWithdraw>) {
         let mut claims = locked(&self.claims);
         what.for_each(|target| _ = claims.remove(&(target.key.clone(), target.token.clone())));
     }

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use text::{without_comments_and_strings, words};
 
+/// In lines. A longer one says in its head why it is one.
 const LONGEST_FILE: usize = 400;
+const WHY_ONE: &str = "In one file: ";
 const LONGEST_FUNCTION: usize = 70;
 /// In columns. A row of a table in a doc comment cannot be broken.
 const LONGEST_LINE: usize = 100;
@@ -43,7 +45,8 @@ fn problems(path: &str, text: &str) -> Vec<String> {
     if !text.starts_with("//!") {
         problems.push("does not begin with a module doc".to_owned());
     }
-    if text.lines().count() > LONGEST_FILE {
+    let head: Vec<_> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    if text.lines().count() > LONGEST_FILE && !head.join(" ").contains(WHY_ONE) {
         problems.push(format!("has more than {LONGEST_FILE} lines"));
     }
     let is_row = |line: &str| line.starts_with("//! |") || line.trim_start().starts_with("/// |");
@@ -376,6 +379,7 @@ fn comments_and_strings_are_no_uses() {
 fn a_file_that_is_too_long_or_has_no_doc_or_no_place_is_found() {
     assert_found("base/error.rs", &"\n".repeat(LONGEST_FILE), "more than 400 lines");
     assert_found("base/error.rs", &"x".repeat(LONGEST_LINE + 1), "a wide line");
+    assert_clean("base/error.rs", &format!("//! {WHY_ONE}x\n{}", "\n".repeat(LONGEST_FILE)));
     assert_clean("base/error.rs", &"ä".repeat(LONGEST_LINE));
     let function = |lines: usize| {
         format!(

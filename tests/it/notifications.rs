@@ -7,7 +7,7 @@ mod net;
 
 use std::time::Instant;
 
-use distlock::testing::{Answer, Ask, InCondition, Notify, Place, Release, StoreError, Token};
+use distlock::testing::{Answer, Ask, InCondition, Notify, Release, StoreError, Token};
 
 use crate::helpers::SOON;
 use crate::queue::{At, ByHand, Ear, listen};
@@ -51,14 +51,14 @@ impl<'a> Scene<'a> {
         let (token, old) = (Token::new(waiter), release.map(Token::new));
         let release = old.as_ref().map(|old| Release::of(&self.lock.key, old));
         // The waiter's inbox has the waiter's name.
-        let place = At::new(waiter);
+        let (place, listen) = (At::new(waiter), || Some(waiter));
         let ask = Ask {
             key: &self.lock.key,
             token: &token,
             attempt,
             lease: SOON,
             fences: 0,
-            place: Some(&place as &dyn Place),
+            place: Some(place.place(&listen)),
             contended: true,
             may_be_mine: true,
             deadline: soon(),

@@ -32,19 +32,10 @@ impl<'a> At<'a> {
     pub fn new(address: &'a str) -> Self {
         Self { address, alive_for: SOON, first_lease: SOON }
     }
-}
 
-impl Place for At<'_> {
-    fn listen(&self) -> Option<&str> {
-        Some(self.address)
-    }
-
-    fn alive_for(&self) -> Duration {
-        self.alive_for
-    }
-
-    fn first_lease(&self) -> Duration {
-        self.first_lease
+    /// `listen` returns the address.
+    pub fn place(&self, listen: &'a dyn Fn() -> Option<&'a str>) -> Place<'a> {
+        Place { listen, alive_for: self.alive_for, first_lease: self.first_lease }
     }
 }
 
@@ -75,14 +66,15 @@ impl<'a> ByHand<'a> {
         self.try_ask(token, attempt, place).unwrap()
     }
 
-    pub fn try_ask(&self, token: &str, attempt: u64, place: &At<'_>) -> Result<Answer, StoreError> {
+    pub fn try_ask(&self, token: &str, attempt: u64, at: &At<'_>) -> Result<Answer, StoreError> {
+        let listen = || Some(at.address);
         let ask = Ask {
             key: &self.key,
             token: &Token::new(token),
             attempt,
             lease: SOON,
             fences: 1,
-            place: Some(place),
+            place: Some(at.place(&listen)),
             contended: true,
             may_be_mine: true,
             deadline: Instant::now() + SOON,

@@ -5,11 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::withdrawal::{OpenWithdrawal, Withdrawal};
-use crate::base::backoff;
 use crate::base::clock::Clock;
 use crate::base::key::Key;
-use crate::base::locked;
-use crate::base::log;
+use crate::base::{backoff, locked, log};
 use crate::lease::token::Token;
 
 /// For how long all withdrawals of a token must have been answered before they end.
@@ -35,13 +33,13 @@ const BULK: usize = 256;
 /// What is to be withdrawn, for a thread that comes back to it. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Backlog {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<BacklogState>,
     pub(super) clock: Clock,
     command_timeout: Duration,
 }
 
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct BacklogState {
     pub(super) state: Mutex<Todo>,
     /// Notified when a withdrawal has been tried, and when a value is not in use any more.
     pub(super) changed: Condvar,
@@ -133,6 +131,7 @@ impl Backlog {
             let same_store =
                 taken.first().is_none_or(|(_, first)| Arc::ptr_eq(&first.store, &job.what.store));
             if taken.len() < BULK && same_store {
+                debug_assert!(!job.running, "one thread tries");
                 (job.running, job.tries) = (true, job.tries + 1);
                 taken.push((job.number, Arc::clone(&job.what)));
             }

@@ -8,8 +8,8 @@ use super::backlog::SETTLE;
 use crate::base::key::Key;
 use crate::base::log;
 use crate::base::store_error::StoreError;
+use crate::lease::durations::FIRST_LEASE;
 use crate::lease::store::{Gone, LeaseStore, Withdraw};
-use crate::lease::timeouts::FIRST_LEASE;
 use crate::lease::token::Token;
 
 /// Something to withdraw.

@@ -28,6 +28,12 @@ pub(super) struct Entry {
     pub(super) due: Instant,
 }
 
+impl Entry {
+    fn is_of(&self, lease: &Lease) {
+        debug_assert!(std::ptr::eq(&*self.lease, lease), "an entry of another lease");
+    }
+}
+
 /// What the thread sleeps for. Only a thread that enters an earlier due time wakes it: most leases
 /// are short and gone before then.
 #[derive(Default, Clone, Copy)]
@@ -49,7 +55,8 @@ impl Book {
         f: impl FnOnce(&mut Entry) -> R,
     ) -> Option<R> {
         let index = self.index_of(lease)?;
-        self.entries.get_mut(index)?.as_mut().map(f)
+        let entry = self.entries.get_mut(index)?.as_mut();
+        entry.inspect(|entry| entry.is_of(lease)).map(f)
     }
 
     pub(super) fn set_due(&mut self, lease: &Lease, due: Instant) {
@@ -57,12 +64,14 @@ impl Book {
             self.index_of(lease),
             self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due)),
         ) {
-            self.due.remove(&(old, index));
+            let was_due = self.due.remove(&(old, index));
+            debug_assert!(was_due, "each entry has one due time");
             self.due.insert((due, index));
         }
     }
 
     pub(super) fn insert(&mut self, lease: &Arc<Lease>, due: Instant) {
+        debug_assert_eq!(self.index_of(lease), None, "a lease has one entry");
         let index = self.free.pop().unwrap_or(self.entries.len());
         if index == self.entries.len() {
             self.entries.push(None);
@@ -76,7 +85,9 @@ impl Book {
     pub(super) fn remove(&mut self, lease: &Lease) -> Option<Instant> {
         let index = lease.entry.swap(0, Ordering::SeqCst).checked_sub(1)?;
         let entry = self.entries.get_mut(index).and_then(Option::take)?;
-        self.due.remove(&(entry.due, index));
+        entry.is_of(lease);
+        let was_due = self.due.remove(&(entry.due, index));
+        debug_assert!(was_due, "each entry has one due time");
         self.free.push(index);
         Some(entry.due)
     }

@@ -22,7 +22,7 @@ pub struct Ask<'a> {
     pub fences: u32,
     /// A place in the store's queue, to be taken or kept if the answer is a refusal; `None`: do not
     /// queue.
-    pub place: Option<&'a dyn Place>,
+    pub place: Option<Place<'a>>,
     /// Whether the lock was just seen contended: then asking in the simplest way first would waste
     /// a round trip.
     pub contended: bool,
@@ -34,15 +34,16 @@ pub struct Ask<'a> {
     pub deadline: Instant,
 }
 
-/// What a waiter leaves in the queue.
-pub trait Place {
+/// What a waiter leaves in the queue, or in a condition.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
     /// Begins to listen, unless it does already. Returns the address for hand-offs; `None`: the
     /// store cannot wake anybody.
-    fn listen(&self) -> Option<&str>;
+    pub listen: &'a dyn Fn() -> Option<&'a str>,
     /// How long the waiter counts as alive without asking again.
-    fn alive_for(&self) -> Duration;
+    pub alive_for: Duration,
     /// The lease that a hand-off grants at first (R20).
-    fn first_lease(&self) -> Duration;
+    pub first_lease: Duration,
 }
 
 /// One lease to extend.

@@ -6,9 +6,8 @@ use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interruption;
 use crate::lease::acquisition::Acquisition;
-use crate::lease::ended::Ended;
-use crate::lease::granted::Keeper;
-use crate::lease::granted::Lease;
+use crate::lease::granted::{Lease, LeaseObserver};
+use crate::lease::lost::Ended;
 use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
@@ -82,7 +81,7 @@ impl RedisLock {
         match result {
             Ok(Some(lease)) => {
                 // Renewal looks after the lease before `lock` returns (R8).
-                if !context.renewal.of(&lease).add(&lease) {
+                if !context.renewers.of(&lease).add(&lease) {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
                 }
@@ -97,8 +96,8 @@ impl RedisLock {
     }
 
     pub(super) fn acquisition(&self) -> Result<Acquisition> {
-        let keeper = Arc::clone(&self.shared) as Arc<dyn Keeper>;
-        Acquisition::new(self.context(), &self.store, keeper, &self.shared.key, &self.options)
+        let observer = Arc::clone(&self.shared) as Arc<dyn LeaseObserver>;
+        Acquisition::new(self.context(), &self.store, observer, &self.shared.key, &self.options)
     }
 
     pub(super) fn hold(&self, turn: Turn<'_>, lease: &Arc<Lease>) -> Result<()> {

@@ -7,13 +7,12 @@ use std::time::Duration;
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::{Interrupt, Interruption};
-use crate::lease::acquire::InTheWay;
+use crate::lease::acquire::HeldFor;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::condition::{Failed, Woken, interrupted_with_the_lock};
-use crate::lease::ended::Ended;
 use crate::lease::granted::Lease;
 use crate::lease::leaving::Leaving;
-use crate::lease::lost::LostReason;
+use crate::lease::lost::{Ended, LostReason};
 use crate::lease::store::Notify;
 use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
@@ -93,7 +92,7 @@ impl RedisLock {
         };
         let (outcome, lease) =
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
-        if !context.renewal.of(&lease).add(&lease) {
+        if !context.renewers.of(&lease).add(&lease) {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
             let closed = Error::new(ErrorKind::Closed, "the client is closed").leaving(true);
             return Err(self.named(closed));
@@ -131,7 +130,7 @@ impl RedisLock {
     fn lock_again_after(
         &self,
         acquisition: &mut Acquisition,
-        refused: Option<InTheWay>,
+        refused: Option<HeldFor>,
     ) -> Result<Arc<Lease>> {
         let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
         let attempts = &mut Attempts::unlimited();
@@ -144,7 +143,7 @@ impl RedisLock {
             why: None,
         };
         let granted = acquisition.run(&mut wait, refused);
-        let granted = granted.map_err(|error| error.leaving(acquisition.left_behind))?;
+        let granted = granted.map_err(|error| error.leaving(acquisition.leaves_something()))?;
         granted.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
         })

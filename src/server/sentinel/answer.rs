@@ -23,7 +23,7 @@ pub(crate) struct Primary {
 
 /// What one sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct SentinelAnswer {
     pub(super) primary: Primary,
     /// Whether no failover is under way as far as it knows.
     pub(super) settled: bool,
@@ -39,7 +39,7 @@ pub(super) fn questions(service: &str) -> Vec<u8> {
 pub(super) const REPLIES: usize = 2;
 
 /// What the replies to [`questions`] say. `Ok(None)`: the sentinel does not know the service.
-pub(super) fn read(replies: Vec<Value>) -> Result<Option<Answer>, StoreError> {
+pub(super) fn read(replies: Vec<Value>) -> Result<Option<SentinelAnswer>, StoreError> {
     let [master, address] = <[Value; REPLIES]>::try_from(replies).map_err(|_| reply::nonsense())?;
     let master = match reply::value(master) {
         Ok(master) => fields(master)?,
@@ -56,7 +56,7 @@ pub(super) fn read(replies: Vec<Value>) -> Result<Option<Answer>, StoreError> {
         _ => return Err(reply::nonsense()),
     };
     let settled = !flags.split(',').any(|flag| flag == "failover_in_progress");
-    Ok(Some(Answer {
+    Ok(Some(SentinelAnswer {
         primary: Primary { address: primary, epoch: epoch.ok_or_else(reply::nonsense)? },
         settled,
     }))
@@ -97,11 +97,11 @@ fn field<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
 /// address: their operator has made them forget the service, and begin again. All epochs are 0
 /// where each failover is made in that way.
 pub(super) fn choose(
-    answers: &[Answer],
+    answers: &[SentinelAnswer],
     sentinels: usize,
     known: Option<&Primary>,
 ) -> Option<Primary> {
-    let votes = |answer: &Answer| {
+    let votes = |answer: &SentinelAnswer| {
         answers.iter().filter(|other| other.primary.address == answer.primary.address).count()
     };
     let best = answers
@@ -123,8 +123,8 @@ mod tests {
         Primary { address: Address { host: "10.0.0.1".into(), port }, epoch }
     }
 
-    fn says(port: u16, epoch: u64) -> Answer {
-        Answer { primary: primary(port, epoch), settled: true }
+    fn says(port: u16, epoch: u64) -> SentinelAnswer {
+        SentinelAnswer { primary: primary(port, epoch), settled: true }
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn among_equal_epochs_a_settled_answer_and_the_more_common_one_decide() {
-        let unsettled = Answer { settled: false, ..says(1, 5) };
+        let unsettled = SentinelAnswer { settled: false, ..says(1, 5) };
         assert_eq!(choose(&[unsettled, says(2, 5)], 3, None), Some(primary(2, 5)));
         assert_eq!(choose(&[says(1, 5), says(2, 5), says(1, 5)], 3, None), Some(primary(1, 5)));
     }

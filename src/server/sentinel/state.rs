@@ -9,7 +9,7 @@ use super::answer::{Address, Primary};
 /// is not higher.
 const BEGUN_AGAIN: Duration = Duration::from_secs(3);
 
-pub(super) struct State {
+pub(super) struct KnownPrimary {
     pub(super) known: Option<Primary>,
     /// Whether the sentinels have to be asked before the primary is used.
     pub(super) in_doubt: bool,
@@ -23,7 +23,7 @@ pub(super) struct State {
     pub(super) closed: bool,
 }
 
-impl State {
+impl KnownPrimary {
     pub(super) fn new() -> Self {
         let (known, left, lower) = (None, None, None);
         Self { known, in_doubt: true, moved: false, left, lower, closed: false }

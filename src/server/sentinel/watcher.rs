@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use redis::RedisResult;
 
 use super::{Address, Sentinel, Sentinels};
-use crate::base::locked;
-use crate::base::log;
+use crate::base::worker::{Stopped, Worker};
+use crate::base::{locked, log};
 use crate::server::subscription::Subscription;
 
 /// Between two rounds of questions: a failover that the subscriptions missed is found so soon.
@@ -24,15 +24,48 @@ const READ: Duration = Duration::from_millis(200);
 /// Between two tries to subscribe at a sentinel.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What one of the threads knows: all sentinels, its own, and the channel that tells it to end.
-pub(crate) struct Watcher<'a> {
+/// The threads that listen to the sentinels of one service.
+pub(crate) struct Watchers {
     pub(crate) sentinels: Arc<Sentinels>,
-    pub(crate) sentinel: &'a Arc<Sentinel>,
-    pub(crate) stop: &'a Receiver<()>,
+    threads: Vec<Worker<()>>,
+}
+
+impl Watchers {
+    pub(crate) fn new(sentinels: Arc<Sentinels>) -> Self {
+        let threads = sentinels.all.iter().map(|_| Worker::new("distlock-sentinel")).collect();
+        Self { sentinels, threads }
+    }
+
+    /// Starts them, unless they run.
+    pub(crate) fn start(&self) {
+        for (thread, sentinel) in self.threads.iter().zip(&self.sentinels.all) {
+            let (sentinels, sentinel) = (Arc::clone(&self.sentinels), Arc::clone(sentinel));
+            let started = thread.start(move |stop| {
+                let sentinels = Arc::clone(&sentinels);
+                Watcher { sentinels, sentinel: &sentinel, stop }.run();
+            });
+            if let Err(error) = started {
+                log::warn!("no thread could be started to listen to the sentinels: {error}");
+            }
+        }
+    }
+
+    /// Ends them. `false`: not by `deadline`.
+    pub(crate) fn stop(&self, deadline: Instant) -> bool {
+        let stopped: Vec<Stopped> = self.threads.iter().map(Worker::stop).collect();
+        stopped.iter().all(|stopped| stopped.wait(deadline))
+    }
+}
+
+/// What one of the threads knows: all sentinels, its own, and the channel that tells it to end.
+struct Watcher<'a> {
+    sentinels: Arc<Sentinels>,
+    sentinel: &'a Arc<Sentinel>,
+    stop: &'a Receiver<()>,
 }
 
 impl Watcher<'_> {
-    pub(crate) fn run(&self) {
+    fn run(&self) {
         while !self.is_over() {
             match self.sentinels.open(self.sentinel, Instant::now() + self.sentinels.within) {
                 Ok(ask) => {
@@ -85,7 +118,7 @@ impl Watcher<'_> {
     ///
     /// The news may be old: this sentinel, or this thread, was stopped for a while, and the primary
     /// has moved back since. The sentinel's own answer shows that.
-    fn hear_of_a_failover(&self, Moved { old, new }: Moved) {
+    fn hear_of_a_failover(&self, Switch { old, new }: Switch) {
         let mut state = locked(&self.sentinels.state);
         let known = state.known.as_ref().map(|known| &known.address);
         let (was_there, is_there) = (known == Some(&old), known == Some(&new));
@@ -120,14 +153,14 @@ impl Watcher<'_> {
 
 /// A failover, as `+switch-master` tells of it.
 #[derive(Debug, PartialEq)]
-struct Moved {
+struct Switch {
     old: Address,
     new: Address,
 }
 
 /// The failover, if a message on `+switch-master` is about this service. It has the name of the
 /// service, the old address, and the new one.
-fn told(service: &str, message: &[u8]) -> Option<Moved> {
+fn told(service: &str, message: &[u8]) -> Option<Switch> {
     let message = std::str::from_utf8(message).ok()?;
     let mut words = message.split(' ');
     let name = words.next()?;
@@ -135,7 +168,7 @@ fn told(service: &str, message: &[u8]) -> Option<Moved> {
         let (host, port) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         Some(Address { host, port })
     };
-    let moved = Moved { old: address()?, new: address()? };
+    let moved = Switch { old: address()?, new: address()? };
     (name == service).then_some(moved)
 }
 
@@ -146,7 +179,7 @@ mod tests {
     #[test]
     fn news_of_another_service_are_none() {
         let address = |host: &str| Address { host: host.into(), port: 6379 };
-        let moved = Moved { old: address("10.0.0.1"), new: address("10.0.0.2") };
+        let moved = Switch { old: address("10.0.0.1"), new: address("10.0.0.2") };
         assert_eq!(told("a", b"a 10.0.0.1 6379 10.0.0.2 6379"), Some(moved));
         assert_eq!(told("a", b"ab 10.0.0.1 6379 10.0.0.2 6379"), None);
         assert_eq!(told("ab", b"a 10.0.0.1 6379 10.0.0.2 6379"), None);

@@ -8,10 +8,9 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use redis::{RedisError, RedisResult};
 
 use super::{Ears, parse};
-use crate::base::locked;
-use crate::base::log;
-use crate::server::demotion::Watch;
-use crate::server::node::Endpoint;
+use crate::base::{locked, log};
+use crate::server::demotion::DemotionWatch;
+use crate::server::endpoint::Endpoint;
 use crate::server::reply;
 use crate::server::subscription::{Message, Subscription};
 
@@ -77,7 +76,7 @@ impl Ears {
         &self,
         mut subscription: Subscription,
         stop: &Receiver<()>,
-        demoted: &Watch,
+        demoted: &DemotionWatch,
     ) -> RedisResult<()> {
         subscription.subscribe(&self.address)?;
         self.elsewhere.store(false, Ordering::SeqCst);

@@ -1,7 +1,5 @@
 //! Leases on one server, written once for every layout.
 
-mod conditions;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +20,7 @@ use crate::lease::store::{
     Release, Withdraw,
 };
 use crate::lease::token::Token;
-use crate::server::call::{Call, Command, Resend};
+use crate::server::call::{Call, Command, Reply, Resend};
 use crate::server::node::Node;
 use crate::server::reply;
 use crate::server::script::{Part, Script};
@@ -104,7 +102,7 @@ impl ServerLeases {
     }
 
     /// The script: acquires, or looks closer, and queues where there is a place to take.
-    fn ask(&self, ask: &Ask<'_>, place: Option<(&str, &dyn Place)>) -> Result<Answer, StoreError> {
+    fn ask(&self, ask: &Ask<'_>, place: Option<(&str, Place<'_>)>) -> Result<Answer, StoreError> {
         let (mut keys, mut parts) = self.keys(ask.key);
         if let Some(counter) = self.table.counter.filter(|_| ask.fences > 0) {
             parts.push(counter.of(ask.key));
@@ -144,7 +142,7 @@ impl ServerLeases {
                 _ => {}
             }
         }
-        self.ask(ask, ask.place.and_then(|place| Some((place.listen()?, place))))
+        self.ask(ask, ask.place.and_then(|place| Some(((place.listen)()?, place))))
     }
 
     /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`:
@@ -185,12 +183,12 @@ fn named<'a>(names: &[Name], key: &'a Key) -> (usize, Vec<Part<'a>>) {
 }
 
 /// What a waiter leaves in the queue.
-fn place_parts<'a>(ask: &Ask<'a>, address: &'a str, place: &dyn Place) -> [Part<'a>; 4] {
+fn place_parts<'a>(ask: &Ask<'_>, address: &'a str, place: Place<'_>) -> [Part<'a>; 4] {
     [
         Part::Text(address),
         Part::Number(ask.attempt),
-        Part::millis(place.alive_for().min(LONGEST_PLACE)),
-        Part::millis(place.first_lease()),
+        Part::millis(place.alive_for.min(LONGEST_PLACE)),
+        Part::millis(place.first_lease),
     ]
 }
 
@@ -213,7 +211,7 @@ impl LeaseStore for ServerLeases {
         }
         let answer = self.ask(ask, None)?;
         if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
-            && place.listen().is_some()
+            && (place.listen)().is_some()
         {
             // It has begun to listen just now, or before.
             let _ = self.inbox.start(&self.node);
@@ -273,11 +271,49 @@ impl LeaseStore for ServerLeases {
         release: Option<&Release<'_>>,
         leave: bool,
     ) -> Result<InCondition, StoreError> {
-        self.wait_in_condition(ask, condition, release, leave)
+        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let place = ask.place.and_then(|place| Some(((place.listen)()?, place)));
+        let Some((address, place)) = place else {
+            return Err(StoreError::not_sent(
+                ErrorKind::Unavailable,
+                "conditions need wake-ups, and this client cannot receive any",
+            ));
+        };
+        let _ = self.inbox.start(&self.node);
+        let (keys, mut parts) = self.keys(ask.key);
+        parts.extend([
+            Part::Bytes(ask.token.as_bytes()),
+            Part::millis(ask.lease),
+            Part::Number(u64::from(ask.fences)),
+        ]);
+        parts.extend(place_parts(ask, address, place));
+        parts.extend([
+            Part::Text(condition),
+            Part::Bytes(release.map_or(&[], |release| release.token.as_bytes())),
+            Part::Number(u64::from(leave)),
+        ]);
+        let before = Instant::now();
+        let check = || release.map_or(Ok(()), Release::check);
+        let call = Call::new(Command::script(&queue.wait, keys, parts)).check(&check);
+        let call = call.confirm_within(confirm_within(ask));
+        let reply = self.granting.call(&call, ask.deadline)?;
+        self.is_heard(before, &reply.value);
+        in_condition(&reply)
     }
 
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
-        self.notify_condition(what, deadline)
+        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let (keys, mut parts) = self.keys(what.key);
+        parts.extend([
+            Part::Bytes(what.token.as_bytes()),
+            Part::Text(what.condition),
+            Part::Number(u64::from(what.most)),
+        ]);
+        // If both copies run, one waiter more wakes.
+        let call = Call::new(Command::script(&queue.notify, keys, parts)).resend(Resend::Always);
+        let moved = reply::number(&self.node.call(&call, deadline)?.value)?;
+        // -1: not ours.
+        Ok(u64::try_from(moved).ok())
     }
 
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
@@ -301,5 +337,27 @@ impl LeaseStore for ServerLeases {
             return Err(Error::unsupported(why));
         }
         Ok(())
+    }
+}
+
+/// What the script says to a waiter: see wait.lua.
+fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
+    let asked_at = reply.asked_at;
+    match reply::list(&reply.value)? {
+        [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
+        [Value::Int(1), last, count] => {
+            reply.confirmed()?;
+            Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
+        }
+        [Value::Int(2)] => Err(answers::foreign()),
+        [Value::Int(3)] => Ok(InCondition::Nowhere),
+        [Value::Int(4)] => Ok(InCondition::NotOurs),
+        [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => Ok(InCondition::Notified {
+            asked_at,
+            remaining: answers::left(*remaining),
+            heard: *heard == 1,
+        }),
+        [Value::Int(6)] => Ok(InCondition::Left),
+        _ => Err(reply::nonsense()),
     }
 }

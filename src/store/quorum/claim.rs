@@ -20,10 +20,10 @@ pub(super) struct Claim {
     /// Set before the first withdrawal is sent. What creates the lease on a node checks it on the
     /// node's thread: so it is never sent, or comes before the withdrawal.
     ended: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ClaimState>,
 }
 
-struct State {
+struct ClaimState {
     nodes: Vec<AtNode>,
     /// When the last two extends were sent that a majority has confirmed: a node that is slow
     /// denies one only after the next one was sent.
@@ -59,7 +59,7 @@ impl Claim {
             key: key.clone(),
             token: token.clone(),
             ended: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(ClaimState {
                 nodes: vec![AtNode::default(); nodes],
                 confirmed: [None; 2],
             }),
@@ -150,7 +150,6 @@ impl Claim {
 
     fn at<T>(&self, node: usize, look: impl FnOnce(&mut AtNode) -> T) -> T {
         let mut state = locked(&self.state);
-        // There is one for each node.
         let mut beyond = AtNode::default();
         look(state.nodes.get_mut(node).unwrap_or(&mut beyond))
     }

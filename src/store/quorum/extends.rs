@@ -36,9 +36,9 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
+use crate::lease::durations::valid_until;
 use crate::lease::store::Extend;
 use crate::lease::token::Token;
-use crate::lease::validity::valid_until;
 
 /// The most re-grants in one go, so that other questions can come between.
 const TOGETHER: usize = 16;

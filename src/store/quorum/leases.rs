@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::node_thread::{Lane, Target, Withdrawn};
+use super::node_thread::{Lane, ToWithdraw, Withdrawn};
 use super::tally::{Tally, Undecided, gone, granted, holder, remaining};
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
@@ -51,7 +51,11 @@ impl Quorum {
     }
 
     /// Withdraws leases, and waits until a majority has answered for each, or until the deadline.
-    fn withdraw_and_wait(&self, what: &Arc<[Target]>, deadline: Instant) -> Tally<Vec<Withdrawn>> {
+    fn withdraw_and_wait(
+        &self,
+        what: &Arc<[ToWithdraw]>,
+        deadline: Instant,
+    ) -> Tally<Vec<Withdrawn>> {
         let round = self.withdraw_everywhere(what, deadline);
         self.collect_until(&round, |tally| (0..what.len()).all(|i| tally.has_majority(i)))
     }
@@ -115,7 +119,7 @@ impl LeaseStore for Quorum {
             // have it; and without waiting for any node.
             if !claim.has_ended() {
                 let (key, token) = (ask.key.clone(), ask.token.clone());
-                let what = [Target { key, token, claim: Some(Arc::clone(&claim)) }];
+                let what = [ToWithdraw { key, token, claim: Some(Arc::clone(&claim)) }];
                 self.withdraw_everywhere(&what.into(), self.clock.now() + self.command_timeout);
             }
         };
@@ -253,8 +257,8 @@ impl LeaseStore for Quorum {
             // Not by our own claim, if the lock is ours: what no majority confirms is not carried
             // out later.
             let target =
-                |token: &Token| Target { key: key.clone(), token: token.clone(), claim: None };
-            let what: Arc<[Target]> = tokens.iter().map(target).collect();
+                |token: &Token| ToWithdraw { key: key.clone(), token: token.clone(), claim: None };
+            let what: Arc<[ToWithdraw]> = tokens.iter().map(target).collect();
             // The others are attempts: one of them may become the next holder.
             let votes = |token: &&Token| held().filter(|held| held.token == **token).count();
             let may_hold = |token: &&Token| votes(token) + tally.silent() >= tally.majority();

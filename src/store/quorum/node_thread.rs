@@ -57,14 +57,14 @@ pub(super) type Question = dyn FnOnce(&Member) + Send;
 
 /// Leases to withdraw from one node.
 pub(super) struct Withdrawals {
-    pub(super) what: Arc<[Target]>,
+    pub(super) what: Arc<[ToWithdraw]>,
     pub(super) deadline: Instant,
     pub(super) tell: (usize, Tell<Vec<Withdrawn>>),
 }
 
 /// One lease to withdraw.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(super) struct ToWithdraw {
     pub(super) key: Key,
     pub(super) token: Token,
     /// `None`: the token is somebody else's, or has been withdrawn before. Every node is asked
@@ -126,7 +126,7 @@ impl NodeThread {
     /// be under way.
     pub(super) fn withdraw(&self, withdrawals: Withdrawals) {
         if let Err((Job::Withdraw(late), _)) = self.send(Job::Withdraw(withdrawals)) {
-            let what = late.what.iter().map(|target| Target { claim: None, ..target.clone() });
+            let what = late.what.iter().map(|target| ToWithdraw { claim: None, ..target.clone() });
             self.thread.withdraw(&Withdrawals { what: what.collect(), ..late });
         }
     }
@@ -236,7 +236,7 @@ impl Talker {
             false => self.ask_to_withdraw(what, &asked, *deadline),
         };
         for (i, (answer, again)) in asked.iter().zip(answers) {
-            let Target { key, token, claim } = &what[*i];
+            let ToWithdraw { key, token, claim } = &what[*i];
             if let Some(claim) = claim
                 && let Some(left) = claim.left(*node)
                 && claim.withdrawn(*node, answer.is_ok())
@@ -257,7 +257,7 @@ impl Talker {
     /// the second.
     fn ask_to_withdraw(
         &self,
-        what: &[Target],
+        what: &[ToWithdraw],
         which: &[usize],
         deadline: Instant,
     ) -> Vec<(Result<Gone, StoreError>, bool)> {

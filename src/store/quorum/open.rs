@@ -21,11 +21,11 @@ pub(crate) struct Nodes {
     pub(crate) urls: Vec<String>,
     /// Wraps a node's store in a store of a test; it is given the node's index.
     #[cfg(feature = "testing")]
-    pub(crate) wrap: Option<Wrap>,
+    pub(crate) wrap: Option<WrapNode>,
 }
 
 #[cfg(feature = "testing")]
-type Wrap = Box<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
+type WrapNode = Box<dyn Fn(usize, Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 /// Fewer nodes survive no failure, and then one server is simpler and as safe.
 const FEWEST: usize = 3;

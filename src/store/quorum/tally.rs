@@ -56,9 +56,8 @@ impl<T> Tally<T> {
     }
 
     pub(super) fn note(&mut self, node: usize, answer: Result<T, StoreError>) {
-        if let Some(place) = self.answers.get_mut(node) {
-            *place = Some(answer);
-        }
+        let before = self.answers.get_mut(node).and_then(|place| place.replace(answer));
+        debug_assert!(before.is_none(), "each node has one vote");
     }
 
     /// More than half of all nodes, whether they are up or not: any two majorities share a node.

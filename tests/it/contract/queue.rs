@@ -25,13 +25,14 @@ impl Waiter {
         let listening =
             place.store.listen(key, &token, &bell).expect("a store that queues can wake");
         let waiter = Waiter { token, bell, listening };
+        let listen = || Some(&*waiter.listening.address);
         let answer = place.store.try_acquire(&Ask {
             key,
             token: &waiter.token,
             attempt,
             lease: LEASE,
             fences: 0,
-            place: Some(&waiter),
+            place: Some(InQueue { listen: &listen, alive_for: LEASE, first_lease: ms(3000) }),
             contended: true,
             may_be_mine: true,
             deadline: deadline(),
@@ -50,20 +51,6 @@ impl Waiter {
                 Rung::Hint => {}
             }
         }
-    }
-}
-
-impl InQueue for Waiter {
-    fn listen(&self) -> Option<&str> {
-        Some(&self.listening.address)
-    }
-
-    fn alive_for(&self) -> Duration {
-        LEASE
-    }
-
-    fn first_lease(&self) -> Duration {
-        ms(3000)
     }
 }
 

@@ -63,23 +63,6 @@ fn acquire(
     store.try_acquire(&ask)
 }
 
-/// A waiter's place in the queue that nobody needs here.
-struct Nowhere;
-
-impl Place for Nowhere {
-    fn listen(&self) -> Option<&str> {
-        Some("distlock:inbox:nobody")
-    }
-
-    fn alive_for(&self) -> Duration {
-        SOON
-    }
-
-    fn first_lease(&self) -> Duration {
-        ms(3000)
-    }
-}
-
 /// A question to a store, which must not answer "yours" without a write.
 type Question = fn(&dyn LeaseStore, &Key, &Token) -> Result<bool, StoreError>;
 
@@ -99,7 +82,8 @@ fn extend_one(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, 
 }
 
 fn wait_in(store: &dyn LeaseStore, key: &Key, token: &Token) -> Result<bool, StoreError> {
-    let place: Option<&dyn Place> = Some(&Nowhere);
+    let listen = || Some("distlock:inbox:nobody");
+    let place = Some(Place { listen: &listen, alive_for: SOON, first_lease: ms(3000) });
     let ask = Ask {
         key,
         token,

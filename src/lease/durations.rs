@@ -1,4 +1,5 @@
-//! How long a lease is valid by the clock of its holder.
+//! How long a lease is valid by the clock of its holder, how long the first lease of a hand-off is,
+//! and how long a command and an outage may last.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,17 @@ pub(crate) fn drift(length: Duration) -> Duration {
 /// that.
 pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + length.saturating_sub(drift(length))
+}
+
+/// A hand-off first grants at most this long a lease, so that a frozen waiter never costs a whole
+/// lease (R20).
+pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(3);
+
+/// How long a command, and an outage, may last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) command_timeout: Duration,
+    pub(crate) max_outage: Duration,
 }
 
 #[cfg(test)]

@@ -13,15 +13,15 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// Counts the operations that are under way.
 #[derive(Clone, Default)]
-pub(crate) struct Count(Arc<AtomicUsize>);
+pub(crate) struct ActiveCount(Arc<AtomicUsize>);
 
 /// One counted operation, until dropped.
-pub(crate) struct Counted(Count);
+pub(crate) struct Active(ActiveCount);
 
-impl Count {
-    pub(crate) fn add(&self) -> Counted {
+impl ActiveCount {
+    pub(crate) fn add(&self) -> Active {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Counted(self.clone())
+        Active(self.clone())
     }
 
     /// Waits until the count is zero, or until the deadline. Returns the count.
@@ -37,8 +37,9 @@ impl Count {
     }
 }
 
-impl Drop for Counted {
+impl Drop for Active {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.0.fetch_sub(1, Ordering::SeqCst);
+        debug_assert_ne!(before, 0, "each is counted once");
     }
 }

@@ -10,7 +10,7 @@ use crate::lease::store::{Ask, Extend, Gone, Place};
 use crate::lease::token::Token;
 
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct LockRecord {
     pub(super) holder: Option<(Token, Instant)>,
     pub(super) queue: VecDeque<Waiter>,
     /// The conditions that somebody waits in, by name.
@@ -50,8 +50,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(ask: &Ask<'_>, place: &dyn Place) -> Self {
-        let first_lease = place.first_lease();
+    pub(super) fn new(ask: &Ask<'_>, place: Place<'_>) -> Self {
+        let first_lease = place.first_lease;
         Self {
             token: ask.token.clone(),
             attempt: ask.attempt,
@@ -68,11 +68,11 @@ impl Waiter {
 static LAST_FENCE: AtomicU64 = AtomicU64::new(0);
 
 /// What the entries of a shelf have in common.
-pub(super) struct Shared<'a> {
+pub(super) struct Listeners<'a> {
     pub(super) ears: &'a HashMap<Token, Weak<Bell>>,
 }
 
-impl Shared<'_> {
+impl Listeners<'_> {
     pub(super) fn fences(&mut self, count: u32) -> Option<Fences> {
         (count > 0).then(|| {
             let last = LAST_FENCE.fetch_add(u64::from(count), Ordering::SeqCst);
@@ -85,7 +85,7 @@ impl Shared<'_> {
     }
 }
 
-impl Entry {
+impl LockRecord {
     pub(super) fn is_held_by(&self, token: &Token) -> bool {
         self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
     }
@@ -101,23 +101,24 @@ impl Entry {
     }
 
     /// Frees the lock, and hands it to the first waiter that listens.
-    pub(super) fn serve(&mut self, shared: &mut Shared<'_>, now: Instant) {
+    pub(super) fn serve(&mut self, listeners: &mut Listeners<'_>, now: Instant) {
         self.holder = None;
         while let Some(next) = self.queue.pop_front() {
-            if let Some(bell) = shared.ear(&next.token) {
+            if let Some(bell) = listeners.ear(&next.token) {
+                debug_assert!(self.queue.iter().all(|other| other.token != next.token), "twice");
                 self.holder = Some((next.token, now + next.first_lease));
-                bell.grant(Grant { attempt: next.attempt, fences: shared.fences(next.fences) });
+                bell.grant(Grant { attempt: next.attempt, fences: listeners.fences(next.fences) });
                 return;
             }
-            self.pass_on(next, shared);
+            self.pass_on(next, listeners);
         }
     }
 
     /// Passes on the notification of a waiter that will not come, to one that waited when it was
     /// given.
-    fn pass_on(&mut self, gone: Waiter, shared: &Shared<'_>) {
+    fn pass_on(&mut self, gone: Waiter, listeners: &Listeners<'_>) {
         if let Some(Notified { condition, given }) = gone.notified {
-            self.notify(&condition, 1, given, shared);
+            self.notify(&condition, 1, given, listeners);
         }
     }
 
@@ -128,7 +129,7 @@ impl Entry {
         condition: &str,
         most: u32,
         given: u64,
-        shared: &Shared<'_>,
+        listeners: &Listeners<'_>,
     ) -> u64 {
         let mut moved = 0;
         let Some(Line { waiting, .. }) = self.conditions.get_mut(condition) else { return 0 };
@@ -136,7 +137,7 @@ impl Entry {
             && waiting.front().is_some_and(|next| next.arrival <= given)
             && let Some(mut next) = waiting.pop_front()
         {
-            if let Some(bell) = shared.ear(&next.token) {
+            if let Some(bell) = listeners.ear(&next.token) {
                 bell.ring();
                 next.notified = Some(Notified { condition: condition.to_owned(), given });
                 self.queue.push_back(next);
@@ -152,18 +153,19 @@ impl Entry {
         waiter.arrival = self.arrivals;
         let new = || Line { waiting: VecDeque::new(), next_wake: now + NET };
         let line = self.conditions.entry(condition.to_owned()).or_insert_with(new);
+        debug_assert!(line.waiting.iter().all(|other| other.token != waiter.token), "twice");
         line.waiting.push_back(waiter);
     }
 
     /// Leaves its condition or the queue, for good.
-    pub(super) fn leave(&mut self, token: &Token, shared: &Shared<'_>) {
+    pub(super) fn leave(&mut self, token: &Token, listeners: &Listeners<'_>) {
         for line in self.conditions.values_mut() {
             line.waiting.retain(|waiter| waiter.token != *token);
         }
         if let Some(at) = self.queue.iter().position(|waiter| waiter.token == *token)
             && let Some(gone) = self.queue.remove(at)
         {
-            self.pass_on(gone, shared);
+            self.pass_on(gone, listeners);
         }
     }
 
@@ -171,27 +173,32 @@ impl Entry {
     pub(super) fn take(
         &mut self,
         ask: &Ask<'_>,
-        shared: &mut Shared<'_>,
+        listeners: &mut Listeners<'_>,
         now: Instant,
     ) -> Option<Fences> {
         self.queue.retain(|waiter| waiter.token != *ask.token);
         self.grant(ask, now);
-        shared.fences(ask.fences)
+        listeners.fences(ask.fences)
     }
 
     /// Whether no listening waiter is before the asker.
-    pub(super) fn is_next(&self, token: &Token, shared: &Shared<'_>) -> bool {
+    pub(super) fn is_next(&self, token: &Token, listeners: &Listeners<'_>) -> bool {
         self.queue
             .iter()
             .take_while(|waiter| waiter.token != *token)
-            .all(|waiter| shared.ear(&waiter.token).is_none())
+            .all(|waiter| listeners.ear(&waiter.token).is_none())
     }
 
-    pub(super) fn release(&mut self, token: &Token, shared: &mut Shared<'_>, now: Instant) -> Gone {
+    pub(super) fn release(
+        &mut self,
+        token: &Token,
+        listeners: &mut Listeners<'_>,
+        now: Instant,
+    ) -> Gone {
         if !self.is_held_by(token) {
             return Gone::NotOurs;
         }
-        self.serve(shared, now);
+        self.serve(listeners, now);
         Gone::Released
     }
 

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use super::active::ActiveCount;
 use super::cleaner::Cleaner;
-use super::count::Count;
+use super::durations::Timeouts;
 use super::granted::Lease;
 use super::renewer::Renewer;
 use super::store::LeaseStore;
-use super::timeouts::Timeouts;
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Confirm;
@@ -17,7 +17,7 @@ use crate::base::worker::Stopped;
 
 /// Leases are renewed by one thread for each kind of confirmations: while a replica is away, the
 /// extends of those who ask for it wait, and the extends of others must not (R9).
-pub(crate) struct Renewal {
+pub(crate) struct Renewers {
     plain: Arc<Renewer>,
     confirmed: Mutex<Confirmed>,
     make: Box<dyn Fn(&'static str) -> Arc<Renewer> + Send + Sync>,
@@ -29,12 +29,12 @@ struct Confirmed {
     closed: bool,
 }
 
-impl Renewal {
+impl Renewers {
     pub(crate) fn new(
         clock: Clock,
         timeouts: Timeouts,
         cleaner: Cleaner,
-        under_way: Count,
+        under_way: ActiveCount,
     ) -> Self {
         let make = move |thread| {
             let (clock, cleaner) = (clock.clone(), cleaner.clone());

@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo};
 use super::{Address, Sentinels};
 use crate::base::error::{Error, Result};
 use crate::server::dial::Dialer;
-use crate::server::settings::{Service, Settings, as_user};
+use crate::server::settings::{Settings, as_user};
 use crate::server::url::parse;
 
 /// Where sentinels listen unless somebody says otherwise.
@@ -17,6 +17,14 @@ const PORT: u16 = 26_379;
 const PRIMARY: &str = "primary.invalid";
 const SCHEMES: [(&str, &str); 2] =
     [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
+
+/// A service that sentinels watch, as a program names it.
+#[derive(Clone, Default)]
+pub(crate) struct Service {
+    pub(crate) name: String,
+    /// `redis://` or `rediss://`, with the sentinels' own credentials.
+    pub(crate) sentinels: Vec<String>,
+}
 
 impl Service {
     pub(crate) fn new(name: &str, urls: impl IntoIterator<Item = impl AsRef<str>>) -> Self {

@@ -12,51 +12,53 @@ use crate::base::store_error::StoreError;
 /// The commands of a caller of `execute`.
 pub(crate) type Work<'a, T> = &'a mut dyn FnMut(&mut dyn ConnectionLike) -> RedisResult<T>;
 
-impl Node {
-    /// Runs a caller's commands, and runs them once more if the connection was dropped.
-    pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
-        let mut run = || {
-            let mut value = None;
-            let talked = self.pooled(deadline, &mut |exchange, _, _| {
-                exchange.state.was_lent = true;
-                let mut watched =
-                    Watched { connection: exchange.connection.commands(), failed: None };
-                let result = work(&mut watched);
-                match watched.failed {
-                    // The connection is of no more use, even if the caller's code swallowed the
-                    // error.
-                    Some(failed) => {
-                        value = result.ok();
-                        Err(failed)
-                    }
-                    None => Ok(result),
+/// Runs a caller's commands, and runs them once more if the connection was dropped.
+pub(crate) fn execute<T>(
+    node: &Node,
+    deadline: Instant,
+    work: Work<'_, T>,
+) -> Result<T, StoreError> {
+    let mut run = || {
+        let mut value = None;
+        let talked = node.pooled(deadline, &mut |exchange, _, _| {
+            exchange.state.was_lent = true;
+            let mut observed =
+                Observed { connection: exchange.connection.commands(), failed: None };
+            let result = work(&mut observed);
+            match observed.failed {
+                // The connection is of no more use, even if the caller's code swallowed the
+                // error.
+                Some(failed) => {
+                    value = result.ok();
+                    Err(failed)
                 }
-            });
-            match value {
-                Some(value) => Ok(Ok(value)),
-                None => talked,
+                None => Ok(result),
             }
-        };
-        let result = match run() {
-            Err(error) if error.dropped => run(),
-            result => result,
-        }?;
-        result.map_err(|error| match error.code() {
-            Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
-            None => StoreError::not_sent(ErrorKind::Server, "the commands failed")
-                .because(error.category().to_owned()),
-        })
-    }
+        });
+        match value {
+            Some(value) => Ok(Ok(value)),
+            None => talked,
+        }
+    };
+    let result = match run() {
+        Err(error) if error.dropped => run(),
+        result => result,
+    }?;
+    result.map_err(|error| match error.code() {
+        Some(code) => reply::refused(code, error.detail().unwrap_or_default()),
+        None => StoreError::not_sent(ErrorKind::Server, "the commands failed")
+            .because(error.category().to_owned()),
+    })
 }
 
 /// Remembers whether the connection failed or the server said that it is a replica, even if the
 /// caller's code swallows the error.
-pub(crate) struct Watched<'a> {
-    pub(crate) connection: &'a mut dyn ConnectionLike,
-    pub(crate) failed: Option<RedisError>,
+struct Observed<'a> {
+    connection: &'a mut dyn ConnectionLike,
+    failed: Option<RedisError>,
 }
 
-impl Watched<'_> {
+impl Observed<'_> {
     fn note<T>(
         &mut self,
         result: RedisResult<T>,
@@ -76,7 +78,7 @@ impl Watched<'_> {
     }
 }
 
-impl ConnectionLike for Watched<'_> {
+impl ConnectionLike for Observed<'_> {
     fn req_packed_command(&mut self, command: &[u8]) -> RedisResult<Value> {
         let result = self.connection.req_packed_command(command);
         self.note(result, std::slice::from_ref)
