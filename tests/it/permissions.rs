@@ -303,6 +303,34 @@ fn a_release_that_is_refused_half_way_lets_only_one_in() {
     }
 }
 
+/// A waiter that was notified died. Its notification cannot pass on to the other waiter of its
+/// condition, because this user may not write that waiter's place; the lock is released all the
+/// same.
+#[test]
+fn a_release_behind_a_dead_waiter_needs_no_permission_to_pass_its_notification_on() {
+    for permission in ["+zadd", "+hset"] {
+        let server = Server::start();
+        let poor = Client::open(&user_without(&server, permission)).unwrap().lock(NAME);
+        poor.lock().unwrap();
+        let key = |companion: &str| format!("{{{NAME}}}:{companion}");
+        let (waiters, connection) = (key("waiters"), &mut server.connection());
+        let entries = [
+            ("dead", "1|1|3000|0|nobody||2000000000000000|c"),
+            ("live", "9000000000000|1|3000|0|nobody|line|1000000000000000|c"),
+        ];
+        let () = redis::pipe()
+            .hset_multiple(&waiters, &entries)
+            .zadd(key("queue"), "dead", 1)
+            .zadd(key("conditions"), "1:c:1000000000000000|live", 0)
+            .query(connection)
+            .unwrap();
+        poor.unlock().unwrap_or_else(|error| panic!("without {permission}: {error}"));
+        let left: Vec<String> = redis::cmd("HKEYS").arg(&waiters).query(connection).unwrap();
+        assert!(!left.contains(&"dead".to_owned()), "{left:?}");
+        assert!(Client::open(&server.url()).unwrap().lock(NAME).try_lock(Duration::ZERO).unwrap());
+    }
+}
+
 #[test]
 fn what_a_script_did_before_it_was_refused_is_withdrawn() {
     let server = Server::start();
