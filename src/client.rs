@@ -77,15 +77,12 @@ impl Client {
     /// every setting at its default. Does not connect.
     ///
     /// A lock is held once more than half of the nodes have granted it while the lease is still
-    /// valid. The algorithm is described on the [Redis documentation's page about distributed
-    /// locks](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). All nodes
-    /// are asked at once, so a call takes as long as the slowest node of the fastest majority.
-    /// Nodes that are slow or down delay nobody while a majority is up. A minority's grant is
-    /// released again. A node that was down, or missed the lock, gets the lease at a later renewal,
-    /// once the key that it had before has run out: up to two leases after its return, if a lease
-    /// is at least twice as long as the command timeout. So restarting nodes one after the other,
-    /// with two leases between, does not end a hold. Guards, reentrancy, renewal, `on_lost` and
-    /// hand-offs between this process's threads work as with any other lock.
+    /// valid. All nodes are asked at once, so a call takes as long as the slowest node of the
+    /// fastest majority; nodes that are slow or down delay nobody while a majority is up. They have
+    /// a fifth of the lease to grant a lock, at least 50 ms, and at most half of the lease or one
+    /// command timeout. Guards, reentrancy, renewal, `on_lost` and hand-offs between this process's
+    /// threads work as with any other lock. The Redis documentation has a [page about the
+    /// algorithm](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/).
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -99,38 +96,15 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// The nodes have a fifth of the lease to grant a lock (at least 50 ms, at most half of the
-    /// lease or one command timeout). Leases should be long compared with a round trip to most
-    /// nodes. Each node gets a client's questions one after another, and its extends beside them.
+    /// A node must be a separate master that keeps its data over a restart. There is no queue:
+    /// waiters ask again after a random pause, and a
+    /// [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused although nobody holds the
+    /// lock. There are no fences, so one server with fences often protects better.
+    /// [Guarantees](crate::guide::guarantees) says, under *Redlock*, what is promised and what is
+    /// not.
     ///
-    /// Keys and values are those of [`Layout::Plain`](crate::Layout::Plain) on each node, so
-    /// Redlock clients of other libraries can share these locks.
-    ///
-    /// # What it does not promise
-    /// * A node that restarts *without its data* has forgotten who holds what, and can help a
-    ///   second client to a majority. Let nodes write an append-only file with
-    ///   `appendfsync always`, or start a node that lost its data only after the longest lease has
-    ///   passed.
-    /// * A node must be a separate master. Replicas have no vote. Name each server once: under two
-    ///   names it gives no attempt two votes, but if it fails, two nodes fail. Not detected: a
-    ///   replica that is *promoted later* and may lack its master's grants; a name that stands for
-    ///   several servers at once; and names that move to other servers while a lock is held.
-    /// * [`force_unlock`](crate::RedisLock::force_unlock) is final once it is `Ok`, unless a late
-    ///   copy of one of the holder's commands arrives.
-    /// * A node whose clock jumps ahead forgets leases early. One such node does no harm while more
-    ///   than a bare majority of the nodes has the lease.
-    /// * There are no fences: the counters of several nodes do not grow together, so
-    ///   [`LockOptions::fenced`] is `Unsupported`. If a process may be paused for longer than its
-    ///   lease, and the protected resource can compare fences, one server with fences protects
-    ///   better than a quorum without them.
-    /// * There is no queue: waiters ask again after a random pause, and chance decides which of
-    ///   them gets the lock. When several ask at once, each may get a minority. Then all of them
-    ///   are refused, release, and try again. So a
-    ///   [`try_lock(Duration::ZERO)`](crate::Lock::try_lock) may be refused although nobody holds
-    ///   the lock.
-    ///
-    /// [`execute`](Client::execute), rate limiters, conditions and layouts other than the plain one
-    /// are `Unsupported`, and so is [`LockOptions::owner`]: each attempt needs a token of its own.
+    /// Fences, [`execute`](Client::execute), rate limiters, conditions, layouts other than the
+    /// plain one and [`LockOptions::owner`] are `Unsupported`.
     ///
     /// # Errors
     /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is listed twice
@@ -158,7 +132,7 @@ impl Client {
     ///
     /// The URLs are those of sentinels, `redis://[user:password@]host[:port]`; with `rediss://`,
     /// the primary is reached over TLS, too. Name all sentinels, each once: others are not asked,
-    /// and a majority is one of those that are named. The port is 26379 unless the URL has one. The
+    /// and a majority counts the named ones only. The port is 26379 unless the URL has one. The
     /// protocol is described in the [Redis documentation for Sentinel
     /// clients](https://redis.io/docs/latest/develop/reference/sentinel-clients/).
     ///
@@ -183,7 +157,7 @@ impl Client {
     ///
     /// A sentinel that hangs delays nobody, and if most of them hang, a new connection takes up to
     /// half a second longer. A sentinel that is cut off leads no client back to an old primary, as
-    /// long as most of those that are named are not: one name for several sentinels counts as one.
+    /// long as most of the named ones are not: one name for several sentinels counts as one.
     /// A client that can reach no sentinel stays at the primary that it knows, unless it has heard
     /// that it moved. All sentinels
     /// together have half of the time that opening a connection may take.

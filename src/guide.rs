@@ -1,5 +1,5 @@
-//! Longer pages: what is promised, how to port, how it works inside, what comes up in production,
-//! and how to run it safely.
+//! Longer pages: what is promised, how to port, which layouts there are, how it works inside, what
+//! comes up in production, and how to run it safely.
 //! Documentation only.
 
 #[doc = include_str!("guide/guarantees.md")]
@@ -7,6 +7,9 @@ pub mod guarantees {}
 
 #[doc = include_str!("guide/porting.md")]
 pub mod porting {}
+
+#[doc = include_str!("guide/layouts.md")]
+pub mod layouts {}
 
 #[doc = include_str!("guide/internals.md")]
 pub mod internals {}

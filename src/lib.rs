@@ -7,9 +7,10 @@
 //! protect against a process that is paused for too long, a suspended host, or a key lost in a
 //! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
 //! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis
-//! or Redisson, what comes up in [practice](guide::practice), what each [error](guide::errors)
-//! means, which permissions and certificates a server needs ([`security`](guide::security)), and
-//! [how it works inside](guide::internals).
+//! or Redisson, which [layouts](guide::layouts) there are, what comes up in
+//! [practice](guide::practice), what each [error](guide::errors) means, which permissions and
+//! certificates a server needs ([`security`](guide::security)), and [how it works
+//! inside](guide::internals).
 //!
 //! # Install
 //!
@@ -53,7 +54,7 @@
 //! # let lock = distlock::Client::open("memory://")?.lock("orders:42");
 //! let guard = lock.guard()?;
 //! // … work …
-//! guard.release()?; // as dropping it, but says what came of it
+//! guard.release()?; // like drop, but returns the result
 //!
 //! lock.lock()?;
 //! // … work that neither returns early nor panics …
@@ -288,7 +289,7 @@
 //! | thread | what it does |
 //! |---|---|
 //! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations |
-//! | `distlock-confirm` | extends the leases of those that do |
+//! | `distlock-confirm` | extends the leases of locks that do |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |

@@ -161,25 +161,14 @@ impl RateLimiter {
     /// promised for at most a hundred years ahead. Ends by the deadline, plus one command timeout
     /// if an answer is under way.
     ///
-    /// **Smooth**: one question. If the next permit comes back within `timeout`, the server
-    /// promises it; the thread sleeps until then and returns without asking again. Otherwise the
-    /// server takes nothing. So permits go out in the order in which the server was asked, over all
-    /// processes. A promised permit is taken: a [`check`](RateLimiter::check) is refused until all
-    /// permits promised before it have come back, and `retry_after` says when that is. So callers
-    /// that only check are served after those that wait.
+    /// **Smooth**: one round trip, however long it waits. The server promises the next permit, and
+    /// the thread sleeps until then: permits go out in the order in which the server was asked,
+    /// over all processes. A promise is never given back, also if the process ends while the thread
+    /// sleeps: a limit may become stricter, never laxer.
     ///
-    /// A promise is never given back. It is lost if the client is closed, or the process ends,
-    /// while the thread sleeps. It is also lost if its answer did not arrive, because the next
-    /// question is promised another permit. So a limit may become stricter, never laxer; with a
-    /// `timeout` no lost promise is further away than that. A thread that is paused uses its permit
-    /// later. The server knows its promises as long as it has the key: after a `FLUSHALL`, a
-    /// restart without data, or a clock that was set forward it counts from zero, and calls with
-    /// earlier promises pass in addition.
-    ///
-    /// **Fixed window**: nothing can be promised, because others count in the same key. Each thread
-    /// that was refused sleeps until the window ends, and asks again: one question at once, and one
-    /// for each window that it waits for. There is no order among the threads that wait: use
-    /// [`smooth`](RateLimiter::smooth) if the first to come shall be the first to be served.
+    /// **Fixed window**: one round trip at once, and one for each window that the thread waits for,
+    /// in no order among the threads that wait.
+    /// [Practice](crate::guide::practice) says more, under *Waiting for a rate limit*.
     ///
     /// # Errors
     /// As [`check_n`](RateLimiter::check_n), but the call waits through an outage: until the

@@ -65,8 +65,8 @@ pub trait Lock: Send + Sync {
     /// `tryLock(time, unit)`.
     ///
     /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. If another thread of
-    /// this process waits for the lock already, what that thread was told last counts, which may be
-    /// a pause old: about two seconds at most, or what [`Retry`](crate::Retry) says. Zero is one
+    /// this process waits for the lock already, the last answer that it got counts, which may be a
+    /// pause old: about two seconds at most, or what [`Retry`](crate::Retry) says. Zero is one
     /// attempt without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline,
     /// plus one command timeout if an answer is under way.
     ///

@@ -47,8 +47,8 @@ pub(crate) enum Deployment {
 /// Where one client's leases live.
 pub(crate) struct Backend {
     leases: Leases,
-    /// The same, for leases that have to be confirmed, each kind at a node of its own. Made when
-    /// they are first asked for.
+    /// The same for leases that replicas have to confirm: one node for each kind of confirmations,
+    /// made at its first use.
     confirmed: Mutex<HashMap<Confirm, (Arc<Node>, Leases)>>,
     limits: Arc<dyn LimitStore>,
     kind: Kind,

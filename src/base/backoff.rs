@@ -13,7 +13,7 @@ const POLLING: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// would find the gate shut after every other probe of its own.
 const OUTAGE: (Duration, Duration) = (Duration::from_millis(80), Duration::from_millis(150));
 
-/// The shortest pause of a thread that was told when to come back.
+/// The shortest pause of a thread that the server told when to come back.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Over how long at most such threads are spread.
 const LONGEST_SPREAD: Duration = Duration::from_millis(50);

@@ -93,7 +93,7 @@ fn log_all() {
     }
 }
 
-/// Waits until everything that was said before has been given to the logger.
+/// Waits until the logger has every earlier message.
 #[cfg(feature = "testing")]
 pub fn flush_log() {
     while locked(&Pending::of_this_process().messages).is_some() {

@@ -135,9 +135,9 @@ pub struct LockOptions {
 /// What must have a lease before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Confirm {
-    /// So many replicas.
+    /// How many replicas must confirm.
     pub(crate) replicas: u32,
-    /// The server's own disk.
+    /// Whether the server's own disk must.
     pub(crate) fsynced: bool,
 }
 
@@ -204,20 +204,14 @@ impl LockOptions {
         self
     }
 
-    /// The caller's own value under the key instead of a fresh token for every acquisition. 1 to
-    /// 1024 bytes.
+    /// The caller's own value under the key instead of a fresh token for every acquisition, for
+    /// programs that must see their own value there. 1 to 1024 bytes. Default: none.
     ///
-    /// For programs that must see their own value there. It costs safety: a late command of one
-    /// hold looks like a command of a later hold with the same value. So two processes must never
-    /// use the same value, and one process must not use it for two holds that overlap an outage.
-    /// Another thread is refused even if its value is the same. If an attempt finds the value
-    /// already there, this counts as a grant only after an unanswered attempt of the same call.
-    /// What one hold of this client has left behind is never withdrawn during its next hold with
-    /// the same value. After a release without an answer the value is not used again until that
-    /// release can no longer arrive: `lock` waits for about ten seconds after the server's next
-    /// answer, or fails after `max_outage` if that is shorter; `try_lock` fails with `Unavailable`.
-    /// There is no server queue for such locks. `Unsupported` on a quorum, where each attempt needs
-    /// a token of its own. Refused with [`Layout::Timestamp`].
+    /// It costs safety: a late command of one hold looks like a command of a later hold with the
+    /// same value. Two processes must never use the same value. After a release without an answer
+    /// the value rests for about ten seconds: `lock` waits that long, and `try_lock` fails with
+    /// `Unavailable`. Such locks do not queue on the server. `Unsupported` on a quorum,
+    /// `InvalidInput` with [`Layout::Timestamp`]. [Layouts](crate::guide::layouts) has the details.
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());
@@ -250,30 +244,18 @@ impl LockOptions {
         self
     }
 
-    /// A lock counts as acquired, and its lease as extended, only once at least this many replicas
-    /// have confirmed it. Default 0.
+    /// How many replicas must confirm a lock before it counts as acquired, or its lease as
+    /// extended. Default 0.
     ///
-    /// After a failover to one of the replicas that had confirmed, the lock is still held. So with
-    /// as many as there are, no two holders overlap across any single failover, also if the old
-    /// primary comes back: nobody confirms what it grants. The price is availability: while a
-    /// replica is away, nothing is granted. With fewer than all, a replica that had not confirmed
-    /// may be promoted. A replica that restarts without its data has forgotten what it confirmed.
+    /// With as many as there are, [no single failover loses the lock](crate::guide::guarantees);
+    /// while one of them is away, nothing is granted, and `lock` goes on as in an outage until it
+    /// fails with `Unavailable`. With fewer, a replica that had not confirmed may be promoted.
     ///
-    /// Asked by Redis's `WAIT`, in the packet that acquires. Fewer confirmations are no answer: the
-    /// attempt is withdrawn, and `lock` goes on as in an outage, until it fails with `Unavailable`.
-    /// An acquisition waits for them for a tenth of the lease at most, an extend in the background
-    /// for a quarter, and neither for longer than the command timeout. The server is given 250 ms
-    /// less than that, or half of it if that is more. A lock that is handed over costs one round
-    /// trip more. On a quorum and on `memory://` this is `Unsupported`.
-    ///
-    /// While a replica is away, an attempt without confirmations may keep the lock's key until it
-    /// is withdrawn. Others are refused meanwhile, as if it were held. So of several clients that
-    /// wait, each counts its `max_outage` from the time at which the one before it gave up.
-    ///
-    /// Locks that need confirmations have connections and a renewal thread of their own, for each
-    /// number of replicas that a client asks for, so that other locks of the client are not delayed
-    /// while a replica is away. A pool of the program's own is shared by all: attempts that wait
-    /// for a replica keep its connections for that time.
+    /// Redis's `WAIT` goes along in the packet that acquires: no round trip more, except for a lock
+    /// that is handed over. An acquisition waits for a tenth of the lease at most, and no longer
+    /// than the command timeout. `Unsupported` on a quorum and on `memory://`.
+    /// [Internals](crate::guide::internals) says, under *Confirmations*, what they cost other
+    /// locks.
     #[must_use]
     pub fn replicas(mut self, count: u32) -> Self {
         self.confirm.replicas = count;

@@ -67,7 +67,7 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Whether the thread has been started. Cheap, for those who start it at each use.
+    /// Whether the thread has been started. Cheap, so that a caller may ask at each use.
     pub(crate) fn has_started(&self) -> bool {
         self.has_started.load(Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Worker<T> {
             let (work, todo) = (work.clone(), todo.clone());
             let thread =
                 thread::Builder::new().name(self.name.clone().into_owned()).spawn(move || {
-                    // Dropped when the thread ends, in whatever way: `Stopped::wait` waits for
+                    // Dropped when the thread ends, in any way: `Stopped::wait` waits for
                     // that.
                     let _ending = ending;
                     while caught(|| run(&todo)).is_none() {

@@ -308,7 +308,7 @@ impl Acquisition {
         fences: Option<Fences>,
     ) -> Option<Arc<Lease>> {
         debug_assert!(self.attempts > 0, "nobody has asked");
-        // Without the fence that was asked for, the resource would not be protected: treat that as
+        // Without its fence the lock would not protect the resource: treat that as
         // not granted.
         let is_whole = fences.is_some() || !self.options.fenced;
         if !is_whole || self.context.clock.now() >= valid_until(asked_at, length) {

@@ -32,7 +32,7 @@ pub(crate) enum Failed {
     Lost,
     /// Certainly not carried out: the lease is held as before.
     NotEntered(Error),
-    /// It is unknown whether it was carried out; the lease is given up.
+    /// The server may have released the lease or not; the holder gives it up.
     Unknown(Error),
 }
 
@@ -77,7 +77,7 @@ impl Acquisition {
     ///
     /// 1. we enter, and release; the answer is lost;
     /// 2. somebody notifies us, and releases: the lock is ours;
-    /// 3. we ask again, and are told so.
+    /// 3. we ask again, and the server answers so.
     pub(crate) fn wait_in(
         &mut self,
         condition: &str,

@@ -97,7 +97,7 @@ impl Context {
         Ok(())
     }
 
-    /// Ends a lease, in whatever way. `false`: it had ended before.
+    /// Ends a lease. `false`: it had ended before.
     pub(crate) fn finish(&self, lease: &Arc<Lease>, how: Ended) -> bool {
         // Closing waits until the cleaner has what the lease left behind.
         let _counted = self.acquiring.add();

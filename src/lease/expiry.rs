@@ -23,7 +23,7 @@ pub(crate) struct Expiry {
 const OVER: u64 = 0;
 
 impl Expiry {
-    /// Of a lease of this length that was asked for at `asked_at`.
+    /// The expiry of a lease of this length, whose attempt was sent at `asked_at`.
     pub(super) fn new(clock: Clock, asked_at: Instant, length: Duration) -> Self {
         let (until, reason) = (AtomicU64::new(OVER), AtomicUsize::new(0));
         let expiry = Self { clock, asked_at, until, reason };
@@ -36,7 +36,7 @@ impl Expiry {
         u64::try_from(nanos).unwrap_or(u64::MAX).max(OVER + 1)
     }
 
-    /// When the lease was asked for first.
+    /// When the attempt was sent that was granted.
     pub(super) fn asked_at(&self) -> Instant {
         self.asked_at
     }

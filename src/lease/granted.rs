@@ -15,7 +15,7 @@ use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Renewal;
 
-/// The lock for which a lease was granted: it is told when the lease ends.
+/// The lock for which a lease was granted. The lease calls it when it ends.
 pub(crate) trait LeaseObserver: Send + Sync {
     /// The lock's name.
     fn name(&self) -> &Arc<str>;
@@ -209,7 +209,7 @@ impl Lease {
         true
     }
 
-    /// Whether it has ended, in whatever way.
+    /// Whether it has ended, in any way.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }

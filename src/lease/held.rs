@@ -1,4 +1,4 @@
-//! What is done with a lease that is held: extending it by hand, and releasing it (R12).
+//! Extending a held lease by hand, and releasing it (R12).
 
 use std::sync::Arc;
 use std::thread;

@@ -1,4 +1,4 @@
-//! How a lease ends; and of one that was lost, what the program is told.
+//! How a lease ends, and what the program learns of one that was lost.
 
 use std::fmt;
 use std::sync::Arc;

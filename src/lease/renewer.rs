@@ -192,7 +192,7 @@ struct Due {
     lease: Arc<Lease>,
     extends_left: u32,
     /// How long to wait for the answer: so short that three tries fit into a validity, the first of
-    /// them after a third of it. Two tries, if the answer has to be confirmed.
+    /// them after a third of it. Two tries, if replicas have to confirm it.
     reply_limit: Duration,
 }
 

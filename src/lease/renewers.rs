@@ -16,7 +16,7 @@ use crate::base::options::Confirm;
 use crate::base::worker::Stopped;
 
 /// Leases are renewed by one thread for each kind of confirmations: while a replica is away, the
-/// extends of those who ask for it wait, and the extends of others must not (R9).
+/// extends of the locks that ask for it wait, and the extends of others must not (R9).
 pub(crate) struct Renewers {
     plain: Arc<Renewer>,
     confirmed: Mutex<Confirmed>,

@@ -120,8 +120,8 @@ pub struct Abilities {
     pub conditions: bool,
     /// Each attempt needs a token of its own: what an attempt without a grant left behind is
     /// withdrawn at once, and that may arrive late, where it would delete a grant of the next
-    /// attempt. Late copies of an attempt are the store's own affair: whoever withdraws it has to
-    /// ask only until there is an answer.
+    /// attempt. Late copies of an attempt are the store's own affair: a withdrawal is over
+    /// once it has an answer.
     pub one_shot_tokens: bool,
     /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not
     /// confirmed: its waiter has to extend the lease before it has the lock (R24).

@@ -1,4 +1,5 @@
-//! How long, and how often, a caller is willing to ask; and what is known before it asks.
+//! The limits of a wait: its deadline, its attempts, its interrupt. And whether the lock was just
+//! seen contended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -22,15 +22,14 @@ pub(crate) struct Hold {
     /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
-    /// For those who were told about the hold; `None`: nobody was.
-    pub(crate) told: Option<Told>,
+    /// What the guards of the hold look at; `None`: it has no guard.
+    pub(crate) over: Option<OverOnDrop>,
 }
 
 impl Hold {
     /// Becomes true when the hold ends.
     pub(crate) fn over(&mut self) -> Over {
-        let told = self.told.get_or_insert_with(|| Told(Over::default()));
-        Over(Arc::clone(&told.0.0))
+        self.over.get_or_insert_with(OverOnDrop::default).0.clone()
     }
 }
 
@@ -49,9 +48,10 @@ impl Over {
 }
 
 /// Ends with the hold.
-pub(crate) struct Told(Over);
+#[derive(Default)]
+pub(crate) struct OverOnDrop(Over);
 
-impl Drop for Told {
+impl Drop for OverOnDrop {
     fn drop(&mut self) {
         self.0.0.store(true, Ordering::SeqCst);
     }
@@ -134,9 +134,9 @@ pub(crate) fn take(lock: &Arc<SharedLock>) -> Option<Hold> {
         .flatten()
 }
 
-/// Whoever was told about the hold knows from now on that it has ended: before it is released.
+/// Tells every `Validity` of the hold that it has ended, before the release.
 fn ended(mut hold: Hold) -> Hold {
-    hold.told = None;
+    hold.over = None;
     hold
 }
 
@@ -172,7 +172,7 @@ impl Drop for Holds {
                 std::mem::forget(hold);
                 continue;
             }
-            hold.told = None;
+            hold.over = None;
             context.finish(&hold.lease, Ended::Abandoned);
             hold.lock.queue.leave(hold.turn);
         }

@@ -428,7 +428,7 @@ fn ring(bell: Option<Arc<Bell>>) {
 fn silent() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the server did not answer another thread of this process, which asks for this lock",
+        "the server has not answered; another thread of this process is asking for this lock",
     )
 }
 

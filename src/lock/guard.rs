@@ -33,7 +33,7 @@ use crate::base::log;
 pub struct LockGuard {
     lock: RedisLock,
     released: bool,
-    /// Whether it has said that the lease is lost. That stays so, whatever its thread locks later.
+    /// Whether it has reported the lease as lost. That stays so, also if its thread locks again.
     said_lost: Cell<bool>,
     not_send: PhantomData<*const ()>,
 }

@@ -62,8 +62,8 @@ impl<'a, 'c> Batch<'a, 'c> {
         Ok(())
     }
 
-    /// One reply per command. What was read before a failure counts. A script that the server did
-    /// not know has no answer.
+    /// One reply per command. A reply that came before a failure counts. A script that the server
+    /// did not know has no reply.
     pub(super) fn replies(self, talked: Result<(), StoreError>) -> Vec<Result<Reply, StoreError>> {
         let unknown = || {
             StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")

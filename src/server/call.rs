@@ -109,7 +109,7 @@ pub(crate) struct Reply {
     /// Read after check-out and connect, before the first byte was sent (R1).
     pub(crate) asked_at: Instant,
     pub(crate) value: Value,
-    /// What had to be confirmed, and what was said of it.
+    /// What had to be confirmed, and the reply to `WAIT`.
     pub(super) confirmations: Option<(Confirm, Option<Value>)>,
 }
 

@@ -19,7 +19,7 @@ use crate::base::store_error::StoreError;
 /// The server looks only ten times a second whether the time of a `WAIT` is over.
 const COARSE: Duration = Duration::from_millis(250);
 
-/// What has to be confirmed; `None`: nothing.
+/// The confirmations that a command needs; `None`: none.
 pub(crate) type Wanted = Option<Confirmations>;
 
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub(crate) struct Confirmations {
     pub(crate) most: Duration,
 }
 
-/// Appends the question for the confirmations, to be answered `within` this time.
+/// Appends `WAIT` or `WAITAOF`. The reply is due `within` this time.
 pub(crate) fn ask(confirm: Confirm, within: Duration, buffer: &mut Vec<u8>) {
     debug_assert!(confirm.is_wanted(), "there is nothing to confirm");
     // A `WAIT` without an end would be asked for by 0.
@@ -42,13 +42,13 @@ pub(crate) fn ask(confirm: Confirm, within: Duration, buffer: &mut Vec<u8>) {
     }
 }
 
-/// What the answer looks like.
+/// The shape of the reply.
 pub(crate) fn shape(confirm: Confirm) -> Shape {
     if confirm.fsynced { Shape::Array } else { Shape::Number }
 }
 
-/// Whether all has been confirmed; if not, what was to be confirmed does not count, and may be
-/// there all the same.
+/// An error unless all confirmations are there. The grant or extend then does not count, but the
+/// server may have carried it out.
 pub(crate) fn check(confirm: Confirm, answer: Option<&Value>) -> Result<(), StoreError> {
     let answer = answer.ok_or_else(reply::nonsense)?;
     let said = reply::value(answer.clone()).map_err(|error| why(confirm, error).maybe_run())?;

@@ -190,7 +190,7 @@ fn unconnected(path: &Path, error: io::Error) -> StoreError {
     incurable.permanent().because(error.kind().to_string())
 }
 
-/// A connection that is being opened: whatever is asked over it has to be answered `until` then.
+/// A connection that is being opened: every reply over it has to come by `until`.
 pub(crate) struct Asking {
     pub(crate) connection: Connection,
     pub(crate) until: Instant,
@@ -235,7 +235,7 @@ impl Asking {
     }
 }
 
-/// What is left until then. Never zero, which would be refused.
+/// The time left until then. Never zero, which the system refuses.
 fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

@@ -201,7 +201,7 @@ impl Endpoint {
         }
     }
 
-    /// Whoever is turned away is told what the last attempt was told.
+    /// The error for a caller that is turned away. It has the cause of the last attempt.
     fn is_down(&self) -> StoreError {
         let down = StoreError::not_sent(ErrorKind::Unavailable, "the server is down");
         match self.gate.cause() {

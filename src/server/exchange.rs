@@ -21,7 +21,7 @@ use super::shape::Shape;
 use crate::base::backoff;
 use crate::base::clock::Clock;
 
-/// What is known about an open connection.
+/// The state of an open connection.
 #[derive(Default)]
 pub(crate) struct ConnectionState {
     /// Whether the server has carried out all that it was sent, and only its replicas or its disk
@@ -45,7 +45,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// What is done over one connection. The `Instant` is `asked_at`: the first byte is sent after it.
+/// The commands and replies of one exchange. The `Instant` is `asked_at`: the first byte goes out
+/// after it.
 pub(crate) type ExchangeFn<'a, T> =
     &'a mut dyn FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<T>;
 
@@ -61,8 +62,8 @@ impl Exchange<'_> {
         self.connection.bound(self.clock.on_real_time(self.deadline), left)
     }
 
-    /// Sends a command. Returns its reply, and what was said of its confirmations. A script goes by
-    /// its hash, and whole if the server does not know it.
+    /// Sends a command. Returns its reply, and the reply to `WAIT` if confirmations are wanted. A
+    /// script goes by its hash, and whole if the server does not know it.
     pub(crate) fn run(
         &mut self,
         command: &Command<'_>,
@@ -99,8 +100,8 @@ impl Exchange<'_> {
         self.receive(shape)
     }
 
-    /// Like [`ask`](Self::ask), but adds the question for what is `wanted` of confirmations to the
-    /// packet, and returns its reply as well.
+    /// Like [`ask`](Self::ask), but adds `WAIT` to the packet if confirmations are wanted, and
+    /// returns its reply as well.
     pub(crate) fn ask_confirmed(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -120,14 +121,14 @@ impl Exchange<'_> {
         }
     }
 
-    /// Appends the question for what is `wanted` of confirmations: they have as long as the reply.
+    /// Appends `WAIT` if confirmations are wanted: they have as long as the reply.
     pub(crate) fn ask_for(&self, wanted: Wanted, buffer: &mut Vec<u8>) {
         if let Some(Confirmations { what, most }) = wanted {
             confirm::ask(what, most.min(self.clock.left(self.deadline)), buffer);
         }
     }
 
-    /// Reads the reply to the question for confirmations.
+    /// Reads the reply to `WAIT`.
     pub(crate) fn receive_confirmations(&mut self, wanted: Confirmations) -> RedisResult<Value> {
         self.bound()?;
         self.state.awaits_confirmations = true;

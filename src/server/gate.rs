@@ -86,7 +86,7 @@ impl Position {
     }
 }
 
-/// Permission to open a connection. It has to be told whether the node answered.
+/// Permission to open a connection. Its holder reports whether the node answered.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,

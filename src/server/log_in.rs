@@ -81,7 +81,7 @@ fn sentinel() -> StoreError {
     )
 }
 
-/// Whoever has never reached a primary at an address has the wrong address.
+/// Until a primary has answered at an address, a replica there means a wrong address.
 pub(crate) fn replica() -> StoreError {
     unusable(
         "this address is a replica's, which cannot keep a lock: name the primary, or its sentinels",

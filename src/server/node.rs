@@ -35,7 +35,7 @@ pub(crate) struct Node {
     pool: Pool,
     /// Renewal's own connection, so that renewal waits for nobody (R9).
     renewing: Mutex<Slot>,
-    /// What has to be confirmed of its grants and extends.
+    /// Who has to confirm its grants and extends.
     confirm: Confirm,
     closed: AtomicBool,
 }
@@ -79,7 +79,7 @@ impl Node {
         Ok(Self::at(endpoint, pool, Confirm::NOTHING))
     }
 
-    /// The same server, for grants and extends that have to be confirmed.
+    /// A node of the same server, for grants and extends that replicas have to confirm.
     pub(crate) fn confirming(&self, confirm: Confirm) -> Self {
         Self::at(Arc::clone(&self.endpoint), self.pool.another(), confirm)
     }
@@ -93,12 +93,12 @@ impl Node {
         &self.endpoint
     }
 
-    /// What its grants and extends need.
+    /// Who has to confirm its grants and extends.
     pub(crate) fn confirm(&self) -> Confirm {
         self.confirm
     }
 
-    /// The question for confirmations that goes with a command; they may take `most`.
+    /// The confirmations that a command needs; they may take `most`.
     fn wanted(&self, most: Duration) -> Wanted {
         self.confirm.is_wanted().then_some(Confirmations { what: self.confirm, most })
     }

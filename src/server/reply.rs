@@ -51,8 +51,8 @@ fn io_error(error: &RedisError) -> Option<&io::Error> {
     error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
 }
 
-/// Whether a connection has failed without a word from the server. A refusal is one: whoever has no
-/// permission must not make the server look down to others.
+/// Whether a connection has failed without a word from the server. A refusal is a word: a user
+/// without a permission must not make the server look down to others.
 pub(crate) fn says_nothing(error: &RedisError) -> bool {
     let refused = error.code().is_some() && !demotion::says(error);
     !refused && !error.is_timeout()

@@ -26,7 +26,7 @@ use crate::base::{locked, log};
 
 /// How long the other sentinels have to answer once one has.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Once a majority has answered, the others get as long again, and at least this.
+/// Once a majority has answered, the client waits for the others as long again, and at least this.
 const GRACE: Duration = Duration::from_millis(10);
 
 /// The sentinels of one service, and what they have said.
@@ -85,7 +85,7 @@ impl Sentinels {
         })
     }
 
-    /// Has `moved` be called whenever the primary moves. Once.
+    /// Sets the callback for a move of the primary. Once.
     pub(crate) fn when_moved(&self, moved: OnMove) {
         let _ = self.moved.set(moved);
     }
@@ -259,7 +259,7 @@ impl Sentinels {
         }
     }
 
-    /// Remembers what was said. The primary that counts now, if there is any.
+    /// Remembers these answers. Returns the primary that counts now, if there is any.
     fn learn(&self, mut answers: Vec<SentinelAnswer>) -> Option<Primary> {
         let mut state = locked(&self.state);
         answers.retain(|answer| !state.has_left(&answer.primary));

@@ -1,4 +1,4 @@
-//! A socket whose reads and writes end by an instant, whatever signals come.
+//! A socket whose reads and writes end by an instant, also when the process gets signals.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -38,7 +38,7 @@ impl Socket for UnixStream {
 }
 
 /// A socket that goes on reading and writing after a signal. Linux restarts no call to a socket
-/// that has a timeout, whatever the handler of the signal asks for; nor after the process was
+/// that has a timeout, even with `SA_RESTART`; nor after the process was
 /// stopped and continued.
 pub(super) struct Patient<S> {
     socket: S,

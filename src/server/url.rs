@@ -1,5 +1,5 @@
 //! URLs of servers. redis-rs reads them, and ignores what it does not know: `?database=3` would
-//! lead to database 0, where other locks are. So whatever is not known is refused.
+//! lead to database 0, where other locks are. So this crate refuses what it does not know.
 //!
 //! No error quotes any part of a URL: a password that is not encoded may stand anywhere in it.
 

@@ -282,7 +282,7 @@ impl LeaseStore for Memory {
     }
 }
 
-/// A waiter's entry among those that listen.
+/// A waiter that listens. Ends that when dropped.
 struct ListenerEntry {
     shelf: Arc<Shelf>,
     token: Token,

@@ -1,4 +1,4 @@
-//! The cleaner's backlog: what is to be withdrawn, and when next.
+//! The cleaner's backlog: the withdrawals that it has to make, and when it makes the next.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
@@ -30,7 +30,7 @@ const LAST: Duration = Duration::from_millis(250);
 /// The most withdrawals in one call. A call that fails is repeated as a whole.
 const BULK: usize = 256;
 
-/// What is to be withdrawn, for a thread that comes back to it. Clones are the same one.
+/// The withdrawals of one thread, which comes back to them. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Backlog {
     pub(super) shared: Arc<BacklogState>,

@@ -1,4 +1,4 @@
-//! What is to be withdrawn, and its progress.
+//! A withdrawal, and its progress.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -9,7 +9,7 @@ use super::bulk;
 use super::pace::Pace;
 use crate::lease::granted::Lease;
 
-/// The leases, and when each has to be looked at next.
+/// The leases, and when renewal looks at each next.
 #[derive(Default)]
 pub(super) struct Book {
     pub(super) entries: Vec<Option<Entry>>,

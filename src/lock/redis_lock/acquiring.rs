@@ -114,7 +114,7 @@ impl RedisLock {
             turn: Some(turn),
             count: 1,
             fence: lease.held_fence(),
-            told: None,
+            over: None,
         };
         holds::enter(hold).or_else(|hold| {
             // The thread is ending: nobody would ever remove this hold or give up its turn.

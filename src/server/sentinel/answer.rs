@@ -89,7 +89,7 @@ fn field<'a>(fields: &'a [(String, String)], name: &str) -> Option<&'a str> {
     fields.iter().find(|(its, _)| its == name).map(|(_, value)| value.as_str())
 }
 
-/// The primary, by the answers of some of `sentinels` sentinels, and by what was `known` before.
+/// The primary, by the answers of some of `sentinels` sentinels, and by the one `known` before.
 ///
 /// The highest epoch decides, because each failover has a higher one, and a sentinel that was cut
 /// off has not heard of it. Without that rule, one such sentinel could lead clients back to an old

@@ -1,4 +1,4 @@
-//! What is known of the primary of a service.
+//! What the client knows of the primary of a service.
 
 use std::time::{Duration, Instant};
 

@@ -17,7 +17,8 @@ use crate::base::worker::{Stopped, Worker};
 use crate::base::{locked, log};
 use crate::server::subscription::Subscription;
 
-/// Between two rounds of questions: a failover that the subscriptions missed is found so soon.
+/// The pause between two rounds of questions. A failover that the subscriptions missed is found
+/// within it.
 const LOOK_AROUND: Duration = Duration::from_secs(2);
 /// How long the thread sleeps in a read, and so how late it notices that it has to end.
 const READ: Duration = Duration::from_millis(200);
@@ -88,7 +89,7 @@ impl Watcher<'_> {
 
     fn listen(&self, mut subscription: Subscription) -> RedisResult<()> {
         subscription.subscribe("+switch-master")?;
-        // What was said before the subscription stood has to be asked for.
+        // News from before the subscription stood has to be asked for.
         self.look_around(Duration::ZERO);
         let mut looked = Instant::now();
         while !self.is_over() {
@@ -113,7 +114,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// At once, whoever uses a connection has to ask where the primary is: the one that it had may
+    /// At once, every user of a connection has to ask where the primary is: the one that it had may
     /// go on taking writes for seconds.
     ///
     /// The news may be old: this sentinel, or this thread, was stopped for a while, and the primary
@@ -141,7 +142,7 @@ impl Watcher<'_> {
     }
 
     /// Asks all sentinels, unless they have been asked within that time. Without an answer
-    /// everything stays as it is: whoever needs a connection will see.
+    /// nothing changes: the next connection will show.
     fn look_around(&self, within: Duration) {
         let now = Instant::now();
         let mut asked_at = locked(&self.sentinels.asking);

@@ -51,7 +51,7 @@ impl Channels {
         }
     }
 
-    /// Whether the reader has to be told that there is something to subscribe to.
+    /// Whether the reader has something to subscribe to, and sleeps.
     pub(crate) fn wants_a_poke(&self) -> bool {
         self.reading && !self.joins.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What the scripts of the layouts answer.
+//! The replies of the layouts' scripts.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
 }
 
 /// What a script that acquires says: `{1, last fence or 0, how many}`,
-/// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. Where nobody is
-/// told anything, or everybody alike, whether one is heard is left out.
+/// `{0, rest of the lease, whether the waiter is heard}`, `{2}` for foreign data. A layout without
+/// a queue leaves out whether the waiter is heard.
 pub(crate) fn answer(reply: &Reply) -> Result<Answer, StoreError> {
     let asked_at = reply.asked_at;
     match list(&reply.value)? {
@@ -64,7 +64,7 @@ fn or_not_ours(ours: Result<bool, StoreError>) -> Result<bool, StoreError> {
     }
 }
 
-/// What a script says of a lease that was to be extended: whether it is ours.
+/// The reply to an extend: whether the lease is ours.
 pub(crate) fn extended(reply: Result<Reply, StoreError>) -> Result<bool, StoreError> {
     let ours = |reply: Reply| {
         let ours = yes(&reply.value)?;
@@ -73,7 +73,7 @@ pub(crate) fn extended(reply: Result<Reply, StoreError>) -> Result<bool, StoreEr
     or_not_ours(reply.and_then(ours))
 }
 
-/// What a script says of a lease that was to go.
+/// The reply to a release or a withdrawal.
 pub(crate) fn gone(reply: Result<Reply, StoreError>) -> Result<Gone, StoreError> {
     let released = or_not_ours(reply.and_then(|reply| yes(&reply.value)))?;
     Ok(if released { Gone::Released } else { Gone::NotOurs })

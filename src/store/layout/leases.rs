@@ -33,7 +33,7 @@ const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Leases on one server, in one layout.
 pub(crate) struct ServerLeases {
     node: Arc<Node>,
-    /// The one for grants and extends, which may have to be confirmed.
+    /// The node for grants and extends, which replicas may have to confirm.
     granting: Arc<Node>,
     inbox: Arc<Inbox>,
     table: Table,
@@ -145,7 +145,7 @@ impl ServerLeases {
         self.ask(ask, ask.place.and_then(|place| Some(((place.listen)()?, place))))
     }
 
-    /// Has the inbox look where it is, if a waiter was told that it is not heard. `asked_at`:
+    /// Makes the inbox check its subscription if the server does not see it. `asked_at`:
     /// before anything was sent, and not by the client's clock, which a test may advance.
     fn is_heard(&self, asked_at: Instant, answer: &Value) {
         let Value::Array(words) = answer else { return };
@@ -340,7 +340,7 @@ impl LeaseStore for ServerLeases {
     }
 }
 
-/// What the script says to a waiter: see wait.lua.
+/// The reply of wait.lua.
 fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
     let asked_at = reply.asked_at;
     match reply::list(&reply.value)? {

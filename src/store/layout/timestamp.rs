@@ -2,7 +2,7 @@
 //! form of all.
 //!
 //! A deadline does not say whose it is. Ours go with a mark, a companion key that names the
-//! deadline and the token, so that a lost reply, a late release or a withdrawal is told apart from
+//! deadline and the token, so that it tells a lost reply, a late release or a withdrawal from
 //! a later lease as in any other layout. Against an old client, which knows only the deadline,
 //! nothing helps.
 

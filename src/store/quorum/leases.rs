@@ -246,7 +246,7 @@ impl LeaseStore for Quorum {
                 let may_hold = |held: &Held| wanted.contains(&held.token);
                 let is_held =
                     holder(&tally).map_or(true, |held| held.as_ref().is_some_and(may_hold));
-                // Whoever got the lock meanwhile keeps it.
+                // A holder that got the lock meanwhile keeps it.
                 tokens.retain(|token| is_held && wanted.contains(token));
             }
             if tokens.is_empty() {

@@ -75,7 +75,7 @@ impl Quorum {
     }
 }
 
-/// One of so many nodes, and the address by which a second entry for it is found.
+/// The node at this URL, and the address that shows whether the URL is named twice.
 fn member(
     url: &str,
     nodes: usize,

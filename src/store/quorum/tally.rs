@@ -70,8 +70,8 @@ impl<T> Tally<T> {
         self.answers.len() - self.majority() + 1
     }
 
-    /// What so many nodes with a yes, and so many with a no, amount to; `None` while neither is
-    /// certain.
+    /// The verdict of these numbers of nodes that said yes, and that said no; `None` while neither
+    /// is certain.
     pub(super) fn yes_or_no(&self, (yes, no): (usize, usize)) -> Option<bool> {
         if yes >= self.majority() {
             return Some(true);
@@ -108,8 +108,7 @@ impl<T> Tally<T> {
 
     /// The error of a question that no majority answered, with each node's cause.
     ///
-    /// Trying again cannot help once so many nodes refuse for good that a majority is out of
-    /// reach.
+    /// Permanent, if the nodes that refused permanently leave no majority.
     pub(super) fn failure(self) -> StoreError {
         let veto = self.veto();
         let mut causes = Vec::new();

@@ -1,4 +1,4 @@
--- The common part of the scripts that look at a whole lock of Redisson's, in front of each of them.
+-- Shared functions, in front of each script that looks at a whole lock of Redisson's.
 --
 -- Such a lock is a hash of one field: its owner, with the number of its holds. A hash of any other
 -- form is foreign data.

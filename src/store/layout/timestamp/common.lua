@@ -1,4 +1,4 @@
--- The common part of the scripts for locks that hold their deadline, in front of each of them.
+-- Shared functions, in front of each script for locks that hold their deadline.
 --
 -- The lock is a string: the deadline in epoch ms, as old clients write it. A deadline says nothing
 -- about its owner, so ours come with a mark, "deadline token", which old clients do not know: the
