@@ -106,22 +106,29 @@ impl Node {
     /// Sends a command, and reads its reply.
     pub(crate) fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let wanted = self.wanted(call.confirm_within);
+        // Kept apart from the answer: whatever the exchange ends with, nothing was sent.
+        let mut forbidden = None;
         let mut talk = |mut exchange: Exchange<'_>, buffer: &mut Vec<u8>, asked_at| {
             if let Err(error) = (call.check)() {
-                return Ok(Err(error));
+                forbidden = Some(error);
+                return Ok(None);
             }
             let (value, said) = exchange.run(&call.command, buffer, wanted)?;
             let confirmations = wanted.map(|wanted| (wanted.what, said));
-            Ok(reply::value(value).map(|value| Reply { asked_at, value, confirmations }))
+            Ok(Some(reply::value(value).map(|value| Reply { asked_at, value, confirmations })))
         };
         let mut ask = || match call.resend {
             Resend::IfNotRun | Resend::Always => self.pooled(deadline, &mut talk),
             Resend::Never => self.talk(&mut Slot::default(), TimeLimit::By(deadline), &mut talk),
         };
-        match ask() {
+        let answer = match ask() {
             Err(error) if call.may_be_sent_again(&error) => ask(),
             answer => answer,
-        }?
+        };
+        match forbidden {
+            Some(error) => Err(error),
+            None => answer?.ok_or_else(reply::nonsense)?,
+        }
     }
 
     /// Sends many commands at once, and reads the reply to each, or why there is none.
@@ -226,7 +233,7 @@ impl Node {
                 result
             }
             Pool::Programs(pool) => {
-                let deadline = limit.reply_by(clock.now());
+                let deadline = || limit.reply_by(clock.now());
                 pool.talk_over_an_idle_one(&self.endpoint, deadline, talk)
             }
         }

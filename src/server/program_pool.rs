@@ -58,11 +58,12 @@ impl ProgramPool {
     pub(super) fn talk_over_an_idle_one<T>(
         &self,
         endpoint: &Endpoint,
-        deadline: Instant,
+        deadline: impl FnOnce() -> Instant,
         talk: ExchangeFn<'_, T>,
     ) -> Option<Result<T, StoreError>> {
         let mut connection = self.pool.try_get()?;
-        Some(self.talk_over(endpoint, &mut connection, deadline, talk))
+        // Only now: the pool may have tried the connection, and that took a round trip.
+        Some(self.talk_over(endpoint, &mut connection, deadline(), talk))
     }
 
     fn talk_over<T>(

@@ -1,13 +1,15 @@
 //! Waits and notifications while there is no connection, or a reply is lost, refused or nonsense.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, Condition, ErrorKind, Interrupt, Renewal};
+use distlock::{Client, Condition, ErrorKind, Interrupt, LostReason, Renewal};
 
 use super::{A_WHILE, SOON, lock_and_condition, notify, waiting};
 use crate::faults::through_proxy;
-use crate::helpers::{Busy, close_connections, lease, ms};
+use crate::helpers::{Asked, Busy, Notes, close_connections, error, lease, ms, on_another_thread};
 use crate::support::{Fault, Rule, Server, eventually, within};
 
 /// A command timeout so long that a second one would stand out, also on a machine under load.
@@ -88,6 +90,36 @@ fn a_wait_that_could_not_be_sent_before_its_lease_was_lost_is_lost() {
         assert!(lock.is_held() && !lock.is_valid());
         assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Lost);
     }
+}
+
+/// Otherwise the wait would look as if it may have been sent, and the hold would be over.
+#[test]
+fn a_wait_whose_lease_is_lost_before_it_is_sent_is_lost_also_if_the_primary_moves_meanwhile() {
+    let server = Server::start();
+    let (client, notes) = Notes::of(Client::builder(&server.url()));
+    let lock = client.lock_with("job", lease(ms(900))).unwrap();
+    let (tell, told) = mpsc::channel();
+    lock.on_lost(move |lost| tell.send(lost.reason()).unwrap());
+    lock.lock().unwrap();
+    let (told, operator) = (Mutex::new(told), Mutex::new(server.connection()));
+    let (other, times) = (client.clone(), AtomicUsize::new(0));
+    // The wait has a connection, and is about to ask whether it may be sent.
+    notes.before(move |asked| {
+        if *asked != Asked::ReleaseIsSent || times.fetch_add(1, Ordering::SeqCst) > 0 {
+            return;
+        }
+        let mut operator = operator.lock().unwrap();
+        redis::cmd("DEL").arg("job").exec(&mut operator).unwrap();
+        assert_eq!(told.lock().unwrap().recv_timeout(SOON), Ok(LostReason::Taken));
+        redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).exec(&mut operator).unwrap();
+        let set =
+            |conn: &mut dyn redis::ConnectionLike| redis::cmd("SET").arg("x").arg(1).exec(conn);
+        assert!(on_another_thread(|| other.execute(set)).is_err(), "it is a replica");
+        redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut operator).unwrap();
+    });
+    assert!(error(lock.new_condition("c").unwrap().wait()).is_lost());
+    assert!(lock.is_held());
+    assert!(error(lock.unlock()).is_lost());
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Renewal that cannot open a connection of its own extends over those of the pool.
 
+use std::thread;
+use std::time::Duration;
+
 use distlock::{Client, ClientBuilder};
 
 use crate::faults::pool_of;
-use crate::helpers::{SOON, lease};
+use crate::helpers::{SOON, lease, ms};
 use crate::logs;
 use crate::loss::{HOUR, renewal_finds, timed};
-use crate::support::Server;
+use crate::support::{Mode, Proxy, Server, on_time};
 
 /// Locks over the pool's connection, and only then makes the server refuse new connections.
 #[track_caller]
@@ -58,5 +61,29 @@ fn a_lock_is_kept_after_its_password_was_changed() {
     set(&["on", ">password", "~*", "&*", "+@all"]);
     is_kept(&server, Client::builder(&server.url_with("u", "password")), |_| {
         set(&["resetpass", ">another"]);
+    });
+}
+
+#[test]
+fn the_programs_pool_may_try_a_connection_before_an_extend() {
+    // An extend has a sixth of the lease, and the pool's PING has time of its own.
+    const LEASE: Duration = ms(3000);
+    const ONE_WAY: Duration = ms(150);
+    on_time(ms(50), || {
+        let server = Server::start();
+        let known = Client::open(&server.url()).unwrap().lock("scripts");
+        known.lock().unwrap();
+        known.extend(LEASE).unwrap();
+        known.unlock().unwrap();
+        let proxy = Proxy::start(server.port());
+        let pool = pool_of(&proxy.url(), 3, true);
+        proxy.set_delay(ONE_WAY, ONE_WAY);
+        let client = Client::builder(&proxy.url()).pool(pool).build().unwrap();
+        let lock = client.lock_with("job", lease(LEASE)).unwrap();
+        proxy.set_mode(Mode::Refuse);
+        lock.lock().unwrap();
+        thread::sleep(LEASE * 3 / 2);
+        assert!(lock.is_valid(), "it was extended");
+        lock.unlock().unwrap();
     });
 }

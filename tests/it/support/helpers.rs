@@ -303,12 +303,13 @@ impl Notes {
     }
 
     fn around<R>(&self, asked: Asked, call: impl FnOnce() -> R) -> R {
+        // First: whoever sees the call among those that were asked sees that it is under way.
+        self.under_way.fetch_add(1, Ordering::SeqCst);
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((
             Instant::now(),
             thread::current().id(),
             asked.clone(),
         ));
-        self.under_way.fetch_add(1, Ordering::SeqCst);
         let before = self.before.lock().unwrap().clone();
         if let Some(hook) = before {
             hook(&asked);
@@ -368,7 +369,12 @@ impl LeaseStore for Watched {
         release: Option<&Release<'_>>,
         leave: bool,
     ) -> Result<InCondition, StoreError> {
-        self.inner.wait_in(ask, condition, release, leave)
+        let Some(what) = release else {
+            return self.inner.wait_in(ask, condition, release, leave);
+        };
+        let may_be_sent = || self.notes.around(Asked::ReleaseIsSent, what.may_be_sent);
+        let release = Release { may_be_sent: &may_be_sent, ..*what };
+        self.inner.wait_in(ask, condition, Some(&release), leave)
     }
 
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
