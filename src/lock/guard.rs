@@ -71,7 +71,7 @@ impl LockGuard {
     /// The same questions for other threads, which work for this one while it holds the lock.
     #[must_use]
     pub fn validity(&self) -> Validity {
-        if self.is_valid() { self.lock.validity() } else { self.lock.no_validity() }
+        if self.is_valid() { self.lock.validity() } else { self.lock.lost_validity() }
     }
 
     /// An error unless the lease is valid. Local: no round trip.

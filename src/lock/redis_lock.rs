@@ -110,13 +110,13 @@ impl RedisLock {
             Some((over, lease, fence)) => {
                 Validity::new(&self.shared.name, Some(lease), over, fence)
             }
-            None => self.no_validity(),
+            None => Validity::new(&self.shared.name, None, Over::ended(), None),
         }
     }
 
-    /// That of a hold that is over.
-    pub(super) fn no_validity(&self) -> Validity {
-        Validity::new(&self.shared.name, None, Over::ended(), None)
+    /// That of a hold whose lease was lost.
+    pub(super) fn lost_validity(&self) -> Validity {
+        Validity::new(&self.shared.name, None, Over::default(), None)
     }
 
     /// Extends this thread's lease until `lease` from now. It never shortens: if the lease ends

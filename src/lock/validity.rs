@@ -30,7 +30,7 @@ use crate::local::holds::Over;
 #[derive(Clone)]
 pub struct Validity {
     name: Arc<str>,
-    /// `None`: there was no hold any more.
+    /// `None`: it was lost, or there was no hold any more.
     lease: Option<Arc<Lease>>,
     over: Over,
     fence: Option<u64>,
@@ -72,7 +72,8 @@ impl Validity {
         if self.is_valid() { Ok(()) } else { Err(lost().named(&self.name)) }
     }
 
-    /// The fence of the hold; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced).
+    /// The fence of the hold; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced),
+    /// and if the lease had been lost before this value was made.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         self.fence

@@ -47,6 +47,19 @@ fn a_validity_speaks_of_one_hold_to_every_thread() {
 }
 
 #[test]
+fn a_validity_that_is_made_after_a_loss_says_lost() {
+    let lock = fenced(&memory());
+    let guard = lock.guard().unwrap();
+    lock.force_unlock().unwrap();
+    assert!(error(guard.extend(HOUR)).is_lost());
+    assert!(!guard.is_valid());
+    let validity = guard.validity();
+    assert!(!validity.is_valid() && validity.remaining().is_zero());
+    assert!(error(validity.ensure_valid()).is_lost(), "this thread still holds it by count");
+    assert!(error(guard.release()).is_lost());
+}
+
+#[test]
 fn a_validity_ends_although_the_lease_passes_to_another_thread() {
     let client = memory();
     let lock = client.lock("job");
@@ -104,9 +117,9 @@ fn a_validity_tells_the_loss_and_a_guard_stays_lost_once_it_has_told() {
     assert!(error(lock.unlock()).is_lost());
     lock.lock().unwrap();
     assert!(lock.is_valid() && !guard.is_valid());
-    is_over(&guard.validity());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(error(guard.ensure_valid()).is_lost());
+    assert!(error(guard.validity().ensure_valid()).is_lost(), "as the guard itself says");
     assert!(get(&server, "job").is_some());
     drop(guard);
 }
