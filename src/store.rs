@@ -1,4 +1,4 @@
-//! Where leases live. The only place that names redis and r2d2.
+//! Where leases live. With `server`, the only place that names redis and r2d2.
 
 #[cfg(test)]
 #[allow(clippy::expect_used, clippy::unwrap_used)]
@@ -77,6 +77,7 @@ impl Backend {
         };
         let (info, service) = match deployment {
             Deployment::Quorum(nodes) => {
+                settings.check_without_sentinels()?;
                 let quorum = Arc::new(Quorum::open(nodes, &settings, &clock)?);
                 let leases = Arc::clone(&quorum) as Arc<dyn LeaseStore>;
                 return Ok(plain(leases, Arc::new(NoLimits), Kind::Quorum(quorum)));
@@ -84,6 +85,7 @@ impl Backend {
             Deployment::Sentinel(service) => (parse(&service.primary())?, Some(service.clone())),
             Deployment::Url(url) => {
                 if let Some(name) = memory::name_in(url).transpose()? {
+                    settings.check_without_sentinels()?;
                     if settings.pool.is_some() {
                         return Err(Error::invalid("memory:// cannot use a pool"));
                     }
@@ -93,11 +95,14 @@ impl Backend {
                 }
                 match service::in_url(url).transpose()? {
                     Some((service, primary)) => (parse(&primary)?, Some(service)),
-                    None => (parse(url)?, None),
+                    None => {
+                        settings.check_without_sentinels()?;
+                        (parse(url)?, None)
+                    }
                 }
             }
         };
-        let info = settings.at(info, service.is_some())?;
+        let info = settings.at(info);
         let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
         let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));

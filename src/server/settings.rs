@@ -56,25 +56,30 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same address, as the user and for the database that are set apart from the URL.
-    pub(crate) fn at(&self, info: ConnectionInfo, by_sentinels: bool) -> Result<ConnectionInfo> {
+    /// Only sentinels leave anything to say about the primary that does not stand in its URL.
+    pub(crate) fn check_without_sentinels(&self) -> Result<()> {
         let has_own = self.credentials.is_some() || self.database.is_some();
-        if !by_sentinels && (has_own || self.sentinel_credentials.is_some()) {
+        if has_own || self.sentinel_credentials.is_some() {
             return Err(Error::invalid(
                 "credentials and the database stand in the URL of a server",
             ));
         }
+        Ok(())
+    }
+
+    /// The same address, as the user and for the database that are set apart from the URL.
+    pub(crate) fn at(&self, info: ConnectionInfo) -> ConnectionInfo {
         let info = match &self.credentials {
             Some(credentials) => as_user(info, credentials),
             None => info,
         };
-        Ok(match self.database {
+        match self.database {
             Some(database) => {
                 let login = info.redis_settings().clone().set_db(i64::from(database));
                 info.set_redis_settings(login)
             }
             None => info,
-        })
+        }
     }
 
     /// How a connection to this address is opened.

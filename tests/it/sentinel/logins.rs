@@ -122,3 +122,21 @@ fn addresses_of_either_kind_and_names_are_understood() {
         }
     }
 }
+
+#[test]
+fn without_sentinels_nothing_stands_beside_the_url() {
+    let nodes = ["redis://a/", "redis://b/", "redis://c/"];
+    for open in [
+        || Client::builder("redis://a/"),
+        || Client::builder("memory://"),
+        || Client::redlock_builder(["memory://a", "memory://b", "memory://c"]),
+    ] {
+        let refused = [
+            open().credentials("u", "p").build(),
+            open().database(1).build(),
+            open().sentinel_credentials("u", "p").build(),
+        ];
+        assert!(refused.into_iter().all(|client| error(client.map(drop)).is_invalid_input()));
+    }
+    assert!(Client::redlock(nodes).is_ok());
+}
