@@ -1,5 +1,6 @@
 //! What every layer may use: errors, options, time, and the things a thread sleeps on.
 
+pub(crate) mod active;
 pub(crate) mod backoff;
 pub(crate) mod bell;
 pub(crate) mod clock;

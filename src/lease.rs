@@ -2,7 +2,6 @@
 
 pub(crate) mod acquire;
 pub(crate) mod acquisition;
-pub(crate) mod active;
 pub(crate) mod cleaner;
 pub(crate) mod condition;
 pub(crate) mod context;

@@ -5,7 +5,6 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::active::Active;
 use super::cleaner::{InUse, Withdrawal};
 use super::context::Context;
 use super::durations::{FIRST_LEASE, valid_until};
@@ -14,6 +13,7 @@ use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place};
 use super::token::Token;
 use super::wait::Wait;
 use super::wait_limits::{Contention, WaitLimits};
+use crate::base::active::Active;
 use crate::base::backoff;
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::error::{ErrorKind, Result};

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::active::ActiveCount;
 use super::durations::Timeouts;
 use super::granted::Lease;
 use super::lost::Ended;
 use super::store::LeaseStore;
 use super::token::Tokens;
 use super::{cleaner, notifier, outages, renewers};
+use crate::base::active::ActiveCount;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interrupt;

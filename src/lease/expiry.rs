@@ -1,6 +1,7 @@
 //! When a lease runs out by the clock of its holder.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::durations::valid_until;
@@ -17,7 +18,7 @@ pub(crate) struct Expiry {
     /// Nanoseconds from `asked_at` to the end of the validity; [`OVER`] once it has ended.
     until: AtomicU64,
     /// Why it is over; the first reason stays.
-    reason: AtomicUsize,
+    reason: OnceLock<LostReason>,
 }
 
 const OVER: u64 = 0;
@@ -25,7 +26,7 @@ const OVER: u64 = 0;
 impl Expiry {
     /// The expiry of a lease of this length, whose attempt was sent at `asked_at`.
     pub(super) fn new(clock: Clock, asked_at: Instant, length: Duration) -> Self {
-        let (until, reason) = (AtomicU64::new(OVER), AtomicUsize::new(0));
+        let (until, reason) = (AtomicU64::new(OVER), OnceLock::new());
         let expiry = Self { clock, asked_at, until, reason };
         expiry.until.store(expiry.stamp(valid_until(asked_at, length)), Ordering::SeqCst);
         expiry
@@ -62,7 +63,7 @@ impl Expiry {
             // and a validity that was seen to end stays ended.
             if self.until.compare_exchange(until, OVER, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             {
-                self.set_reason(LostReason::Expired);
+                let _ = self.reason.set(LostReason::Expired);
                 return false;
             }
         }
@@ -96,16 +97,12 @@ impl Expiry {
     /// Ends the validity.
     pub(super) fn end(&self, reason: LostReason) {
         self.until.store(OVER, Ordering::SeqCst);
-        self.set_reason(reason);
-    }
-
-    fn set_reason(&self, reason: LostReason) {
-        let _ = self.reason.compare_exchange(0, reason.code(), Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.reason.set(reason);
     }
 
     /// Why it is over.
     pub(super) fn reason(&self) -> LostReason {
         debug_assert!(self.is_over(), "a reason is asked for at the end");
-        LostReason::from_code(self.reason.load(Ordering::SeqCst))
+        self.reason.get().copied().unwrap_or(LostReason::Expired)
     }
 }

@@ -4,11 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::active::Active;
 use super::context::Context;
 use super::granted::Lease;
 use super::lost::{Ended, LostReason};
 use super::store::Release;
+use crate::base::active::Active;
 
 /// A lease whose release was requested.
 ///

@@ -20,24 +20,6 @@ pub enum LostReason {
     Closed,
 }
 
-impl LostReason {
-    pub(super) fn code(self) -> usize {
-        match self {
-            Self::Expired => 1,
-            Self::Taken => 2,
-            Self::Closed => 3,
-        }
-    }
-
-    pub(super) fn from_code(code: usize) -> Self {
-        match code {
-            2 => Self::Taken,
-            3 => Self::Closed,
-            _ => Self::Expired,
-        }
-    }
-}
-
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

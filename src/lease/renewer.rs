@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
-use super::active::ActiveCount;
 use super::cleaner::Cleaner;
 use super::durations::{Timeouts, valid_until};
 use super::granted::Lease;
 use super::lost::{Ended, LostReason};
 use super::store::Extend;
+use crate::base::active::ActiveCount;
 use crate::base::clock::Clock;
 use crate::base::within::Within;
 use crate::base::worker::{Stopped, Wake, Worker};

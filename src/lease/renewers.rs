@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use super::active::ActiveCount;
 use super::cleaner::Cleaner;
 use super::durations::Timeouts;
 use super::granted::Lease;
 use super::renewer::Renewer;
 use super::store::LeaseStore;
+use crate::base::active::ActiveCount;
 use crate::base::clock::Clock;
 use crate::base::locked;
 use crate::base::options::Confirm;

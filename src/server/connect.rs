@@ -1,7 +1,6 @@
 //! One connection, opened under one deadline: name resolution, TCP, TLS and AUTH together.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use crossbeam_channel::bounded;
 use super::dial::Dialer;
 use super::log_in::{Opened, log_in};
 use super::sentinel::Sentinels;
+use crate::base::active::ActiveCount;
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::store_error::StoreError;
@@ -32,7 +32,7 @@ pub(crate) struct Connector {
     most_under_way: usize,
     clock: Clock,
     timeout: Duration,
-    under_way: Arc<AtomicUsize>,
+    under_way: ActiveCount,
 }
 
 impl Connector {
@@ -49,7 +49,7 @@ impl Connector {
             most_under_way: MOST_STUCK + connections as usize,
             clock,
             timeout,
-            under_way: Arc::default(),
+            under_way: ActiveCount::default(),
         }
     }
 
@@ -63,14 +63,14 @@ impl Connector {
         if within.is_zero() {
             return Err(unreachable_node("no time was left to open a connection"));
         }
-        if self.under_way.load(Ordering::SeqCst) >= self.most_under_way {
+        if self.under_way.count() >= self.most_under_way {
             return Err(unreachable_node("too many attempts to connect are stuck"));
         }
         let (done, opened) = bounded(1);
         let whereabouts = self.whereabouts.clone();
         // What has failed because of it can still be told in time.
         let until = Instant::now() + within * 7 / 8;
-        let under_way = UnderWay::new(&self.under_way);
+        let under_way = self.under_way.add();
         let started = thread::Builder::new().name("distlock-connect".into()).spawn(move || {
             let _under_way = under_way;
             let _ = done.send(whereabouts.log_in(until));
@@ -122,20 +122,4 @@ impl Whereabouts {
 
 fn unreachable_node(message: &'static str) -> StoreError {
     StoreError::not_sent(ErrorKind::Unavailable, message)
-}
-
-/// Counts a thread until it ends, however it ends.
-struct UnderWay(Arc<AtomicUsize>);
-
-impl UnderWay {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
 }

@@ -1,4 +1,4 @@
-//! The acquisitions and releases that are under way, so that closing can wait until each has ended.
+//! How many operations are under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,10 +24,14 @@ impl ActiveCount {
         Active(self.clone())
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
     /// Waits until the count is zero, or until the deadline. Returns the count.
     pub(crate) fn wait(&self, clock: &Clock, deadline: Instant) -> usize {
         loop {
-            let count = self.0.load(Ordering::SeqCst);
+            let count = self.count();
             let left = clock.sleep_for(deadline);
             if count == 0 || left.is_zero() {
                 return count;
