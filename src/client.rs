@@ -103,8 +103,8 @@ impl Client {
     /// [Guarantees](crate::guide::guarantees) says, under *Redlock*, what is promised and what is
     /// not.
     ///
-    /// Fences, [`execute`](Client::execute), rate limiters, conditions, layouts other than the
-    /// plain one and [`LockOptions::owner`] are `Unsupported`.
+    /// Fences, confirmations, [`execute`](Client::execute), rate limiters, conditions, layouts
+    /// other than the plain one and [`LockOptions::owner`] are `Unsupported`.
     ///
     /// # Errors
     /// `InvalidInput` for fewer than 3 or more than 32 nodes, for a server that is listed twice

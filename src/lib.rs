@@ -150,7 +150,7 @@
 //! | [`renewal`](LockOptions::renewal) | until unlock | other values: never, or at most *n* times |
 //! | [`retry`](LockOptions::retry) | by the server's wake-ups | the pause between attempts, and how many there are |
 //! | [`fenced`](LockOptions::fenced) | no | a fence for each acquisition |
-//! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share the lock |
+//! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share a lock of the plain layout |
 //! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread |
 //! | [`layout`](LockOptions::layout) | plain | how the lease is written in Redis |
 //! | [`replicas`](LockOptions::replicas) | 0 | how many replicas must have confirmed a lock |
@@ -216,9 +216,10 @@
 //! Waiting processes queue on the server. A release makes the first of them the owner and wakes
 //! only that one, in a single step. Within a process, threads queue as well, and only one of them
 //! talks to the server. A lease that is still valid passes from thread to thread a few times before
-//! another process has its turn. If clients of other libraries share a lock, turn the queue off in
-//! all processes ([`Queue::None`]): those clients would starve beside it. [`guide::guarantees`]
-//! says which order is promised and which is not; [`guide::internals`] says how it works.
+//! another process has its turn. If clients of other libraries share a lock of the plain layout,
+//! turn the queue off in all processes ([`Queue::None`]): those clients would starve beside it.
+//! [`guide::guarantees`] says which order is promised and which is not; [`guide::internals`] says
+//! how it works.
 //!
 //! # Conditions
 //!
@@ -312,7 +313,7 @@
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
 //! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
 //! | info | sentinels have named another primary |
-//! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost |
+//! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
 //!
 //! # Why it blocks
 //!

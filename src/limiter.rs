@@ -146,7 +146,8 @@ impl RateLimiter {
     /// cannot work. `Unavailable`: no answer; the permits may have been taken or not, and the
     /// caller decides whether to go on without a limit. `WrongType`: the key holds other data,
     /// which was not changed. `Denied`, `Server`: the server's error; nothing was taken, unless the
-    /// user may run only some of the script's commands.
+    /// user may run only some of the script's commands. `Closed` once the client is closed;
+    /// `Unsupported` on a quorum, and in a forked child.
     pub fn check_n(&self, n: u64) -> Result<Decision> {
         self.check_input(n)
             .and_then(|()| self.context.check_open())

@@ -11,8 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::interrupt::Interrupt;
 use condition::Condition;
 
-/// A lock with the six methods of Java's `java.util.concurrent.locks.Lock`, and one more for an
-/// interruptible timed wait.
+/// A lock with the methods of Java's `java.util.concurrent.locks.Lock`.
 ///
 /// It is owned by threads: only the thread that locked can unlock, and a thread that holds the lock
 /// may lock it again (it must then unlock as often). Unlike in Java, every call can fail, because
@@ -48,7 +47,8 @@ pub trait Lock: Send + Sync {
     /// With any error, this call added no hold. `Unavailable` after an outage of `max_outage`;
     /// `Denied`, `WrongType` and `InvalidInput` at once; `Exhausted` with
     /// [`Retry::attempts`](crate::Retry::attempts); `Lost` if this thread holds the lock already
-    /// but has lost the lease; `Conflict` if it holds it with other options.
+    /// but has lost the lease; `Conflict` if it holds it with other options; `Server` for what else
+    /// the server refuses; `Closed` once the client is closed; `Unsupported` in a forked child.
     /// [`ErrorKind`](crate::ErrorKind) says what each error leaves on the server.
     fn lock(&self) -> Result<()>;
 

@@ -40,8 +40,8 @@ pub enum Queue {
     #[default]
     Fifo,
     /// No queue: every process polls, and the first to ask after a release gets the lock. Use it
-    /// for locks shared with clients of other libraries: they would starve beside processes that
-    /// hand the lock on without a gap.
+    /// for locks of the plain layout shared with clients of other libraries: they would starve
+    /// beside processes that hand the lock on without a gap.
     None,
 }
 
@@ -210,8 +210,9 @@ impl LockOptions {
     /// It costs safety: a late command of one hold looks like a command of a later hold with the
     /// same value. Two processes must never use the same value. After a release without an answer
     /// the value rests for about ten seconds: `lock` waits that long, and `try_lock` fails with
-    /// `Unavailable`. Such locks do not queue on the server. `Unsupported` on a quorum,
-    /// `InvalidInput` with [`Layout::Timestamp`]. [Layouts](crate::guide::layouts) has the details.
+    /// `Unavailable`. Such locks do not queue on the server, and do not pass from thread to thread.
+    /// `Unsupported` on a quorum, `InvalidInput` with [`Layout::Timestamp`].
+    /// [Layouts](crate::guide::layouts) has the details.
     #[must_use]
     pub fn owner(mut self, value: impl Into<String>) -> Self {
         self.owner = Some(value.into().into());
@@ -219,7 +220,8 @@ impl LockOptions {
     }
 
     /// Gives every acquisition a fence: a number that grows with each acquisition. The protected
-    /// resource refuses a fence that is older than the newest it has seen.
+    /// resource refuses a fence that is older than the newest it has seen. Default: none. No round
+    /// trip more. `Unsupported` on a quorum and with [`Layout::Timestamp`].
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.fenced = true;
@@ -228,9 +230,10 @@ impl LockOptions {
 
     /// How many times in a row a lease may pass from thread to thread of this process without
     /// asking the server. Default 16; 0 turns it off; at most 1,000,000. Only leases with
-    /// [`Renewal::UntilUnlock`] are passed on. A fenced lock needs a fence for each hand-off, and
-    /// fences never run ahead of the server's clock: it passes on at most 1,023 times, and fewer
-    /// times if its last acquisition was fewer microseconds ago.
+    /// [`Renewal::UntilUnlock`] and without an [`owner`](LockOptions::owner) are passed on. A
+    /// fenced lock needs a fence for each hand-off, and fences never run ahead of the server's
+    /// clock: it passes on at most 1,023 times, and fewer times if its last acquisition was fewer
+    /// microseconds ago.
     #[must_use]
     pub fn local_hand_offs(mut self, times: u32) -> Self {
         self.local_hand_offs = times;

@@ -22,7 +22,7 @@ pub(crate) struct Hold {
     /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
-    /// What the guards of the hold look at; `None`: it has no guard.
+    /// What its `Validity` values look at; `None`: there is none.
     pub(crate) over: Option<OverOnDrop>,
 }
 

@@ -9,10 +9,10 @@
 //! node did not answer is withdrawn for as long as that takes (R32); and a held lease is given
 //! again to nodes that lost it (R33).
 //!
-//! Each node has one long-lived thread. A question goes to all of them at once and ends as soon as
-//! the answers decide it, so it takes as long as the slowest node of the fastest majority. Later
-//! answers only change what is known of their node. Each thread asks one question after another,
-//! so a withdrawal reaches its node after the attempt.
+//! Each node has two threads, one of them for extends. A question goes to all nodes at once and
+//! ends as soon as the answers decide it, so it takes as long as the slowest node of the fastest
+//! majority. Later answers only change what is known of their node. Each thread asks one question
+//! after another, so a withdrawal reaches its node after the attempt.
 
 mod claim;
 mod extends;
