@@ -62,9 +62,10 @@ impl Inbox {
     /// Lets hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
     /// the subscription: until it is up, its waiters poll.
     pub(crate) fn listen(&self, node: &Node, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
-        self.start(node)?;
+        // First: a subscription that comes up from here on rings the bell.
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
         let ear = WaiterEntry { ears: Arc::clone(&self.ears), token: token.clone() };
+        self.start(node)?;
         Some(Listening {
             address: Arc::clone(&self.ears.address),
             queues: true,

@@ -38,10 +38,10 @@ fn held_and_waited_for(
     (guard, hear)
 }
 
-/// The one waiter at "a" listens and, where it was in the queue before, has asked again since: from
-/// here on it asks only when a message comes, or when its pause is over.
+/// The one waiter at "a" listens, and has asked again since: from here on it asks only when a
+/// message comes, or when its pause is over.
 fn waits_and_listens(server: &Server) {
-    let (mut attempt_before, mut listens_since) = (1, None);
+    let mut before_it_listened = 1;
     eventually(SOON, || {
         let mut connection = server.connection();
         let entries: Vec<String> =
@@ -53,12 +53,9 @@ fn waits_and_listens(server: &Server) {
             .unwrap();
         let attempt = entries.first().map_or(0, |entry| attempt_in(entry));
         if channels.is_empty() {
-            attempt_before = attempt.max(1);
-            return false;
+            before_it_listened = attempt.max(1);
         }
-        // It asks no second time if it listened before its place in the queue was asked for.
-        let for_long = listens_since.get_or_insert_with(Instant::now).elapsed() > A_WHILE;
-        entries.len() == 1 && (attempt > attempt_before || for_long)
+        entries.len() == 1 && channels.len() == 1 && attempt > before_it_listened
     });
 }
 
