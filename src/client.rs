@@ -21,7 +21,8 @@ use crate::store::{Deployment, Nodes};
 pub use builder::ClientBuilder;
 use open::Open;
 
-/// Hands out locks on one server, on a majority of several, or on the embedded store.
+/// Hands out locks on one server, on a Redis Cluster, on a majority of several servers, or on the
+/// embedded store.
 ///
 /// Clones are the same client. Dropping the last clone, and the last lock made by it, closes the
 /// client, as [`close`](Client::close) does, within one command timeout. A client does not survive
@@ -37,6 +38,8 @@ use open::Open;
 /// | `redis+unix:///path[?db=…&user=…&pass=…]` | one server over a unix socket |
 /// | `redis+sentinel://[user:password@]host[:port],host…/service[/db]` | the primary that these sentinels name; the user is the primary's |
 /// | `rediss+sentinel://…` | the same, both over TLS |
+/// | `redis+cluster://[user:password@]host[:port],host…` | the Redis Cluster to which these nodes belong |
+/// | `rediss+cluster://…` | the same over TLS |
 /// | `memory://` | this client's own store, in this process |
 /// | `memory://name` | a store shared in this process by that name |
 ///
@@ -183,8 +186,59 @@ impl Client {
         builder
     }
 
+    /// A client whose locks are spread over the nodes of a Redis Cluster, with every setting at its
+    /// default. Does not connect.
+    ///
+    /// The URLs are those of some nodes, by which the others are found:
+    /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
+    /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
+    /// trips as on one server; one more, when the client does not know the owner of a slot, or
+    /// knows an old one. A node that is down delays only its own locks. Redis's documentation has
+    /// the [specification of a
+    /// cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    ///
+    /// ```no_run
+    /// # fn main() -> distlock::Result<()> {
+    /// use distlock::{Client, LockOptions};
+    ///
+    /// let client = Client::cluster(["redis://n1", "redis://n2", "redis://n3"])?;
+    /// // Each primary has one replica. As it has confirmed the lock, no failover loses it.
+    /// let lock = client.lock_with("orders:42", LockOptions::new().replicas(1))?;
+    /// lock.with(|_| println!("locked"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Layouts, fences, confirmations by replicas and rate limiters are those of one server. A
+    /// waiter polls: it asks again after a pause of 1.5 s at most, see [`Retry`](crate::Retry), and
+    /// there is no queue. Conditions and [`execute`](Client::execute) are `Unsupported`. While a
+    /// slot moves to another node, calls for its locks may fail with `Unavailable`, and `lock`
+    /// waits as in an outage.
+    ///
+    /// A name with a `}` that ends no hash tag, as `{orders}:42` has one, is `InvalidInput` at the
+    /// first call that would lock: the companions of such a key are in another slot.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no node, for URLs that cannot be understood, and if only some of them use
+    /// TLS or name the same user; `Unsupported` for a database other than 0, and for URLs that this
+    /// build cannot use.
+    pub fn cluster(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        Self::cluster_builder(urls).build()
+    }
+
+    /// As [`cluster`](Client::cluster), with settings of its own.
+    /// [`ClientBuilder::pool_size`] is that of each node, and [`ClientBuilder::pool`] is refused.
+    #[must_use]
+    pub fn cluster_builder(urls: impl IntoIterator<Item = impl AsRef<str>>) -> ClientBuilder {
+        let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
+        let mut builder = Self::builder("");
+        builder.deployment = Deployment::Cluster(urls);
+        builder
+    }
+
     /// Checks that the server answers; connects and authenticates if needed. One round trip. With
-    /// [`redlock`](Client::redlock), checks a majority of the servers.
+    /// [`redlock`](Client::redlock), checks a majority of the servers; with
+    /// [`cluster`](Client::cluster), one of the nodes.
     ///
     /// # Errors
     /// `Unavailable` without an answer within one command timeout, `Denied` for a wrong password.
@@ -284,7 +338,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` if there was no connection or no answer: the commands may have run. `Server`,
     /// `Denied`, `WrongType`: what the server said. `Unsupported` on `memory://`, which knows no
-    /// commands, and on a quorum, which has several servers.
+    /// commands, and on a cluster and a quorum, which have several servers.
     pub fn execute<T>(
         &self,
         mut work: impl FnMut(&mut dyn redis::ConnectionLike) -> redis::RedisResult<T>,

@@ -300,6 +300,7 @@
 //! | `distlock-node-…`, `distlock-hold-…` | Redlock only: two for each node; one asks it, one extends leases there |
 //! | `distlock-sentinel` | Sentinel only: one for each sentinel, listens to it; together they ask all of them every 2 s |
 //! | `distlock-asks` | Sentinel only: asks one sentinel, and ends |
+//! | `distlock-shard` | Cluster only: extends or withdraws at one of several nodes, and ends |
 //!
 //! # What it logs
 //!
@@ -311,7 +312,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
 //!
@@ -366,6 +367,7 @@ pub mod testing {
         Place, Release, Withdraw,
     };
     pub use crate::lease::token::Token;
+    pub use crate::server::cluster::slot_of_name;
 }
 
 /// The examples of the README are compiled, too.

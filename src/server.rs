@@ -1,7 +1,8 @@
-//! One Redis server: how it is reached, asked and heard. Nothing here knows of leases.
+//! Redis servers: how they are reached, asked and heard. Nothing here knows of leases.
 
 pub(crate) mod batch;
 pub(crate) mod call;
+pub(crate) mod cluster;
 pub(crate) mod confirm;
 pub(crate) mod connect;
 pub(crate) mod connection;
@@ -18,6 +19,7 @@ pub(crate) mod program_pool;
 pub(crate) mod reply;
 pub(crate) mod script;
 pub(crate) mod sentinel;
+pub(crate) mod servers;
 pub(crate) mod settings;
 pub(crate) mod shape;
 pub(crate) mod socket;

@@ -23,9 +23,11 @@ use crate::lease::store::LeaseStore;
 use crate::lease::token::Tokens;
 use crate::limiter::port::LimitStore;
 use crate::limiter::scripts::ServerLimits;
+use crate::server::cluster;
 use crate::server::execute::{Work, execute};
 use crate::server::node::Node;
 use crate::server::sentinel::service::{self, Service};
+use crate::server::servers::Servers;
 use crate::server::settings::Settings;
 use crate::server::url::parse;
 use inbox::Inbox;
@@ -40,6 +42,8 @@ pub(crate) enum Deployment {
     Url(String),
     /// At the primary that sentinels name.
     Sentinel(Service),
+    /// On the nodes of a Redis Cluster, reached by these first.
+    Cluster(Vec<String>),
     /// On a majority of several servers.
     Quorum(Nodes),
 }
@@ -47,16 +51,16 @@ pub(crate) enum Deployment {
 /// Where one client's leases live.
 pub(crate) struct Backend {
     leases: Leases,
-    /// The same for leases that replicas have to confirm: one node for each kind of confirmations,
-    /// made at its first use.
-    confirmed: Mutex<HashMap<Confirm, (Arc<Node>, Leases)>>,
+    /// The same for leases that replicas have to confirm, each kind of confirmations apart, made at
+    /// its first use.
+    confirmed: Mutex<HashMap<Confirm, (Servers, Leases)>>,
     limits: Arc<dyn LimitStore>,
     kind: Kind,
 }
 
 enum Kind {
-    /// One Redis server.
-    Server { node: Arc<Node>, inbox: Arc<Inbox> },
+    /// One Redis server, or a cluster.
+    Servers { servers: Servers, inbox: Arc<Inbox> },
     /// In this process.
     Memory,
     /// On a majority of several servers.
@@ -82,6 +86,10 @@ impl Backend {
                 let leases = Arc::clone(&quorum) as Arc<dyn LeaseStore>;
                 return Ok(plain(leases, Arc::new(NoLimits), Kind::Quorum(quorum)));
             }
+            Deployment::Cluster(urls) => {
+                let cluster = cluster::open(urls, settings, clock)?;
+                return Self::on(Servers::Cluster(cluster), tokens, cleaner);
+            }
             Deployment::Sentinel(service) => (parse(&service.primary())?, Some(service.clone())),
             Deployment::Url(url) => {
                 if let Some(name) = memory::name_in(url).transpose()? {
@@ -92,6 +100,10 @@ impl Backend {
                     let memory = Memory::open(name, clock);
                     let leases = Arc::clone(&memory) as Arc<dyn LeaseStore>;
                     return Ok(plain(leases, memory, Kind::Memory));
+                }
+                if let Some(urls) = cluster::in_url(url) {
+                    let cluster = cluster::open(&urls, settings, clock)?;
+                    return Self::on(Servers::Cluster(cluster), tokens, cleaner);
                 }
                 match service::in_url(url).transpose()? {
                     Some((service, primary)) => (parse(&primary)?, Some(service)),
@@ -104,9 +116,13 @@ impl Backend {
         };
         let info = settings.at(info);
         let node = Arc::new(Node::new(info, service.as_ref(), settings, clock)?);
-        let (leases, inbox) = layout::on_server(&node, &tokens.fresh()?.text(), cleaner);
-        let limits = Arc::new(ServerLimits::new(Arc::clone(&node)));
-        let (confirmed, kind) = (Mutex::default(), Kind::Server { node, inbox });
+        Self::on(Servers::One(node), tokens, cleaner)
+    }
+
+    fn on(servers: Servers, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
+        let (leases, inbox) = layout::on_servers(&servers, &tokens.fresh()?.text(), cleaner);
+        let limits = Arc::new(ServerLimits::new(servers.clone()));
+        let (confirmed, kind) = (Mutex::default(), Kind::Servers { servers, inbox });
         Ok(Self { leases, confirmed, limits, kind })
     }
 
@@ -122,15 +138,15 @@ impl Backend {
         if !options.confirm.is_wanted() {
             return Ok(leases);
         }
-        let Kind::Server { node, inbox } = &self.kind else {
+        let Kind::Servers { servers, inbox } = &self.kind else {
             return Err(Error::unsupported(
-                "only one server, with or without sentinels, has replicas to ask",
+                "only one server, with or without sentinels, and a cluster have replicas to ask",
             ));
         };
         let mut all = locked(&self.confirmed);
         let (_, confirmed) = all.entry(options.confirm).or_insert_with(|| {
-            let granting = Arc::new(node.confirming(options.confirm));
-            let leases = layout::every_layout(node, &granting, inbox);
+            let granting = servers.confirming(options.confirm);
+            let leases = layout::every_layout(servers, &granting, inbox);
             (granting, leases)
         });
         of_layout(confirmed).ok_or_else(only_plain)
@@ -142,7 +158,7 @@ impl Backend {
 
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         match &self.kind {
-            Kind::Server { node, .. } => node.ping(deadline),
+            Kind::Servers { servers, .. } => servers.ping(deadline),
             Kind::Memory => Ok(()),
             Kind::Quorum(quorum) => quorum.ping(deadline),
         }
@@ -151,7 +167,10 @@ impl Backend {
     pub(crate) fn execute<T>(&self, deadline: Instant, work: Work<'_, T>) -> Result<T, StoreError> {
         let unsupported = |why| Err(StoreError::not_sent(ErrorKind::Unsupported, why));
         match &self.kind {
-            Kind::Server { node, .. } => execute(node, deadline, work),
+            Kind::Servers { servers: Servers::One(node), .. } => execute(node, deadline, work),
+            Kind::Servers { .. } => {
+                unsupported("`execute` needs one server, and a cluster has several")
+            }
             Kind::Memory => unsupported("memory:// has no commands: `execute` needs a server"),
             Kind::Quorum(_) => unsupported("`execute` needs one server, and a quorum has several"),
         }
@@ -160,11 +179,12 @@ impl Backend {
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         match &self.kind {
-            Kind::Server { node, inbox } => {
-                let in_time = inbox.close(node, deadline);
-                node.close();
-                locked(&self.confirmed).values().for_each(|(node, _)| node.close());
-                node.endpoint().stop_watching(deadline) && in_time
+            Kind::Servers { servers, inbox } => {
+                let in_time = servers.one().is_none_or(|node| inbox.close(node, deadline));
+                let confirmed = locked(&self.confirmed);
+                // None waits for another: sentinels are watched for all of them.
+                let closed = confirmed.values().map(|(servers, _)| servers).chain([servers]);
+                closed.fold(in_time, |in_time, servers| servers.close(deadline) && in_time)
             }
             Kind::Memory => true,
             Kind::Quorum(quorum) => quorum.close(deadline),
@@ -182,7 +202,8 @@ impl Backend {
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Server { .. } => "one server",
+            Kind::Servers { servers: Servers::One(_), .. } => "one server",
+            Kind::Servers { .. } => "a cluster",
             Kind::Memory => "memory",
             Kind::Quorum(_) => "a quorum",
         })

@@ -1,28 +1,27 @@
 //! Rate limits on one server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::port::{Decision, Form, LimitStore, Take, foreign};
 use crate::base::store_error::StoreError;
 use crate::server::call::{Call, Command, Resend};
-use crate::server::node::Node;
 use crate::server::reply;
 use crate::server::script::{Part, Script};
+use crate::server::servers::Servers;
 use crate::server::shape::Shape;
 
 /// Rate limits on one server. Only the server's clock counts, so that processes need not agree on
 /// the time.
 pub(crate) struct ServerLimits {
-    node: Arc<Node>,
+    servers: Servers,
     fixed: Script,
     smooth: Script,
 }
 
 impl ServerLimits {
-    pub(crate) fn new(node: Arc<Node>) -> Self {
+    pub(crate) fn new(servers: Servers) -> Self {
         Self {
-            node,
+            servers,
             fixed: Script::new(Shape::Array, include_str!("fixed.lua")),
             smooth: Script::new(Shape::Array, include_str!("smooth.lua")),
         }
@@ -45,7 +44,7 @@ impl LimitStore for ServerLimits {
         ];
         // If both copies run, the permits are taken twice: the limit becomes stricter, never laxer.
         let call = Call::new(Command::script(script, 1, &parts)).resend(Resend::Always);
-        let reply = self.node.call(&call, take.deadline)?;
+        let reply = self.servers.call(&call, take.deadline)?;
         let decision = match *reply::counts(&reply.value)?.as_slice() {
             [allowed @ (0 | 1), remaining, retry_after, reset] => Decision {
                 allowed: allowed == 1,

@@ -48,7 +48,7 @@ impl<'a, 'c> Batch<'a, 'c> {
         exchange.send(buffer)?;
         for command in *commands {
             exchange.bound()?;
-            values.push(exchange.receive(command.shape())?);
+            values.push(exchange.reply_to(command)?);
         }
         if let Some(wanted) = *wanted {
             *confirmed = Some(exchange.receive_confirmations(wanted)?);
@@ -62,8 +62,8 @@ impl<'a, 'c> Batch<'a, 'c> {
         Ok(())
     }
 
-    /// One reply per command. A reply that came before a failure counts. A script that the server
-    /// did not know has no reply.
+    /// One reply per command, perhaps an error reply. A reply that came before a failure counts. A
+    /// script that the server did not know has no reply.
     pub(super) fn replies(self, talked: Result<(), StoreError>) -> Vec<Result<Reply, StoreError>> {
         let unknown = || {
             StoreError::not_sent(ErrorKind::Unavailable, "the connection failed before this reply")
@@ -75,7 +75,7 @@ impl<'a, 'c> Batch<'a, 'c> {
                 return Err(unknown());
             }
             let confirmations = wanted.map(|wanted| (wanted.what, confirmed.clone()));
-            Ok(Reply { asked_at, value: reply::value(value)?, confirmations })
+            Ok(Reply { asked_at, value, confirmations })
         };
         let mut replies: Vec<_> = values.into_iter().map(heard).collect();
         if let Err(error) = talked {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::confirm;
+use super::reply;
 use super::script::{self, Part, Script};
 use super::shape::Shape;
 use crate::base::options::Confirm;
@@ -13,15 +14,25 @@ use crate::base::store_error::StoreError;
 
 /// A command, or a script with its keys and arguments.
 pub(crate) struct Command<'a> {
-    /// With the number of its keys.
-    script: Option<(&'a Script, usize)>,
+    script: Option<&'a Script>,
+    /// How many of `parts` are keys: the first ones of a script, or the one behind a command's
+    /// name.
+    keys: usize,
     parts: Cow<'a, [Part<'a>]>,
     shape: Shape,
+    /// Whether `ASKING` goes in front of it.
+    asking: bool,
 }
 
 impl<'a> Command<'a> {
+    /// A command without a key.
     pub(crate) fn new(parts: impl Into<Cow<'a, [Part<'a>]>>, shape: Shape) -> Self {
-        Self { script: None, parts: parts.into(), shape }
+        Self { script: None, keys: 0, parts: parts.into(), shape, asking: false }
+    }
+
+    /// A command whose first argument is its only key.
+    pub(crate) fn with_key(parts: impl Into<Cow<'a, [Part<'a>]>>, shape: Shape) -> Self {
+        Self { keys: 1, ..Self::new(parts, shape) }
     }
 
     /// The first `keys` of `parts` are the script's keys, the others its arguments.
@@ -32,7 +43,28 @@ impl<'a> Command<'a> {
     ) -> Self {
         let parts = parts.into();
         debug_assert!(0 < keys && keys <= parts.len(), "the keys come first");
-        Self { script: Some((script, keys)), parts, shape: script.shape }
+        Self { script: Some(script), keys, parts, shape: script.shape, asking: false }
+    }
+
+    /// The same command; `asking`: for a node that does not own the slot of its key yet.
+    pub(super) fn again(&self, asking: bool) -> Command<'_> {
+        Command {
+            script: self.script,
+            keys: self.keys,
+            parts: Cow::Borrowed(&self.parts),
+            shape: self.shape,
+            asking,
+        }
+    }
+
+    /// Its first key.
+    pub(super) fn key(&self) -> Option<&Part<'a>> {
+        let at = usize::from(self.script.is_none());
+        (self.keys > 0).then(|| self.parts.get(at)).flatten()
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
     }
 
     /// What its reply looks like.
@@ -42,17 +74,26 @@ impl<'a> Command<'a> {
 
     /// A script is named by its hash.
     pub(super) fn pack(&self, buffer: &mut Vec<u8>) {
+        self.pack_asking(buffer);
         match self.script {
-            Some((script, keys)) => script.by_hash(keys, &self.parts, buffer),
+            Some(script) => script.by_hash(self.keys, &self.parts, buffer),
             None => script::pack(&self.parts, buffer),
         }
     }
 
     /// A script goes whole.
     pub(super) fn pack_whole(&self, buffer: &mut Vec<u8>) {
+        self.pack_asking(buffer);
         match self.script {
-            Some((script, keys)) => script.by_body(keys, &self.parts, buffer),
+            Some(script) => script.by_body(self.keys, &self.parts, buffer),
             None => script::pack(&self.parts, buffer),
+        }
+    }
+
+    /// It covers exactly the next command.
+    fn pack_asking(&self, buffer: &mut Vec<u8>) {
+        if self.asking {
+            script::pack(&[Part::Text("ASKING")], buffer);
         }
     }
 }
@@ -98,6 +139,11 @@ impl<'a> Call<'a> {
         Self { confirm_within, ..self }
     }
 
+    /// The same call; `asking`: see [`Command::again`].
+    pub(super) fn again(&self, asking: bool) -> Call<'_> {
+        Call { command: self.command.again(asking), ..*self }
+    }
+
     /// Whether it may be sent once more after this failure.
     pub(super) fn may_be_sent_again(&self, error: &StoreError) -> bool {
         error.stale && (!error.may_have_run || self.resend == Resend::Always)
@@ -114,6 +160,11 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    /// The reply, unless it is an error.
+    pub(super) fn understood(self) -> Result<Self, StoreError> {
+        Ok(Self { value: reply::value(self.value)?, ..self })
+    }
+
     /// An error unless all that had to be confirmed is (R24). A grant or an extend counts only
     /// then.
     pub(crate) fn confirmed(&self) -> Result<(), StoreError> {

@@ -99,7 +99,7 @@ impl Connector {
 impl Whereabouts {
     fn log_in(&self, until: Instant) -> Result<Opened, StoreError> {
         let log_in = |dialer: &Dialer| {
-            let opened = dialer.open(until).and_then(|ask| log_in(ask, dialer.login()));
+            let opened = dialer.open(until).and_then(|ask| log_in(ask, dialer));
             match opened {
                 Ok(Opened::Refused(error)) => Ok(Opened::Refused(error.at(&dialer.address()))),
                 opened => opened.map_err(|error| error.at(&dialer.address())),

@@ -23,11 +23,20 @@ use crate::base::store_error::StoreError;
 /// How long a connection is idle before the kernel asks whether its peer is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// Where a server listens. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Address {
+    pub(crate) host: Arc<str>,
+    pub(crate) port: u16,
+}
+
 /// Opens connections of one kind: to its own address, or to another one in the same way.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     to: To,
     login: Arc<RedisConnectionInfo>,
+    /// Whether connections lead to nodes of a Redis Cluster.
+    pub(super) in_cluster: bool,
     /// How long what was sent may stay unacknowledged.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can limit it"))]
     unacknowledged: Duration,
@@ -47,6 +56,7 @@ impl Dialer {
     pub(crate) fn new(
         info: &ConnectionInfo,
         unacknowledged: Duration,
+        in_cluster: bool,
         #[cfg(feature = "tls")] root_certificates: Option<&[u8]>,
     ) -> Result<Self> {
         #[cfg(feature = "tls")]
@@ -65,6 +75,7 @@ impl Dialer {
         Ok(Self {
             to,
             login: Arc::new(info.redis_settings().clone()),
+            in_cluster,
             unacknowledged,
             #[cfg(feature = "tls")]
             tls,

@@ -15,7 +15,7 @@ use super::log_in::{self, Opened};
 use super::reply;
 use super::sentinel::service::{self, Service};
 use super::sentinel::watcher::Watchers;
-use super::settings::Settings;
+use super::settings::{Among, Settings};
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::log;
@@ -72,7 +72,7 @@ impl Endpoint {
             process: std::process::id(),
         };
         let time_to_connect = target.within;
-        let gate = Gate::at(target, gate::pause(settings.member_of));
+        let gate = Gate::at(target, gate::pause(settings.among));
         let (generation, demotions) = (Arc::<AtomicU64>::default(), Demotions::default());
         if let Some(sentinels) = &sentinels {
             let (generation, demotions) = (Arc::clone(&generation), demotions.clone());
@@ -99,7 +99,7 @@ impl Endpoint {
             demotions,
             watchers: sentinels.map(Watchers::new),
             had_primary: AtomicBool::new(false),
-            is_member: settings.member_of.is_some(),
+            is_member: matches!(settings.among, Among::Quorum(_)),
             said_untold: AtomicBool::new(false),
             said_shared: AtomicBool::new(false),
             clock,
@@ -114,6 +114,11 @@ impl Endpoint {
                 "renewal cannot open a connection of its own, and shares those of the pool: {why}"
             );
         }
+    }
+
+    /// Whether the last attempt to reach the server failed.
+    pub(super) fn is_shut(&self) -> bool {
+        self.gate.is_shut()
     }
 
     /// For a connection that only its reader uses: the reader checks it for demotions.

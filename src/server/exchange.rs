@@ -72,7 +72,7 @@ impl Exchange<'_> {
     ) -> RedisResult<(Value, Option<Value>)> {
         buffer.clear();
         command.pack(buffer);
-        let replies = self.ask_confirmed(buffer, command.shape(), wanted)?;
+        let replies = self.ask_confirmed(buffer, command, wanted)?;
         // A script that the server does not know did not run, so this is not a second try.
         if reply::unknown_script(&replies.0) {
             self.run_whole(command, buffer, wanted)
@@ -91,25 +91,20 @@ impl Exchange<'_> {
         buffer.clear();
         command.pack_whole(buffer);
         self.bound()?;
-        self.ask_confirmed(buffer, command.shape(), wanted)
+        self.ask_confirmed(buffer, command, wanted)
     }
 
-    /// Sends the command in `buffer` and returns its reply.
-    pub(crate) fn ask(&mut self, buffer: &mut Vec<u8>, shape: Shape) -> RedisResult<Value> {
-        self.send(buffer)?;
-        self.receive(shape)
-    }
-
-    /// Like [`ask`](Self::ask), but adds `WAIT` to the packet if confirmations are wanted, and
-    /// returns its reply as well.
-    pub(crate) fn ask_confirmed(
+    /// Sends the command that is packed in `buffer`, with `WAIT` behind it if confirmations are
+    /// wanted, and returns the replies to both.
+    fn ask_confirmed(
         &mut self,
         buffer: &mut Vec<u8>,
-        shape: Shape,
+        command: &Command<'_>,
         wanted: Wanted,
     ) -> RedisResult<(Value, Option<Value>)> {
         self.ask_for(wanted, buffer);
-        let reply = self.ask(buffer, shape)?;
+        self.send(buffer)?;
+        let reply = self.reply_to(command)?;
         let Some(wanted) = wanted else { return Ok((reply, None)) };
         match self.receive_confirmations(wanted) {
             // A server refuses somebody who has not logged in, and may hang up behind that.
@@ -162,6 +157,15 @@ impl Exchange<'_> {
         }
         self.state.was_lent = false;
         self.bound()
+    }
+
+    /// The reply to a command that was sent.
+    pub(crate) fn reply_to(&mut self, command: &Command<'_>) -> RedisResult<Value> {
+        if command.is_asking() {
+            // If `ASKING` is refused, the command is redirected.
+            self.receive(Shape::Set)?;
+        }
+        self.receive(command.shape())
     }
 
     /// The next reply.

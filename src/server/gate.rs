@@ -5,6 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::settings::Among;
 use crate::base::locked;
 
 /// The pause between two attempts to reach a node that is down: at most 14 attempts a second, and
@@ -14,13 +15,14 @@ const PAUSE: Duration = Duration::from_millis(75);
 /// most this many are opened in vain.
 const AT_ONCE: u32 = 4;
 
-/// Multiplied by the number of a quorum's nodes: they share the process's connection attempts,
-/// because all of them may be down at the same time.
+/// Multiplied by the number of the nodes of a quorum or a cluster: they share the process's
+/// connection attempts, because all of them may be down at the same time.
 const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a node that is down is left alone; `nodes`: how many there are in its quorum.
-pub(crate) fn pause(nodes: Option<u32>) -> Duration {
-    nodes.map_or(PAUSE, |nodes| PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes)))
+/// How long a node that is down is left alone.
+pub(crate) fn pause(among: Among) -> Duration {
+    let (Among::Quorum(nodes) | Among::Cluster(nodes)) = among else { return PAUSE };
+    PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes))
 }
 
 /// What decides whether a connection can be opened: clients with different targets learn nothing
@@ -111,6 +113,11 @@ impl Gate {
         let gate = Arc::new(Self::new(pause));
         gates.push((target, Arc::downgrade(&gate)));
         gate
+    }
+
+    /// Whether the last attempt to reach the node failed.
+    pub(crate) fn is_shut(&self) -> bool {
+        matches!(*locked(&self.state), Position::Shut { .. })
     }
 
     /// Permission to connect. `None`: the node is down, and another thread is trying or has just
@@ -252,9 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn a_quorums_nodes_share_the_attempts() {
-        let millis = |nodes| pause(nodes).as_millis();
-        assert_eq!([None, Some(1), Some(5)].map(millis), [75, 75, 250]);
+    fn the_nodes_of_a_quorum_or_a_cluster_share_the_attempts() {
+        let millis = |among| pause(among).as_millis();
+        let all = [Among::Itself, Among::Quorum(1), Among::Quorum(5), Among::Cluster(5)];
+        assert_eq!(all.map(millis), [75, 75, 250, 250]);
     }
 
     #[test]

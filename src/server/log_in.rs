@@ -1,10 +1,10 @@
 //! The first words over a new connection: who we are, and what the server is.
 
-use redis::{RedisConnectionInfo, Value};
+use redis::Value;
 
 use super::connection::Connection;
 use super::demotion;
-use super::dial::Asking;
+use super::dial::{Asking, Dialer};
 use super::reply;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::store_error::StoreError;
@@ -20,7 +20,8 @@ pub(crate) enum Opened {
 }
 
 /// Sends AUTH and SELECT, and asks for the role and a sign of life.
-pub(crate) fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Opened, StoreError> {
+pub(crate) fn log_in(mut ask: Asking, dialer: &Dialer) -> Result<Opened, StoreError> {
+    let login = dialer.login();
     ask.authenticate(login)?;
     if login.db() != 0 {
         ask.send(&redis::cmd("SELECT").arg(login.db()).get_packed_command())?;
@@ -45,12 +46,21 @@ pub(crate) fn log_in(mut ask: Asking, login: &RedisConnectionInfo) -> Result<Ope
     let scripts = ask.reply()?;
     let script = if reply::unknown_script(&scripts) { Ok(scripts) } else { sign_of_life(scripts)? };
     match &role {
-        Ok(role) if demotion::is_replicas_role(role) => return Ok(Opened::Replica),
+        // In a cluster a replica redirects every command to its primary.
+        Ok(role) if demotion::is_replicas_role(role) && !dialer.in_cluster => {
+            return Ok(Opened::Replica);
+        }
         Ok(role) if demotion::is_sentinels_role(role) => return Ok(Opened::Refused(sentinel())),
         _ => {}
     }
-    if matches!(cluster, Ok(Value::BulkString(_))) {
-        return Ok(Opened::Refused(of_a_cluster()));
+    match cluster {
+        Ok(Value::BulkString(_)) if !dialer.in_cluster => {
+            return Ok(Opened::Refused(of_a_cluster()));
+        }
+        Err(error) if dialer.in_cluster && has_no_cluster(&error) => {
+            return Ok(Opened::Refused(of_no_cluster()));
+        }
+        _ => {}
     }
     // A lock that was granted without a script could not be released.
     match script {
@@ -72,7 +82,15 @@ fn sign_of_life(reply: Value) -> Result<Result<Value, StoreError>, StoreError> {
 }
 
 fn is_unknown_command(error: &StoreError) -> bool {
-    error.source.as_ref().is_some_and(|said| said.to_string().contains("unknown command"))
+    says(error, "unknown command")
+}
+
+fn has_no_cluster(error: &StoreError) -> bool {
+    says(error, "cluster support disabled")
+}
+
+fn says(error: &StoreError, words: &str) -> bool {
+    error.source.as_ref().is_some_and(|said| said.to_string().contains(words))
 }
 
 fn sentinel() -> StoreError {
@@ -90,7 +108,14 @@ pub(crate) fn replica() -> StoreError {
 
 /// Names in the slots of this node would work, and others would not.
 fn of_a_cluster() -> StoreError {
-    unusable("this server is part of a Redis Cluster, where only some names would work")
+    unusable(
+        "this server is part of a Redis Cluster: open the client by Client::cluster or \
+         redis+cluster://",
+    )
+}
+
+fn of_no_cluster() -> StoreError {
+    unusable("this server is no part of a Redis Cluster: open the client by Client::open")
 }
 
 fn without_scripts() -> StoreError {

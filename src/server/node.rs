@@ -105,6 +105,11 @@ impl Node {
 
     /// Sends a command, and reads its reply.
     pub(crate) fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
+        self.ask(call, deadline)?.understood()
+    }
+
+    /// As [`call`](Self::call), but an error reply is a reply, too.
+    pub(super) fn ask(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let wanted = self.wanted(call.confirm_within);
         // Kept apart from the answer: whatever the exchange ends with, nothing was sent.
         let mut forbidden = None;
@@ -115,7 +120,7 @@ impl Node {
             }
             let (value, said) = exchange.run(&call.command, buffer, wanted)?;
             let confirmations = wanted.map(|wanted| (wanted.what, said));
-            Ok(Some(reply::value(value).map(|value| Reply { asked_at, value, confirmations })))
+            Ok(Some(Reply { asked_at, value, confirmations }))
         };
         let mut ask = || match call.resend {
             Resend::IfNotRun | Resend::Always => self.pooled(deadline, &mut talk),
@@ -127,7 +132,7 @@ impl Node {
         };
         match forbidden {
             Some(error) => Err(error),
-            None => answer?.ok_or_else(reply::nonsense)?,
+            None => answer?.ok_or_else(reply::nonsense),
         }
     }
 
@@ -137,12 +142,30 @@ impl Node {
         commands: &[Command<'_>],
         deadline: Instant,
     ) -> Vec<Result<Reply, StoreError>> {
+        understood(self.ask_batch(commands, deadline))
+    }
+
+    /// As [`batch`](Self::batch), but an error reply is a reply, too.
+    pub(super) fn ask_batch(
+        &self,
+        commands: &[Command<'_>],
+        deadline: Instant,
+    ) -> Vec<Result<Reply, StoreError>> {
         self.batch_over(commands, |talk| self.pooled(deadline, talk))
     }
 
-    /// The same over renewal's own connection. If that cannot be opened, an open one of the pool
-    /// will do: a lock that was granted over it can be kept over it.
+    /// As [`batch`](Self::batch), over renewal's own connection. If that cannot be opened, an open
+    /// one of the pool will do: a lock that was granted over it can be kept over it.
     pub(crate) fn renew(
+        &self,
+        commands: &[Command<'_>],
+        within: Within,
+    ) -> Vec<Result<Reply, StoreError>> {
+        understood(self.ask_renewing(commands, within))
+    }
+
+    /// As [`renew`](Self::renew), but an error reply is a reply, too.
+    pub(super) fn ask_renewing(
         &self,
         commands: &[Command<'_>],
         within: Within,
@@ -343,6 +366,10 @@ impl Node {
         empty(&self.renewing);
         self.endpoint.close();
     }
+}
+
+fn understood(replies: Vec<Result<Reply, StoreError>>) -> Vec<Result<Reply, StoreError>> {
+    replies.into_iter().map(|reply| reply?.understood()).collect()
 }
 
 /// Closes the connection of a slot, unless it is in use.

@@ -13,7 +13,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::connection::Connection;
 use super::program_pool::ProgramPool;
-use super::settings::Settings;
+use super::settings::{Among, Settings};
 use crate::base::locked;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
@@ -65,7 +65,7 @@ impl Pool {
     pub(crate) fn new(settings: &Settings) -> Self {
         match &settings.pool {
             Some(pool) => Self::Programs(Arc::new(ProgramPool::new(pool.clone()))),
-            None if settings.member_of.is_some() => Self::One(Mutex::default()),
+            None if matches!(settings.among, Among::Quorum(_)) => Self::One(Mutex::default()),
             None => Self::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
         }
     }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 
-pub(crate) use self::answer::{Address, Primary};
+pub(crate) use self::answer::Primary;
 use self::answer::{SentinelAnswer, choose};
 use self::state::KnownPrimary;
 use super::connection::Connection;
-use super::dial::{Asking, Dialer};
+use super::dial::{Address, Asking, Dialer};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::store_error::StoreError;
 use crate::base::{locked, log};

@@ -15,8 +15,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     /// The program's own pool.
     pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
-    /// For a node: the number of nodes in its quorum.
-    pub(crate) member_of: Option<u32>,
+    pub(crate) among: Among,
     /// Who we are at the primary that sentinels name, and which database we want there.
     pub(crate) credentials: Option<Credentials>,
     pub(crate) database: Option<u32>,
@@ -24,6 +23,16 @@ pub(crate) struct Settings {
     pub(crate) sentinel_credentials: Option<Credentials>,
     #[cfg(feature = "tls")]
     pub(crate) root_certificates: Option<Vec<u8>>,
+}
+
+/// The servers that a server is one of, and how many they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Among {
+    Itself,
+    /// Several that each keep every lock.
+    Quorum(u32),
+    /// Several that each keep their share of the locks. How many there are now is not known.
+    Cluster(u32),
 }
 
 /// A user and a password; an empty user is the default one.
@@ -45,7 +54,7 @@ impl Default for Settings {
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
             pool: None,
-            member_of: None,
+            among: Among::Itself,
             credentials: None,
             database: None,
             sentinel_credentials: None,
@@ -87,6 +96,7 @@ impl Settings {
         Dialer::new(
             info,
             self.command_timeout,
+            matches!(self.among, Among::Cluster(_)),
             #[cfg(feature = "tls")]
             self.root_certificates.as_deref(),
         )

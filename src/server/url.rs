@@ -8,7 +8,8 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use crate::base::error::{Error, Result};
 
 const SCHEMES: &str = "the URL cannot be understood: it begins with redis://, rediss://, \
-                       redis+unix://, redis+sentinel://, rediss+sentinel:// or memory://";
+                       redis+unix://, redis+sentinel://, rediss+sentinel://, \
+                       redis+cluster://, rediss+cluster:// or memory://";
 const ENCODED: &str = "the URL cannot be understood: the scheme is followed by a host, or by \
                        user:password@host, and perhaps by :port and /database. In a user or a \
                        password, : / ? # @ and % are written as %3A %2F %3F %23 %40 and %25";

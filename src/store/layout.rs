@@ -16,6 +16,7 @@ use crate::base::options::Layout;
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
 use crate::server::node::Node;
+use crate::server::servers::Servers;
 
 /// Every layout. A new one is a line here, a table beside this file, and a folder with its scripts.
 const LAYOUTS: [(Layout, fn() -> Table); 3] = [
@@ -27,9 +28,9 @@ const LAYOUTS: [(Layout, fn() -> Table); 3] = [
 /// The leases of one place, by layout.
 pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
 
-/// The leases on one server in every layout, and the inbox that hears of them. `id`: the client's,
-/// which names its inbox.
-pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inbox>) {
+/// The leases on these servers in every layout, and the inbox that hears of them. `id`: the
+/// client's, which names its inbox.
+pub(crate) fn on_servers(servers: &Servers, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inbox>) {
     let queued: Arc<OnceLock<Weak<dyn LeaseStore>>> = Arc::default();
     let (store, cleaner) = (Arc::clone(&queued), cleaner.clone());
     let stray = move |key, token| {
@@ -38,7 +39,7 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
         }
     };
     let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
-    let leases = every_layout(node, node, &inbox);
+    let leases = every_layout(servers, servers, &inbox);
     // The plain layout's queue alone sends grants.
     if let Some((_, plain)) = leases.iter().find(|(layout, _)| *layout == Layout::Plain) {
         let _ = queued.set(Arc::downgrade(plain));
@@ -46,11 +47,11 @@ pub(crate) fn on_server(node: &Arc<Node>, id: &str, cleaner: &Cleaner) -> (Lease
     (leases, inbox)
 }
 
-/// The leases on one server in every layout. `granting`: the node for grants and extends.
-pub(crate) fn every_layout(node: &Arc<Node>, granting: &Arc<Node>, inbox: &Arc<Inbox>) -> Leases {
+/// The leases on these servers in every layout. `granting`: those for grants and extends.
+pub(crate) fn every_layout(servers: &Servers, granting: &Servers, inbox: &Arc<Inbox>) -> Leases {
     let leases = |table: fn() -> Table| -> Arc<dyn LeaseStore> {
-        let nodes = (Arc::clone(node), Arc::clone(granting));
-        Arc::new(ServerLeases::new(nodes, Arc::clone(inbox), table()))
+        let servers = (servers.clone(), granting.clone());
+        Arc::new(ServerLeases::new(servers, Arc::clone(inbox), table()))
     };
     LAYOUTS.into_iter().map(|(layout, table)| (layout, leases(table))).collect()
 }
@@ -59,5 +60,6 @@ pub(crate) fn every_layout(node: &Arc<Node>, granting: &Arc<Node>, inbox: &Arc<I
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    Arc::new(ServerLeases::new((Arc::clone(node), Arc::clone(node)), inbox, plain::table()))
+    let servers = || Servers::One(Arc::clone(node));
+    Arc::new(ServerLeases::new((servers(), servers()), inbox, plain::table()))
 }

@@ -4,14 +4,8 @@ use redis::Value;
 
 use crate::base::error::ErrorKind;
 use crate::base::store_error::StoreError;
+use crate::server::dial::Address;
 use crate::server::reply;
-
-/// Where a server is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Address {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
 
 /// A primary, as sentinels named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +64,7 @@ fn says_no_such_service(error: &StoreError) -> bool {
 fn address(parts: &[Value]) -> Result<Address, StoreError> {
     let [host, port] = parts else { return Err(reply::nonsense()) };
     let port = reply::text(port)?.parse().map_err(|_| reply::nonsense())?;
-    Ok(Address { host: reply::text(host)?, port })
+    Ok(Address { host: reply::text(host)?.into(), port })
 }
 
 /// A reply that lists names and values in turn.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
-use super::{Address, Sentinels};
+use super::Sentinels;
 use crate::base::error::{Error, Result};
-use crate::server::dial::Dialer;
+use crate::server::dial::{Address, Dialer};
 use crate::server::settings::{Settings, as_user};
 use crate::server::url::parse;
 
@@ -130,7 +130,7 @@ pub(crate) fn open(
     for info in &infos {
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                let address = Address { host: host.clone(), port: *port };
+                let address = Address { host: host.as_str().into(), port: *port };
                 // Named twice, it has one vote.
                 if !addresses.contains(&address) {
                     addresses.push(address);

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::answer::{Address, Primary};
+use super::answer::Primary;
+use crate::server::dial::Address;
 
 /// A majority of sentinels may not have heard of a failover yet: each tells the others every two
 /// seconds. So for this long a majority has to name another primary before it counts, if its epoch

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, TryRecvError};
 use redis::RedisResult;
 
-use super::{Address, Sentinel, Sentinels};
+use super::{Sentinel, Sentinels};
 use crate::base::worker::{Stopped, Worker};
 use crate::base::{locked, log};
+use crate::server::dial::Address;
 use crate::server::subscription::Subscription;
 
 /// The pause between two rounds of questions. A failover that the subscriptions missed is found
@@ -166,7 +167,7 @@ fn told(service: &str, message: &[u8]) -> Option<Switch> {
     let mut words = message.split(' ');
     let name = words.next()?;
     let mut address = || {
-        let (host, port) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let (host, port) = (words.next()?.into(), words.next()?.parse().ok()?);
         Some(Address { host, port })
     };
     let moved = Switch { old: address()?, new: address()? };

@@ -21,9 +21,9 @@ use crate::lease::store::{
 };
 use crate::lease::token::Token;
 use crate::server::call::{Call, Command, Reply, Resend};
-use crate::server::node::Node;
 use crate::server::reply;
 use crate::server::script::{Part, Script};
+use crate::server::servers::Servers;
 use crate::server::shape::Shape;
 use crate::store::inbox::Inbox;
 
@@ -32,9 +32,9 @@ const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Leases on one server, in one layout.
 pub(crate) struct ServerLeases {
-    node: Arc<Node>,
-    /// The node for grants and extends, which replicas may have to confirm.
-    granting: Arc<Node>,
+    servers: Servers,
+    /// The same, for grants and extends, which replicas may have to confirm.
+    granting: Servers,
     inbox: Arc<Inbox>,
     table: Table,
     /// Whether it has been said that the server does not say who listens.
@@ -43,11 +43,11 @@ pub(crate) struct ServerLeases {
 
 impl ServerLeases {
     pub(crate) fn new(
-        (node, granting): (Arc<Node>, Arc<Node>),
+        (servers, granting): (Servers, Servers),
         inbox: Arc<Inbox>,
         table: Table,
     ) -> Self {
-        Self { node, granting, inbox, table, may_not_ask: AtomicBool::new(false) }
+        Self { servers, granting, inbox, table, may_not_ask: AtomicBool::new(false) }
     }
 
     /// The keys of a lock, and how many they are.
@@ -68,6 +68,18 @@ impl ServerLeases {
         }
     }
 
+    /// Whether there is a server where wake-ups of every lock are heard.
+    fn may_listen(&self) -> bool {
+        self.servers.one().is_some()
+    }
+
+    /// Makes sure that a thread reads the inbox.
+    fn start_inbox(&self) {
+        if let Some(node) = self.servers.one() {
+            let _ = self.inbox.start(node);
+        }
+    }
+
     fn has_fences(&self) -> bool {
         self.table.no_fences.is_none()
     }
@@ -77,6 +89,11 @@ impl ServerLeases {
             Wakes::Queue(scripts) => Some(scripts),
             Wakes::Nobody | Wakes::Channel(_) => None,
         }
+    }
+
+    fn conditions(&self) -> Result<&QueueScripts, StoreError> {
+        let queue = self.queue().filter(|_| self.may_listen());
+        queue.ok_or_else(StoreError::without_conditions)
     }
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
@@ -89,7 +106,8 @@ impl ServerLeases {
             Part::Text("PX"),
             Part::millis(ask.lease),
         ];
-        let call = Call::new(Command::new(&parts, Shape::Set)).confirm_within(confirm_within(ask));
+        let call =
+            Call::new(Command::with_key(&parts, Shape::Set)).confirm_within(confirm_within(ask));
         let reply = self.granting.call(&call, ask.deadline)?;
         match reply.value {
             Value::Okay => {
@@ -117,7 +135,7 @@ impl ServerLeases {
         let listens = place.is_some();
         if let Some((address, place)) = place {
             parts.extend(place_parts(ask, address, place));
-            let _ = self.inbox.start(&self.node);
+            self.start_inbox();
         }
         let before = Instant::now();
         let call = Call::new(Command::script(&self.table.acquire, keys, parts));
@@ -206,16 +224,18 @@ fn half_way(error: StoreError) -> StoreError {
 
 impl LeaseStore for ServerLeases {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        self.servers.check_key(ask.key)?;
         if self.queue().is_some() {
             return self.try_acquire_queued(ask);
         }
         let answer = self.ask(ask, None)?;
-        if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
+        if let (Answer::Refused { .. }, Some(place), Some(node)) =
+            (&answer, ask.place, self.servers.one())
             && (place.listen)().is_some()
         {
             // It has begun to listen just now, or before.
-            let _ = self.inbox.start(&self.node);
-            self.inbox.hurry(&self.node, ask.deadline);
+            self.start_inbox();
+            self.inbox.hurry(node, ask.deadline);
         }
         Ok(answer)
     }
@@ -233,7 +253,7 @@ impl LeaseStore for ServerLeases {
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
         let command = self.giving_up(&self.table.release, what.key, what.token);
         let check = || what.check();
-        answers::gone(self.node.call(&Call::new(command).check(&check), deadline))
+        answers::gone(self.servers.call(&Call::new(command).check(&check), deadline))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
@@ -241,23 +261,24 @@ impl LeaseStore for ServerLeases {
         let script = self.queue().map_or(&self.table.release, |queue| &queue.withdraw);
         let commands: Vec<_> =
             what.iter().map(|what| self.giving_up(script, what.key, what.token)).collect();
-        self.node.batch(&commands, deadline).into_iter().map(answers::gone).collect()
+        self.servers.batch(&commands, deadline).into_iter().map(answers::gone).collect()
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        let node = self.servers.one()?;
         match self.table.wakes {
             Wakes::Nobody => None,
             Wakes::Channel(name) => {
-                self.inbox.listen_at(&self.node, name.of(key).text().into(), token, bell)
+                self.inbox.listen_at(node, name.of(key).text().into(), token, bell)
             }
-            Wakes::Queue(_) => self.inbox.listen(&self.node, token, bell),
+            Wakes::Queue(_) => self.inbox.listen(node, token, bell),
         }
     }
 
     fn abilities(&self) -> Abilities {
         Abilities {
-            wakes: !matches!(self.table.wakes, Wakes::Nobody),
-            conditions: self.queue().is_some(),
+            wakes: self.may_listen() && !matches!(self.table.wakes, Wakes::Nobody),
+            conditions: self.may_listen() && self.queue().is_some(),
             one_shot_tokens: false,
             confirm: self.granting.confirm(),
             numbered_tokens: self.table.numbered_tokens,
@@ -271,7 +292,7 @@ impl LeaseStore for ServerLeases {
         release: Option<&Release<'_>>,
         leave: bool,
     ) -> Result<InCondition, StoreError> {
-        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let queue = self.conditions()?;
         let place = ask.place.and_then(|place| Some(((place.listen)()?, place)));
         let Some((address, place)) = place else {
             return Err(StoreError::not_sent(
@@ -279,7 +300,7 @@ impl LeaseStore for ServerLeases {
                 "conditions need wake-ups, and this client cannot receive any",
             ));
         };
-        let _ = self.inbox.start(&self.node);
+        self.start_inbox();
         let (keys, mut parts) = self.keys(ask.key);
         parts.extend([
             Part::Bytes(ask.token.as_bytes()),
@@ -302,7 +323,7 @@ impl LeaseStore for ServerLeases {
     }
 
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
-        let queue = self.queue().ok_or_else(StoreError::without_conditions)?;
+        let queue = self.conditions()?;
         let (keys, mut parts) = self.keys(what.key);
         parts.extend([
             Part::Bytes(what.token.as_bytes()),
@@ -311,7 +332,7 @@ impl LeaseStore for ServerLeases {
         ]);
         // If both copies run, one waiter more wakes.
         let call = Call::new(Command::script(&queue.notify, keys, parts)).resend(Resend::Always);
-        let moved = reply::number(&self.node.call(&call, deadline)?.value)?;
+        let moved = reply::number(&self.servers.call(&call, deadline)?.value)?;
         // -1: not ours.
         Ok(u64::try_from(moved).ok())
     }
@@ -319,14 +340,14 @@ impl LeaseStore for ServerLeases {
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
         let (keys, parts) = self.lease_keys(key);
         let call = Call::new(Command::script(&self.table.inspect, keys, parts));
-        answers::held(&self.node.call(&call.resend(Resend::Always), deadline)?.value)
+        answers::held(&self.servers.call(&call.resend(Resend::Always), deadline)?.value)
     }
 
     fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
         let (keys, mut parts) = self.keys(key);
         parts.extend(self.channel(key));
         let call = Call::new(Command::script(&self.table.force, keys, parts));
-        answers::yes(&self.node.call(&call.resend(Resend::Never), deadline)?.value)
+        answers::yes(&self.servers.call(&call.resend(Resend::Never), deadline)?.value)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

@@ -10,7 +10,7 @@ use crate::base::log;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
 use crate::server::node::Node;
-use crate::server::settings::Settings;
+use crate::server::settings::{Among, Settings};
 use crate::server::url::parse;
 use crate::store::layout;
 use crate::store::memory::{self, Memory};
@@ -91,7 +91,8 @@ fn member(
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.
     let address = info.addr().to_string();
-    let settings = Settings { member_of: u32::try_from(nodes).ok(), ..settings.clone() };
+    let among = Among::Quorum(u32::try_from(nodes).unwrap_or(u32::MAX));
+    let settings = Settings { among, ..settings.clone() };
     let node = Arc::new(Node::new(info, None, settings, clock.clone())?);
     let leases = layout::on_node(&node);
     Ok((Some(address), Member { leases, server: Some(node) }))

@@ -1,0 +1,174 @@
+//! The nodes of a cluster, as far as the client knows them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use super::map::Map;
+use crate::base::clock::Clock;
+use crate::base::options::Confirm;
+use crate::base::store_error::StoreError;
+use crate::base::{locked, log};
+use crate::server::call::{Call, Command, Resend};
+use crate::server::dial::Address;
+use crate::server::node::Node;
+use crate::server::script::Part;
+use crate::server::settings::Settings;
+use crate::server::shape::Shape;
+
+/// How often the whole map is asked for at most.
+const BETWEEN_MAPS: Duration = Duration::from_secs(1);
+
+/// What the client knows of the nodes.
+pub(super) struct Topology {
+    seeds: Vec<Address>,
+    /// Who we are, and whether we speak TLS; of any address.
+    info: ConnectionInfo,
+    settings: Settings,
+    pub(super) clock: Clock,
+    map: Mutex<Map>,
+    /// Made when they are first needed, one for each kind of confirmations.
+    nodes: Mutex<HashMap<(Address, Confirm), Member>>,
+    /// When the map was asked for last. Locked by the thread that asks.
+    asked: Mutex<Option<Instant>>,
+    /// Where the search for a node that answers goes on.
+    pub(super) next: AtomicUsize,
+    /// Whether it has been said that the map is refused.
+    said_refused: AtomicBool,
+}
+
+/// A node, and where it is.
+#[derive(Clone)]
+pub(super) struct Member {
+    pub(super) address: Address,
+    pub(super) node: Arc<Node>,
+}
+
+impl Member {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.node, &other.node)
+    }
+
+    /// Whether the last attempt to reach it failed.
+    pub(super) fn is_down(&self) -> bool {
+        self.node.endpoint().is_shut()
+    }
+}
+
+impl Topology {
+    pub(super) fn new(
+        seeds: Vec<Address>,
+        info: ConnectionInfo,
+        settings: Settings,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            map: Mutex::new(Map::new(&seeds)),
+            seeds,
+            info,
+            settings,
+            clock,
+            nodes: Mutex::default(),
+            asked: Mutex::default(),
+            next: AtomicUsize::new(0),
+            said_refused: AtomicBool::new(false),
+        }
+    }
+
+    /// The owner of a slot, as far as it is known.
+    pub(super) fn owner(&self, slot: u16) -> Option<Address> {
+        locked(&self.map).owner(slot).cloned()
+    }
+
+    /// Every node that is known.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        locked(&self.map).nodes().to_vec()
+    }
+
+    pub(super) fn close(&self) {
+        locked(&self.nodes).values().for_each(|member| member.node.close());
+    }
+
+    /// The node at this address.
+    pub(super) fn member(&self, address: Address, confirm: Confirm) -> Result<Member, StoreError> {
+        let mut nodes = locked(&self.nodes);
+        if let Some(member) = nodes.get(&(address.clone(), confirm)) {
+            return Ok(member.clone());
+        }
+        let plain = match nodes.get(&(address.clone(), Confirm::NOTHING)) {
+            Some(member) => Arc::clone(&member.node),
+            None => Arc::new(self.node(&address)?),
+        };
+        let member = |node| Member { address: address.clone(), node };
+        nodes.insert((address.clone(), Confirm::NOTHING), member(Arc::clone(&plain)));
+        if !confirm.is_wanted() {
+            return Ok(member(plain));
+        }
+        let confirming = member(Arc::new(plain.confirming(confirm)));
+        nodes.insert((address.clone(), confirm), confirming.clone());
+        Ok(confirming)
+    }
+
+    fn node(&self, Address { host, port }: &Address) -> Result<Node, StoreError> {
+        let (host, port) = (host.to_string(), *port);
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let info = self.info.clone().set_addr(addr);
+        let node = Node::new(info, None, self.settings.clone(), self.clock.clone());
+        node.map_err(|error| StoreError::not_sent(error.kind(), error.to_string()).permanent())
+    }
+
+    /// Remembers the owner of a slot.
+    pub(super) fn learn(&self, slot: u16, owner: &Address) {
+        locked(&self.map).learn(slot..=slot, owner);
+    }
+
+    /// Asks a node that has just answered for the whole map, unless somebody asks, or has asked a
+    /// moment ago.
+    pub(super) fn refresh(&self, from: &Member, deadline: Instant) {
+        let Ok(mut asked) = self.asked.try_lock() else { return };
+        let now = self.clock.now();
+        if asked.is_some_and(|asked| now.saturating_duration_since(asked) < BETWEEN_MAPS) {
+            return;
+        }
+        *asked = Some(now);
+        let slots = Command::new(&[Part::Text("CLUSTER"), Part::Text("SLOTS")], Shape::Array);
+        match from.node.call(&Call::new(slots).resend(Resend::Always), deadline) {
+            Ok(reply) => {
+                if let Some(map) = Map::read(&reply.value, &from.address, &self.seeds) {
+                    self.replace(map);
+                }
+            }
+            Err(error) if error.permanent && !self.said_refused.swap(true, Ordering::Relaxed) => {
+                log::warn!(
+                    "this client learns the map of the cluster slot by slot, because the server \
+                     refuses CLUSTER SLOTS: {error}"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Takes this map for the present one, and closes the connections to nodes that own nothing any
+    /// more.
+    fn replace(&self, map: Map) {
+        locked(&self.nodes).retain(|(address, _), member| {
+            let stays = map.nodes().contains(address);
+            if !stays {
+                member.node.close();
+            }
+            stays
+        });
+        *locked(&self.map) = map;
+    }
+}
