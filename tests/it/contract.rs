@@ -7,8 +7,8 @@ mod leases;
 mod locks;
 mod queue;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
@@ -20,6 +20,7 @@ use crate::helpers::SOON;
 use crate::support::fake::FakeServer;
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
+use crate::support::shards::Shards;
 use crate::support::{Server, eventually};
 
 /// A place that keeps leases, and how clients get there.
@@ -29,6 +30,7 @@ struct Place {
     other: Client,
     store: Arc<dyn LeaseStore>,
     options: LockOptions,
+    is_a_cluster: bool,
     /// What must live as long as the place.
     _servers: Vec<Server>,
     _sentinels: Vec<FakeServer>,
@@ -58,6 +60,7 @@ impl Place {
             client,
             other,
             options,
+            is_a_cluster: false,
             _servers: servers,
             _sentinels: Vec::new(),
         }
@@ -118,6 +121,16 @@ impl Place {
         let url = server.url();
         let options = LockOptions::new().replicas(1);
         Place::with(|| Client::builder(&url), options, vec![server, replica])
+    }
+
+    /// A cluster. Every client has been told of another node.
+    fn cluster() -> Place {
+        let shards = Shards::start(2);
+        let mut next = shards.urls().into_iter().cycle();
+        let next = Mutex::new(move || next.next().unwrap());
+        let open = || Client::cluster_builder([(next.lock().unwrap())()]);
+        let place = Place::of(open, Layout::Plain, shards.primaries);
+        Place { is_a_cluster: true, ..place }
     }
 
     fn on_a_server(layout: Layout) -> Place {
@@ -277,4 +290,5 @@ over_every_store! {
     quorum_in_memory
     watched
     confirmed
+    cluster
 }

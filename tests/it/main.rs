@@ -3,6 +3,7 @@
 
 mod circles;
 mod close;
+mod cluster;
 mod conditions;
 mod confirmations;
 mod contract;

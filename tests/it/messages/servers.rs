@@ -141,6 +141,15 @@ fn servers() {
         || logs_in("a replica", "ROLE", role("slave")),
         || logs_in("a node of a Redis Cluster", "CLUSTER", Reply::bulk(b"cluster_enabled:1")),
         || {
+            let server = FakeServer::start(|_, command| match is(command, "CLUSTER") {
+                true => Reply::error("ERR This instance has cluster support disabled"),
+                false => Reply::usual(command),
+            });
+            let builder = settle(Client::cluster_builder([server.url()]));
+            let port = format!(":{}", server.port());
+            case("`Client::cluster` of one server", builder, LockOptions::new(), (&port, ":6379"))
+        },
+        || {
             let words = "ERR unknown command 'EVALSHA', with args beginning with: ";
             logs_in("no scripts", "EVALSHA", Reply::error(words))
         },

@@ -37,6 +37,7 @@ fn clients() {
     let second = Duration::from_secs(1);
     let redlock = |urls: &[&str]| Client::redlock(urls);
     let sentinel = |name, urls: &[&str]| Client::sentinel(urls, name);
+    let cluster = |urls: &[&str]| Client::cluster(urls);
     let pool = || r2d2::Pool::builder().build_unchecked(redis::Client::open(URL).unwrap());
     let nodes = ["redis://a/", "redis://b/", "redis://c/"];
     shows(
@@ -81,6 +82,21 @@ fn clients() {
                 "`credentials` without sentinels",
                 Client::builder(URL).credentials("u", "p").build(),
             ),
+            Case::new("`cluster` without nodes", cluster(&[])),
+            Case::new(
+                "`cluster_builder` with `pool`",
+                Client::cluster_builder(["redis://a/"]).pool(pool()).build(),
+            ),
+            Case::new(
+                "nodes of a cluster with and without TLS",
+                cluster(&["redis://a/", "rediss://b/"]),
+            ),
+            Case::new("a node of a cluster with a database", cluster(&["redis://a/3"])),
+            Case::new(
+                "two users for the nodes of a cluster",
+                cluster(&["redis://u:p@a/", "redis://v:p@b/"]),
+            ),
+            Case::new("a unix socket of a cluster", cluster(&["redis+unix:///s"])),
         ],
     );
 }
@@ -91,6 +107,7 @@ fn options() {
     let with = |options| here.lock_with("job", options);
     let client = Client::open(URL).unwrap();
     let quorum = Client::redlock(["redis://a/", "redis://b/", "redis://c/"]).unwrap();
+    let cluster = Client::cluster(["redis://a/"]).unwrap();
     let server = |options| client.lock_with("job", options);
     let lock = here.lock("job");
     lock.lock().unwrap();
@@ -122,6 +139,7 @@ fn options() {
             Case::new("`new_condition(\"\")`", lock.new_condition("")),
             Case::new("a condition with `Queue::None`", no_queue.new_condition("c")),
             Case::new("`execute` in memory", here.execute(|_| Ok(()))),
+            Case::new("`execute` on a cluster", cluster.execute(|_| Ok(()))),
             Case::new("`execute` on a quorum", quorum.execute(|_| Ok(()))),
             Case::new("a limiter without a name", limiter("", 1, ms(10))),
             Case::new("a limiter with a name of 1,025 bytes", limiter(&long, 1, ms(10))),

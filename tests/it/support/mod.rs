@@ -15,6 +15,7 @@ pub mod resp;
 pub mod sentinels;
 pub mod server;
 pub mod settings;
+pub mod shards;
 pub mod tls;
 
 use std::fmt::Debug;
