@@ -193,9 +193,10 @@ impl Client {
     /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
     /// trips as on one server; one more, when the client does not know the owner of a slot, or
-    /// knows an old one. A node that is down delays only its own locks. Redis's documentation has
-    /// the [specification of a
-    /// cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    /// knows an old one. A node that is down fails only the calls for its own locks. One thread
+    /// extends the leases at all nodes, and may wait for a silent one for a sixth of a lease, so
+    /// that extends at the others come so much later. Redis's documentation has the [specification
+    /// of a cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {

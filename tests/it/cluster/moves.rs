@@ -42,13 +42,13 @@ fn the_new_owner_of_a_slot_is_learned_from_one_redirection() {
 #[test]
 fn leases_of_a_slot_that_moves_are_extended_at_the_new_node() {
     let shards = Shards::start(2);
-    let options = distlock::LockOptions::new().lease(ms(600));
+    let options = distlock::LockOptions::new().lease(ms(1500));
     let client = distlock::Client::cluster_builder(shards.urls());
     let client = client.lock_options(options).build().unwrap();
     let (moved, other) = (shards.name_at(0, "x"), shards.name_at(1, "x"));
     let guards = [&moved, &other].map(|name| client.lock(name).guard().unwrap());
     shards.move_slot(&[&moved], 0, 1);
-    std::thread::sleep(ms(1200));
+    std::thread::sleep(ms(2500));
     assert!(guards.iter().all(distlock::LockGuard::is_valid));
     guards.into_iter().for_each(|guard| guard.release().unwrap());
 }
