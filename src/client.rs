@@ -192,8 +192,8 @@ impl Client {
     /// The URLs are those of some nodes, by which the others are found:
     /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
-    /// trips as on one server; one more, when the client does not know the owner of a slot, or
-    /// knows an old one. A node that is down fails only the calls for its own locks. One thread
+    /// trips as on one server; one more when the client does not know the owner of the slot, or
+    /// the slot has moved. A node that is down fails only the calls for its own locks. One thread
     /// extends the leases at all nodes, and may wait for a silent one for a sixth of a lease, so
     /// that extends at the others come so much later. Redis's documentation has the [specification
     /// of a cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
@@ -216,8 +216,8 @@ impl Client {
     /// slot moves to another node, calls for its locks may fail with `Unavailable`, and `lock`
     /// waits as in an outage.
     ///
-    /// A name with a `}` that ends no hash tag, as `{orders}:42` has one, is `InvalidInput` at the
-    /// first call that would lock: the companions of such a key are in another slot.
+    /// A name with a `}` needs a hash tag, as in `{orders}:42`. Others, such as `a}b` and `{}x`,
+    /// are `InvalidInput` at the first call that locks: their companions would be in another slot.
     ///
     /// # Errors
     /// `InvalidInput` for no node, for URLs that cannot be understood, and if only some of them use
