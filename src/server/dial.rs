@@ -30,6 +30,18 @@ pub(crate) struct Address {
     pub(crate) port: u16,
 }
 
+impl Address {
+    /// The address in a URL. `None`: it is that of a unix socket.
+    pub(crate) fn of(info: &ConnectionInfo) -> Option<Self> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some(Self { host: host.as_str().into(), port: *port })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Opens connections of one kind: to its own address, or to another one in the same way.
 #[derive(Clone)]
 pub(crate) struct Dialer {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{ConnectionAddr, ConnectionInfo, RedisError};
+use redis::{ConnectionInfo, RedisError};
 
 use super::connect::Connector;
 use super::connection::Connection;
@@ -16,6 +16,7 @@ use super::reply;
 use super::sentinel::service::{self, Service};
 use super::sentinel::watcher::Watchers;
 use super::settings::{Among, Settings};
+use super::url::is_tls;
 use crate::base::clock::Clock;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::log;
@@ -53,7 +54,7 @@ impl Endpoint {
         settings: Settings,
         clock: Clock,
     ) -> Result<Self> {
-        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let tls = is_tls(&info);
         let (address, dialer, sentinels) = match service {
             Some(service) => {
                 let (sentinels, dialer) = service::open(service, info, &settings)?;

@@ -25,6 +25,22 @@ const FRAGMENT: &str = "a # in a URL has no meaning here; in a password it is wr
 const PARAMETER: &str = "the URL has a parameter that is not known: ?db=3 is the only one of a \
                          host, and ?db=, ?user= and ?pass= are those of a unix socket";
 
+/// Cuts `user:password@host:port,host` in front of the first host.
+pub(crate) fn login_and_hosts(authority: &str) -> (&str, &str) {
+    authority.split_at(authority.rfind('@').map_or(0, |at| at + 1))
+}
+
+/// The user and the password in a URL.
+pub(crate) fn login(info: &ConnectionInfo) -> (Option<&str>, Option<&str>) {
+    let login = info.redis_settings();
+    (login.username(), login.password())
+}
+
+/// Whether the server is reached over TLS.
+pub(crate) fn is_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
 /// Reads a URL. Does not connect.
 pub(crate) fn parse(url: &str) -> Result<ConnectionInfo> {
     let Some(parts) = redis::parse_redis_url(url) else {

@@ -1,14 +1,12 @@
 //! By which nodes a cluster is reached first: from a URL, or from a builder.
 
-use redis::{ConnectionAddr, ConnectionInfo};
-
 use super::Cluster;
 use super::topology::Topology;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::server::dial::Address;
 use crate::server::settings::{Among, Settings};
-use crate::server::url::parse;
+use crate::server::url::{is_tls, login, login_and_hosts, parse};
 
 const SCHEMES: [(&str, &str); 2] =
     [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
@@ -19,10 +17,7 @@ pub(crate) fn in_url(url: &str) -> Option<Vec<String>> {
     let (rest, scheme) =
         SCHEMES.iter().find_map(|(prefix, scheme)| Some((url.strip_prefix(prefix)?, *scheme)))?;
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (login, hosts) = match authority.rsplit_once('@') {
-        Some((login, hosts)) => (format!("{login}@"), hosts),
-        None => (String::new(), authority),
-    };
+    let (login, hosts) = login_and_hosts(authority);
     Some(hosts.split(',').map(|host| format!("{scheme}{login}{host}{path}")).collect())
 }
 
@@ -38,30 +33,20 @@ pub(crate) fn open(urls: &[String], settings: Settings, clock: Clock) -> Result<
             "a pool of the program cannot be used with a cluster: it leads to one of the nodes",
         ));
     }
-    let login = |info: &ConnectionInfo| {
-        let login = info.redis_settings();
-        (login.username().map(str::to_owned), login.password().map(str::to_owned))
-    };
     if infos.iter().any(|info| login(info) != login(first)) {
         return Err(Error::invalid("all nodes of a cluster are asked as the same user"));
     }
     if infos.iter().any(|info| info.redis_settings().db() != 0) {
         return Err(Error::unsupported("a cluster has only the database 0"));
     }
-    let mut seeds = Vec::new();
-    let mut tls = None;
-    for info in &infos {
-        let (host, port, is_tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => (host, *port, false),
-            ConnectionAddr::TcpTls { host, port, .. } => (host, *port, true),
-            _ => return Err(Error::invalid("the nodes of a cluster have a host and a port")),
-        };
-        if *tls.get_or_insert(is_tls) != is_tls {
-            return Err(Error::invalid(
-                "either all nodes of a cluster are reached over TLS, or none of them",
-            ));
-        }
-        seeds.push(Address { host: host.as_str().into(), port });
+    let seeds: Option<Vec<_>> = infos.iter().map(Address::of).collect();
+    let Some(seeds) = seeds else {
+        return Err(Error::invalid("the nodes of a cluster have a host and a port"));
+    };
+    if infos.iter().any(|info| is_tls(info) != is_tls(first)) {
+        return Err(Error::invalid(
+            "either all nodes of a cluster are reached over TLS, or none of them",
+        ));
     }
     let among = Among::Cluster(u32::try_from(seeds.len()).unwrap_or(u32::MAX));
     let info = first.clone();

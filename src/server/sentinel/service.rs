@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::ConnectionInfo;
 
 use super::Sentinels;
 use crate::base::error::{Error, Result};
 use crate::server::dial::{Address, Dialer};
 use crate::server::settings::{Settings, as_user};
-use crate::server::url::parse;
+use crate::server::url::{is_tls, login, login_and_hosts, parse};
 
 /// Where sentinels listen unless somebody says otherwise.
 const PORT: u16 = 26_379;
@@ -55,10 +55,7 @@ pub(crate) fn in_url(url: &str) -> Option<Result<(Service, String)>> {
 
 fn read(rest: &str, scheme: &str) -> Option<(Service, String)> {
     let (authority, path) = rest.split_once('/')?;
-    let (login, hosts) = match authority.rsplit_once('@') {
-        Some((login, hosts)) => (format!("{login}@"), hosts),
-        None => (String::new(), authority),
-    };
+    let (login, hosts) = login_and_hosts(authority);
     let (path, parameters) = path.split_at(path.find(['?', '#']).unwrap_or(path.len()));
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
     let sentinels: Vec<String> =
@@ -77,9 +74,7 @@ fn with_usual_port(url: &str) -> String {
     if authority.is_empty() {
         return url.to_owned();
     }
-    let (login, host) = authority
-        .rsplit_once('@')
-        .map_or(("", authority), |(_, host)| authority.split_at(authority.len() - host.len()));
+    let (login, host) = login_and_hosts(authority);
     format!("{scheme}://{login}{}/{path}", with_port(host))
 }
 
@@ -108,8 +103,7 @@ pub(crate) fn open(
     if service.name.is_empty() || service.name.contains([' ', '\r', '\n']) {
         return Err(Error::invalid("the name of a service must be one word"));
     }
-    let tls = |info: &ConnectionInfo| matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    if infos.iter().any(|info| tls(info) != tls(&primary)) {
+    if infos.iter().any(|info| is_tls(info) != is_tls(&primary)) {
         return Err(Error::invalid(
             "either all sentinels and the primary are reached over TLS, or none of them",
         ));
@@ -119,24 +113,17 @@ pub(crate) fn open(
             "sentinels have no databases: ClientBuilder::database names that of the primary",
         ));
     }
-    let login = |info: &ConnectionInfo| {
-        let login = info.redis_settings();
-        (login.username().map(str::to_owned), login.password().map(str::to_owned))
-    };
     if infos.iter().any(|info| login(info) != (None, None) && login(info) != login(first)) {
         return Err(Error::invalid("all sentinels are asked as the same user"));
     }
     let mut addresses = Vec::new();
     for info in &infos {
-        match info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                let address = Address { host: host.as_str().into(), port: *port };
-                // Named twice, it has one vote.
-                if !addresses.contains(&address) {
-                    addresses.push(address);
-                }
-            }
-            _ => return Err(Error::invalid("a sentinel is named by its host and port")),
+        let Some(address) = Address::of(info) else {
+            return Err(Error::invalid("a sentinel is named by its host and port"));
+        };
+        // Named twice, it has one vote.
+        if !addresses.contains(&address) {
+            addresses.push(address);
         }
     }
     let login = settings.sentinel_credentials.as_ref();
