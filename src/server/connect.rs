@@ -61,7 +61,7 @@ impl Connector {
     pub(crate) fn open(&self, deadline: Instant) -> Result<Opened, StoreError> {
         let within = self.timeout.min(self.clock.left(deadline));
         if within.is_zero() {
-            return Err(unreachable_node("no time was left to open a connection"));
+            return Err(no_time());
         }
         if self.under_way.count() >= self.most_under_way {
             return Err(unreachable_node("too many attempts to connect are stuck"));
@@ -118,6 +118,10 @@ impl Whereabouts {
             }
         }
     }
+}
+
+pub(super) fn no_time() -> StoreError {
+    unreachable_node("no time was left to open a connection")
 }
 
 fn unreachable_node(message: &'static str) -> StoreError {

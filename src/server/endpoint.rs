@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{ConnectionInfo, RedisError};
 
-use super::connect::Connector;
+use super::connect::{self, Connector};
 use super::connection::Connection;
 use super::demotion::{DemotionWatch, Demotions};
 use super::gate::{self, Gate, Target};
@@ -162,6 +162,10 @@ impl Endpoint {
     pub(super) fn connect(&self, deadline: Instant) -> Result<Connection, StoreError> {
         let generation = self.generation();
         let left = self.clock.left(deadline);
+        if left.is_zero() {
+            // An attempt would say nothing about the server.
+            return Err(self.connector.at(connect::no_time()));
+        }
         let pass = self.gate.enter(left);
         let pass = pass.ok_or_else(|| self.is_down())?;
         match self.connector.open(deadline) {

@@ -15,13 +15,13 @@ const PAUSE: Duration = Duration::from_millis(75);
 /// most this many are opened in vain.
 const AT_ONCE: u32 = 4;
 
-/// Multiplied by the number of the nodes of a quorum or a cluster: they share the process's
-/// connection attempts, because all of them may be down at the same time.
+/// Multiplied by the number of a quorum's nodes: they share the process's connection attempts,
+/// because all of them may be down at the same time.
 const MEMBERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a node that is down is left alone.
 pub(crate) fn pause(among: Among) -> Duration {
-    let (Among::Quorum(nodes) | Among::Cluster(nodes)) = among else { return PAUSE };
+    let Among::Quorum(nodes) = among else { return PAUSE };
     PAUSE.max(MEMBERS_PAUSE.saturating_mul(nodes))
 }
 
@@ -259,10 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_of_a_quorum_or_a_cluster_share_the_attempts() {
+    fn a_quorums_nodes_share_the_attempts() {
         let millis = |among| pause(among).as_millis();
-        let all = [Among::Itself, Among::Quorum(1), Among::Quorum(5), Among::Cluster(5)];
-        assert_eq!(all.map(millis), [75, 75, 250, 250]);
+        let all = [Among::Itself, Among::Quorum(1), Among::Quorum(5), Among::Cluster];
+        assert_eq!(all.map(millis), [75, 75, 250, 75]);
     }
 
     #[test]

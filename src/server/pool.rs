@@ -5,7 +5,7 @@
 //! one out opens the connection in it.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use r2d2::PooledConnection;
@@ -13,7 +13,7 @@ use scheduled_thread_pool::{OnPoolDropBehavior, ScheduledThreadPool};
 
 use super::connection::Connection;
 use super::program_pool::ProgramPool;
-use super::settings::{Among, Settings};
+use super::settings::{Among, PoolThread, Settings};
 use crate::base::locked;
 
 /// How long an unused connection is kept: the connections that a rush opened are closed after it.
@@ -66,7 +66,12 @@ impl Pool {
         match &settings.pool {
             Some(pool) => Self::Programs(Arc::new(ProgramPool::new(pool.clone()))),
             None if matches!(settings.among, Among::Quorum(_)) => Self::One(Mutex::default()),
-            None => Self::Own(OwnPool::new(settings.pool_size, settings.command_timeout)),
+            None => Self::Own(OwnPool {
+                size: settings.pool_size,
+                timeout: settings.command_timeout,
+                thread: Arc::clone(&settings.pool_thread),
+                state: RwLock::new(Stage::New),
+            }),
         }
     }
 
@@ -84,8 +89,7 @@ impl Pool {
 pub(crate) struct OwnPool {
     size: u32,
     timeout: Duration,
-    /// All pools of a client have one thread.
-    thread: Arc<Mutex<Weak<ScheduledThreadPool>>>,
+    thread: PoolThread,
     state: RwLock<Stage>,
 }
 
@@ -112,10 +116,6 @@ impl CheckedOut {
 }
 
 impl OwnPool {
-    fn new(size: u32, timeout: Duration) -> Self {
-        Self { size, timeout, thread: Arc::default(), state: RwLock::new(Stage::New) }
-    }
-
     fn another(&self) -> Self {
         let thread = Arc::clone(&self.thread);
         Self { size: self.size, timeout: self.timeout, thread, state: RwLock::new(Stage::New) }

@@ -1,8 +1,10 @@
 //! How servers are reached.
 
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use redis::ConnectionInfo;
+use scheduled_thread_pool::ScheduledThreadPool;
 
 use super::dial::Dialer;
 use crate::base::error::{Error, Result};
@@ -13,6 +15,7 @@ pub(crate) struct Settings {
     pub(crate) pool_size: u32,
     pub(crate) command_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) pool_thread: PoolThread,
     /// The program's own pool.
     pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
     pub(crate) among: Among,
@@ -25,15 +28,18 @@ pub(crate) struct Settings {
     pub(crate) root_certificates: Option<Vec<u8>>,
 }
 
-/// The servers that a server is one of, and how many they are.
+/// The servers that a server is one of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Among {
     Itself,
-    /// Several that each keep every lock.
+    /// So many that each keep every lock.
     Quorum(u32),
-    /// Several that each keep their share of the locks. How many there are now is not known.
-    Cluster(u32),
+    /// Several that each keep their share of the locks.
+    Cluster,
 }
+
+/// The thread of all pools of a client, while one of them needs it.
+pub(crate) type PoolThread = Arc<Mutex<Weak<ScheduledThreadPool>>>;
 
 /// A user and a password; an empty user is the default one.
 pub(crate) type Credentials = (String, String);
@@ -53,6 +59,7 @@ impl Default for Settings {
             pool_size: 8,
             command_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
+            pool_thread: PoolThread::default(),
             pool: None,
             among: Among::Itself,
             credentials: None,
@@ -96,7 +103,7 @@ impl Settings {
         Dialer::new(
             info,
             self.command_timeout,
-            matches!(self.among, Among::Cluster(_)),
+            self.among == Among::Cluster,
             #[cfg(feature = "tls")]
             self.root_certificates.as_deref(),
         )
