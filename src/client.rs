@@ -192,11 +192,11 @@ impl Client {
     /// The URLs are those of some nodes, by which the others are found:
     /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
-    /// trips as on one server; one more when the client does not know the owner of the slot, or
-    /// the slot has moved. A node that is down fails only the calls for its own locks. One thread
-    /// extends the leases at all nodes, and may wait for a silent one for a sixth of a lease, so
-    /// that extends at the others come so much later. Redis's documentation has the [specification
-    /// of a cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    /// trips as on one server; one more when the slot has moved, and a few more for the first lock
+    /// of all. A node that is down fails only the calls for its own locks. One thread extends the
+    /// leases at all nodes, and may wait for a silent one for a sixth of a lease, so that extends
+    /// at the others come so much later. Redis's documentation has the [specification of a
+    /// cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {

@@ -1,9 +1,10 @@
 //! A Redis Cluster: each command goes to the node that owns the slot of its key.
 //!
 //! A node that does not own the slot says who does, and has not carried the command out (R25). So
-//! the client learns the map from the nodes' own words: one slot from each `MOVED`, and then the
-//! whole map by `CLUSTER SLOTS`, from the node that has just answered, at most once a second. If
-//! the owner cannot be reached, the client asks another node, which knows of a failover.
+//! the client learns the map from the nodes' own words: one slot from each `MOVED`, and the whole
+//! map by `CLUSTER SLOTS`, from a node that has just answered: after the first command, and after a
+//! `MOVED`, at most once a second. If a node cannot carry a command out, the client asks another
+//! one, which knows of a failover.
 //!
 //! A replica redirects every command, so it does no harm among the seeds, and a primary that was
 //! demoted is left at the first answer.
@@ -22,8 +23,8 @@ use std::time::Instant;
 use super::call::{Call, Command, Reply};
 use super::dial::Address;
 use super::node::Node;
+use super::script::Part;
 use crate::base::error::ErrorKind;
-use crate::base::key::Key;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
@@ -41,12 +42,30 @@ pub(crate) struct Cluster {
     confirm: Confirm,
 }
 
+/// Where a command that has no answer yet is asked.
+struct At {
+    member: Member,
+    asking: bool,
+    /// The first node that could not carry it out, and why.
+    unserved: Option<(Member, StoreError)>,
+}
+
+impl At {
+    fn first(member: Member) -> Self {
+        Self { member, asking: false, unserved: None }
+    }
+
+    /// Why no node has carried the command out.
+    fn error(&mut self) -> StoreError {
+        self.unserved.take().map_or_else(too_many, |(_, error)| error)
+    }
+}
+
 /// A command of a batch that has no answer yet.
 struct Open {
     /// Its place in the batch.
     index: usize,
-    member: Member,
-    asking: bool,
+    at: At,
 }
 
 type Replies = Vec<Result<Reply, StoreError>>;
@@ -65,43 +84,31 @@ impl Cluster {
         self.confirm
     }
 
-    /// Checks that the companions of a key share its slot.
-    pub(crate) fn check_key(key: &Key) -> Result<(), StoreError> {
-        if slot::of(key.as_str().as_bytes()) == slot::of(key.stem().as_bytes()) {
+    /// Checks that the keys of a lock share a slot.
+    pub(crate) fn check_keys(keys: &[Part<'_>]) -> Result<(), StoreError> {
+        let mut slots = keys.iter().map(|key| slot::of(key.text().as_bytes()));
+        let first = slots.next();
+        if slots.all(|slot| Some(slot) == first) {
             return Ok(());
         }
-        let message = "in a cluster, the name of a lock has no } but that of a hash tag, as in \
-                       {orders}:42";
+        let message = "in a cluster, the only braces in the name of a lock are those of a hash \
+                       tag, as in {orders}:42";
         Err(StoreError::not_sent(ErrorKind::InvalidInput, message).permanent())
     }
 
     /// Sends a command to the owner of its slot, and reads the reply.
     pub(crate) fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
-        let slot = slot_of(&call.command);
-        let (mut member, mut asking) = (self.route(slot)?, false);
-        let mut unreached: Option<(Member, StoreError)> = None;
+        let mut at = At::first(self.route(slot_of(&call.command))?);
         for _ in 0..=MOST_REDIRECTIONS {
-            match unreached {
-                Some((at, error)) if at.is(&member) => return Err(error),
-                _ => {}
-            }
-            match member.node.ask(&call.again(asking), deadline) {
-                Ok(reply) => match Redirection::of(&reply.value) {
-                    None => return reply.understood(),
-                    Some(to) => {
-                        (member, asking) = self.follow(to, &member, deadline)?;
-                    }
-                },
-                // Another node knows who owns the slot now.
-                Err(error) if !error.may_have_run && error.kind == ErrorKind::Unavailable => {
-                    let other = self.another(Some(&member))?;
-                    unreached = Some((std::mem::replace(&mut member, other), error));
-                    asking = false;
+            let answer = at.member.node.ask(&call.again(at.asking), deadline);
+            if let Some(reply) = self.step(&mut at, answer, deadline) {
+                if reply.is_ok() {
+                    self.topology.refresh(&at.member.address, deadline);
                 }
-                Err(error) => return Err(error),
+                return reply;
             }
         }
-        Err(unreached.map_or_else(too_many, |(_, error)| error))
+        Err(at.error())
     }
 
     /// Sends many commands at once, each to the owner of its slot, and reads the reply to each, or
@@ -131,35 +138,105 @@ impl Cluster {
         let mut open = Vec::new();
         for (index, command) in commands.iter().enumerate() {
             match self.route(slot_of(command)) {
-                Ok(member) => open.push(Open { index, member, asking: false }),
+                Ok(member) => open.push(Open { index, at: At::first(member) }),
                 Err(error) => replies[index] = Err(error),
             }
         }
+        let mut answered = None;
         for _ in 0..=MOST_REDIRECTIONS {
-            let mut redirected = Vec::new();
+            let mut again = Vec::new();
             for (asked, answers) in at_once(by_node(open), commands, ask) {
-                for (Open { index, member, .. }, answer) in asked.into_iter().zip(answers) {
-                    let to = answer.as_ref().ok().and_then(|reply| Redirection::of(&reply.value));
-                    let Some(to) = to else {
-                        replies[index] = answer.and_then(Reply::understood);
-                        continue;
-                    };
-                    match self.follow(to, &member, deadline) {
-                        Ok((member, asking)) => redirected.push(Open { index, member, asking }),
-                        Err(error) => replies[index] = Err(error),
+                for (Open { index, mut at }, answer) in asked.into_iter().zip(answers) {
+                    match self.step(&mut at, answer, deadline) {
+                        None => again.push(Open { index, at }),
+                        Some(Ok(reply)) => {
+                            replies[index] = Ok(reply);
+                            answered = Some(at.member.address);
+                        }
+                        Some(error) => replies[index] = error,
                     }
                 }
             }
-            if redirected.is_empty() {
+            open = again;
+            if open.is_empty() {
                 break;
             }
-            open = redirected;
+        }
+        for Open { index, mut at } in open {
+            replies[index] = Err(at.error());
+        }
+        if let Some(address) = answered {
+            self.topology.refresh(&address, deadline);
         }
         replies
     }
 
+    /// What a node's answer means: the reply to the command, or, with `None`, that the command has
+    /// not run and is to be asked where `at` leads now.
+    fn step(
+        &self,
+        at: &mut At,
+        answer: Result<Reply, StoreError>,
+        deadline: Instant,
+    ) -> Option<Result<Reply, StoreError>> {
+        let result = self.understand(at, answer, deadline);
+        if result.is_none() && self.topology.clock.left(deadline).is_zero() {
+            // A healthy connection would be given up for a call that has no time.
+            return Some(Err(at.error()));
+        }
+        result
+    }
+
+    fn understand(
+        &self,
+        at: &mut At,
+        answer: Result<Reply, StoreError>,
+        deadline: Instant,
+    ) -> Option<Result<Reply, StoreError>> {
+        let refused = match answer {
+            Ok(reply) => match Redirection::of(&reply.value) {
+                Some(to) => return self.follow(to, at, deadline).err().map(Err),
+                None => match reply.understood() {
+                    Err(error) if error.kind == ErrorKind::Unavailable => error,
+                    reply => return Some(reply),
+                },
+            },
+            Err(error) => error,
+        };
+        // Another node knows who owns the slot now, if this one is down, is no part of the cluster
+        // any more, or does not let us in.
+        let is_the_nodes = matches!(
+            refused.kind,
+            ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Unsupported
+        );
+        if refused.may_have_run || !is_the_nodes {
+            return Some(Err(refused));
+        }
+        match self.another(Some(&at.member)) {
+            Ok(other) if !other.is(&at.member) => {
+                let member = std::mem::replace(&mut at.member, other);
+                at.asking = false;
+                at.unserved.get_or_insert((member, refused));
+                None
+            }
+            _ => {
+                at.unserved.get_or_insert((at.member.clone(), refused));
+                Some(Err(at.error()))
+            }
+        }
+    }
+
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.another(None)?.node.ping(deadline)
+        let mut member = self.another(None)?;
+        let mut first = None;
+        for _ in 0..=MOST_REDIRECTIONS {
+            match member.node.ping(deadline) {
+                Ok(()) => return Ok(()),
+                Err(error) => first.get_or_insert(error),
+            };
+            member = self.another(Some(&member))?;
+        }
+        Err(first.unwrap_or_else(too_many))
     }
 
     /// Closes the idle connections to every node.
@@ -194,29 +271,33 @@ impl Cluster {
         best.or_else(|| than.cloned()).ok_or_else(too_many)
     }
 
-    /// Where a redirection leads, and whether the command has to ask there.
-    fn follow(
-        &self,
-        to: Redirection,
-        from: &Member,
-        deadline: Instant,
-    ) -> Result<(Member, bool), StoreError> {
-        match to {
-            Redirection::Moved(slot, host, port) => {
-                let owner = redirection::address(host, port, &from.address);
-                self.topology.learn(slot, &owner);
-                self.topology.refresh(from, deadline);
-                Ok((self.member(owner)?, false))
+    /// Goes where a redirection leads.
+    fn follow(&self, to: Redirection, at: &mut At, deadline: Instant) -> Result<(), StoreError> {
+        let (member, asking) = match to {
+            Redirection::Moved(slot, to) => match to.at(&at.member.address) {
+                Some(owner) => {
+                    self.topology.learn(slot, &owner);
+                    (self.member(owner)?, false)
+                }
+                // The map has its address.
+                None => {
+                    self.topology.forget();
+                    self.topology.refresh(&at.member.address, deadline);
+                    (self.route(Some(slot))?, false)
+                }
+            },
+            Redirection::Ask(to) => {
+                let owner = to.at(&at.member.address).ok_or_else(is_moving)?;
+                (self.member(owner)?, true)
             }
-            Redirection::Ask(host, port) => {
-                let owner = redirection::address(host, port, &from.address);
-                Ok((self.member(owner)?, true))
-            }
-            Redirection::TryAgain => Err(StoreError::not_sent(
-                ErrorKind::Unavailable,
-                "the lock is moving to another node of the cluster",
-            )),
+            Redirection::TryAgain => return Err(is_moving()),
+        };
+        match at.unserved.take() {
+            Some((down, error)) if down.is(&member) => return Err(error),
+            unserved => at.unserved = unserved,
         }
+        (at.member, at.asking) = (member, asking);
+        Ok(())
     }
 
     /// The node at this address.
@@ -236,8 +317,13 @@ fn slot_of(command: &Command<'_>) -> Option<u16> {
     command.key().map(|key| slot::of(key.text().as_bytes()))
 }
 
+fn is_moving() -> StoreError {
+    let message = "the lock is moving to another node of the cluster";
+    StoreError::not_sent(ErrorKind::Unavailable, message)
+}
+
 fn too_many() -> StoreError {
-    let message = "the cluster redirected the command too often";
+    let message = "the cluster redirected the command too often, or too late";
     StoreError::not_sent(ErrorKind::Unavailable, message)
 }
 
@@ -245,7 +331,7 @@ fn too_many() -> StoreError {
 fn by_node(open: Vec<Open>) -> Vec<Vec<Open>> {
     let mut groups: Vec<Vec<Open>> = Vec::new();
     for one in open {
-        match groups.iter_mut().find(|group| group[0].member.is(&one.member)) {
+        match groups.iter_mut().find(|group| group[0].at.member.is(&one.at.member)) {
             Some(group) => group.push(one),
             None => groups.push(vec![one]),
         }
@@ -260,8 +346,9 @@ fn at_once(
     ask: &(dyn Fn(&Node, &[Command<'_>]) -> Replies + Sync),
 ) -> Vec<(Vec<Open>, Replies)> {
     let ask = |group: &[Open]| {
-        let asked: Vec<_> = group.iter().map(|one| commands[one.index].again(one.asking)).collect();
-        group.first().map_or_else(Vec::new, |one| ask(&one.member.node, &asked))
+        let asked: Vec<_> =
+            group.iter().map(|one| commands[one.index].again(one.at.asking)).collect();
+        group.first().map_or_else(Vec::new, |one| ask(&one.at.member.node, &asked))
     };
     let ask = &ask;
     let answers: Vec<_> = thread::scope(|scope| {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::call::{Call, Command, Reply};
 use super::cluster::Cluster;
 use super::node::Node;
-use crate::base::key::Key;
+use super::script::Part;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
@@ -44,11 +44,14 @@ impl Servers {
         }
     }
 
-    /// Checks that a lock may have this key.
-    pub(crate) fn check_key(&self, key: &Key) -> Result<(), StoreError> {
+    /// Checks that a lock may have these keys.
+    pub(crate) fn check_keys<'a>(
+        &self,
+        keys: impl FnOnce() -> Vec<Part<'a>>,
+    ) -> Result<(), StoreError> {
         match self {
             Self::One(_) => Ok(()),
-            Self::Cluster(_) => Cluster::check_key(key),
+            Self::Cluster(_) => Cluster::check_keys(&keys()),
         }
     }
 

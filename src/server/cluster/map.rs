@@ -10,7 +10,7 @@ use crate::server::reply;
 
 /// Which node owns a slot.
 pub(super) struct Map {
-    /// The nodes that own slots, and the seeds.
+    /// The nodes that own slots, their replicas, and the seeds.
     nodes: Vec<Address>,
     /// For each slot the index of its node, or [`NOBODY`].
     owners: Box<[u16]>,
@@ -34,16 +34,20 @@ impl Map {
 
     /// Remembers the owner of these slots.
     pub(super) fn learn(&mut self, slots: std::ops::RangeInclusive<u16>, owner: &Address) {
-        let known = self.nodes.iter().position(|node| node == owner);
-        let index = known.unwrap_or_else(|| {
-            self.nodes.push(owner.clone());
-            self.nodes.len() - 1
-        });
-        let Ok(index) = u16::try_from(index) else { return };
+        let Ok(index) = u16::try_from(self.index(owner)) else { return };
         let (first, last) = (usize::from(*slots.start()), usize::from(*slots.end()));
         if let Some(owners) = self.owners.get_mut(first..=last.min(self.owners.len() - 1)) {
             owners.fill(index);
         }
+    }
+
+    /// The index of a node, which is added if it is new.
+    fn index(&mut self, node: &Address) -> usize {
+        let known = self.nodes.iter().position(|known| known == node);
+        known.unwrap_or_else(|| {
+            self.nodes.push(node.clone());
+            self.nodes.len() - 1
+        })
     }
 
     /// The map in a reply to `CLUSTER SLOTS` of the node at `from`. `None`: it knows no owner of
@@ -52,13 +56,19 @@ impl Map {
         let mut map = Self::new(seeds);
         let ranges = reply::list(reply).ok()?;
         for range in ranges {
-            let [first, last, owner, ..] = reply::list(range).ok()? else { return None };
+            let [first, last, owner, replicas @ ..] = reply::list(range).ok()? else {
+                return None;
+            };
             let slot = |value| reply::number(value).ok().and_then(|slot| u16::try_from(slot).ok());
             let (first, last) = (slot(first)?, slot(last)?);
             if first > last || last >= SLOTS {
                 return None;
             }
             map.learn(first..=last, &node(owner, from)?);
+            // After a failover that the client has missed, one of them knows the new owner.
+            for replica in replicas {
+                map.index(&node(replica, from)?);
+            }
         }
         (!ranges.is_empty()).then_some(map)
     }

@@ -48,8 +48,7 @@ pub(crate) fn open(urls: &[String], settings: Settings, clock: Clock) -> Result<
             "either all nodes of a cluster are reached over TLS, or none of them",
         ));
     }
-    let among = Among::Cluster(u32::try_from(seeds.len()).unwrap_or(u32::MAX));
     let info = first.clone();
-    let settings = Settings { among, ..settings };
+    let settings = Settings { among: Among::Cluster, ..settings };
     Ok(Cluster::new(Topology::new(seeds, info, settings, clock)))
 }

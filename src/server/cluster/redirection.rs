@@ -7,13 +7,33 @@ use crate::server::dial::Address;
 /// What a node says instead of carrying a command out (R25).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirection {
-    /// Another node owns the slot. Without a host: that of the node which said so.
-    Moved(u16, Option<String>, u16),
+    /// Another node owns the slot.
+    Moved(u16, To),
     /// The slot is moving, and its key is not here, or not any more. Only the very same command may
     /// ask at that node, and only now.
-    Ask(Option<String>, u16),
+    Ask(To),
     /// The slot is moving, and some of the keys are here, some not.
     TryAgain,
+}
+
+/// Where a redirection leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct To {
+    /// Empty: that of the node which said so. `?`: it announces a name, and nobody knows which yet.
+    host: String,
+    port: u16,
+}
+
+impl To {
+    /// The address, from the node at `from`. `None`: the node does not know it.
+    pub(super) fn at(self, from: &Address) -> Option<Address> {
+        let host = match &*self.host {
+            "?" => return None,
+            "" => from.host.clone(),
+            _ => self.host.into(),
+        };
+        Some(Address { host, port: self.port })
+    }
 }
 
 impl Redirection {
@@ -22,29 +42,19 @@ impl Redirection {
         let Value::ServerError(error) = reply else { return None };
         let details = error.details().unwrap_or_default();
         match error.code() {
-            "MOVED" => {
-                let (slot, to) = at(details)?;
-                Some(Self::Moved(slot, to.0, to.1))
-            }
-            "ASK" => at(details).map(|(_, to)| Self::Ask(to.0, to.1)),
+            "MOVED" => to(details).map(|(slot, to)| Self::Moved(slot, to)),
+            "ASK" => to(details).map(|(_, to)| Self::Ask(to)),
             "TRYAGAIN" => Some(Self::TryAgain),
             _ => None,
         }
     }
 }
 
-/// `3999 host:port`. An IPv6 address has no brackets. The host may be empty, or `?` if the node
-/// announces a name that it does not have.
-fn at(details: &str) -> Option<(u16, (Option<String>, u16))> {
+/// `3999 host:port`. An IPv6 address has no brackets.
+fn to(details: &str) -> Option<(u16, To)> {
     let (slot, to) = details.split_once(' ')?;
     let (host, port) = to.trim_end().rsplit_once(':')?;
-    let host = (!matches!(host, "" | "?")).then(|| host.to_owned());
-    Some((slot.parse().ok()?, (host, port.parse().ok()?)))
-}
-
-/// The address at which a redirection leads to a node, from the node at `from`.
-pub(super) fn address(host: Option<String>, port: u16, from: &Address) -> Address {
-    Address { host: host.map_or_else(|| from.host.clone(), Into::into), port }
+    Some((slot.parse().ok()?, To { host: host.to_owned(), port: port.parse().ok()? }))
 }
 
 #[cfg(test)]
@@ -59,14 +69,18 @@ mod tests {
 
     #[test]
     fn a_redirection_names_a_node() {
-        let host = |host: &str| Some(host.to_owned());
-        let moved = |host, port| Some(Redirection::Moved(3999, host, port));
-        assert_eq!(of("MOVED 3999 10.0.0.1:6381"), moved(host("10.0.0.1"), 6381));
-        assert_eq!(of("MOVED 3999 node-1.example:6381"), moved(host("node-1.example"), 6381));
-        assert_eq!(of("MOVED 3999 2001:db8::1:6381"), moved(host("2001:db8::1"), 6381));
-        assert_eq!(of("MOVED 3999 :6381"), moved(None, 6381));
-        assert_eq!(of("MOVED 3999 ?:6381"), moved(None, 6381));
-        assert_eq!(of("ASK 3999 10.0.0.1:6381"), Some(Redirection::Ask(host("10.0.0.1"), 6381)));
+        let to = |host: &str, port| To { host: host.to_owned(), port };
+        let moved = |host, port| Some(Redirection::Moved(3999, to(host, port)));
+        assert_eq!(of("MOVED 3999 10.0.0.1:6381"), moved("10.0.0.1", 6381));
+        assert_eq!(of("MOVED 3999 node-1.example:6381"), moved("node-1.example", 6381));
+        assert_eq!(of("MOVED 3999 2001:db8::1:6381"), moved("2001:db8::1", 6381));
+        assert_eq!(of("MOVED 3999 :6381"), moved("", 6381));
+        assert_eq!(of("ASK 3999 10.0.0.1:6381"), Some(Redirection::Ask(to("10.0.0.1", 6381))));
+        let from = Address { host: "asked".into(), port: 1 };
+        let at = |host| to(host, 2).at(&from);
+        assert_eq!(at("h"), Some(Address { host: "h".into(), port: 2 }));
+        assert_eq!(at(""), Some(Address { host: "asked".into(), port: 2 }));
+        assert_eq!(at("?"), None);
         let again = "TRYAGAIN Multiple keys request during rehashing of slot";
         assert_eq!(of(again), Some(Redirection::TryAgain));
     }

@@ -21,6 +21,8 @@ use crate::server::shape::Shape;
 
 /// How often the whole map is asked for at most.
 const BETWEEN_MAPS: Duration = Duration::from_secs(1);
+/// How long a call that has its own reply waits for the map at most.
+const FOR_A_MAP: Duration = Duration::from_millis(500);
 
 /// What the client knows of the nodes.
 pub(super) struct Topology {
@@ -31,13 +33,21 @@ pub(super) struct Topology {
     pub(super) clock: Clock,
     map: Mutex<Map>,
     /// Made when they are first needed, one for each kind of confirmations.
-    nodes: Mutex<HashMap<(Address, Confirm), Member>>,
-    /// When the map was asked for last. Locked by the thread that asks.
+    nodes: Mutex<Nodes>,
+    /// Whether the map has to be asked for: it never was, or a slot has moved since.
+    is_old: AtomicBool,
+    /// When it was asked for last. Locked by the thread that asks.
     asked: Mutex<Option<Instant>>,
     /// Where the search for a node that answers goes on.
     pub(super) next: AtomicUsize,
     /// Whether it has been said that the map is refused.
     said_refused: AtomicBool,
+}
+
+#[derive(Default)]
+struct Nodes {
+    members: HashMap<(Address, Confirm), Member>,
+    is_closed: bool,
 }
 
 /// A node, and where it is.
@@ -72,6 +82,7 @@ impl Topology {
             settings,
             clock,
             nodes: Mutex::default(),
+            is_old: AtomicBool::new(true),
             asked: Mutex::default(),
             next: AtomicUsize::new(0),
             said_refused: AtomicBool::new(false),
@@ -89,27 +100,32 @@ impl Topology {
     }
 
     pub(super) fn close(&self) {
-        locked(&self.nodes).values().for_each(|member| member.node.close());
+        let mut nodes = locked(&self.nodes);
+        nodes.is_closed = true;
+        nodes.members.values().for_each(|member| member.node.close());
     }
 
     /// The node at this address.
     pub(super) fn member(&self, address: Address, confirm: Confirm) -> Result<Member, StoreError> {
         let mut nodes = locked(&self.nodes);
-        if let Some(member) = nodes.get(&(address.clone(), confirm)) {
+        if let Some(member) = nodes.members.get(&(address.clone(), confirm)) {
             return Ok(member.clone());
         }
-        let plain = match nodes.get(&(address.clone(), Confirm::NOTHING)) {
-            Some(member) => Arc::clone(&member.node),
-            None => Arc::new(self.node(&address)?),
+        let node = if confirm.is_wanted() {
+            drop(nodes);
+            // It knows of the server what the other one knows.
+            let plain = self.member(address.clone(), Confirm::NOTHING)?;
+            nodes = locked(&self.nodes);
+            plain.node.confirming(confirm)
+        } else {
+            self.node(&address)?
         };
-        let member = |node| Member { address: address.clone(), node };
-        nodes.insert((address.clone(), Confirm::NOTHING), member(Arc::clone(&plain)));
-        if !confirm.is_wanted() {
-            return Ok(member(plain));
+        if nodes.is_closed {
+            // A call that was under way when the client was closed was redirected there.
+            node.close();
         }
-        let confirming = member(Arc::new(plain.confirming(confirm)));
-        nodes.insert((address.clone(), confirm), confirming.clone());
-        Ok(confirming)
+        let member = || Member { address: address.clone(), node: Arc::new(node) };
+        Ok(nodes.members.entry((address.clone(), confirm)).or_insert_with(member).clone())
     }
 
     fn node(&self, Address { host, port }: &Address) -> Result<Node, StoreError> {
@@ -128,47 +144,64 @@ impl Topology {
         node.map_err(|error| StoreError::not_sent(error.kind(), error.to_string()).permanent())
     }
 
-    /// Remembers the owner of a slot.
+    /// Remembers the owner of a slot that has moved.
     pub(super) fn learn(&self, slot: u16, owner: &Address) {
         locked(&self.map).learn(slot..=slot, owner);
+        self.forget();
     }
 
-    /// Asks a node that has just answered for the whole map, unless somebody asks, or has asked a
-    /// moment ago.
-    pub(super) fn refresh(&self, from: &Member, deadline: Instant) {
+    /// The map has to be asked for.
+    pub(super) fn forget(&self) {
+        self.is_old.store(true, Ordering::SeqCst);
+    }
+
+    /// Asks a node that has just answered for the whole map, if that is needed, and unless somebody
+    /// asks, or has asked a moment ago.
+    pub(super) fn refresh(&self, from: &Address, deadline: Instant) {
+        if !self.is_old.load(Ordering::SeqCst) {
+            return;
+        }
         let Ok(mut asked) = self.asked.try_lock() else { return };
         let now = self.clock.now();
         if asked.is_some_and(|asked| now.saturating_duration_since(asked) < BETWEEN_MAPS) {
             return;
         }
         *asked = Some(now);
+        // Before it is asked for: whatever moves meanwhile makes it old again.
+        self.is_old.store(false, Ordering::SeqCst);
         let slots = Command::new(&[Part::Text("CLUSTER"), Part::Text("SLOTS")], Shape::Array);
-        match from.node.call(&Call::new(slots).resend(Resend::Always), deadline) {
-            Ok(reply) => {
-                if let Some(map) = Map::read(&reply.value, &from.address, &self.seeds) {
-                    self.replace(map);
+        let call = Call::new(slots).resend(Resend::Always);
+        // Replicas have nothing to confirm.
+        let reply = self
+            .member(from.clone(), Confirm::NOTHING)
+            .and_then(|member| member.node.call(&call, deadline.min(now + FOR_A_MAP)));
+        match reply {
+            Ok(reply) => match Map::read(&reply.value, from, &self.seeds) {
+                Some(map) => self.replace(map),
+                None => self.forget(),
+            },
+            Err(error) if error.permanent => {
+                if !self.said_refused.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "this client learns the map of the cluster slot by slot, because the \
+                         server refuses CLUSTER SLOTS: {error}"
+                    );
                 }
             }
-            Err(error) if error.permanent && !self.said_refused.swap(true, Ordering::Relaxed) => {
-                log::warn!(
-                    "this client learns the map of the cluster slot by slot, because the server \
-                     refuses CLUSTER SLOTS: {error}"
-                );
-            }
-            Err(_) => {}
+            Err(_) => self.forget(),
         }
     }
 
-    /// Takes this map for the present one, and closes the connections to nodes that own nothing any
-    /// more.
+    /// Takes this map for the present one, and closes the connections to nodes that are not in it.
     fn replace(&self, map: Map) {
-        locked(&self.nodes).retain(|(address, _), member| {
-            let stays = map.nodes().contains(address);
+        let stay = map.nodes().to_vec();
+        *locked(&self.map) = map;
+        locked(&self.nodes).members.retain(|(address, _), member| {
+            let stays = stay.contains(address);
             if !stays {
                 member.node.close();
             }
             stays
         });
-        *locked(&self.map) = map;
     }
 }

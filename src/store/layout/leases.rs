@@ -224,7 +224,12 @@ fn half_way(error: StoreError) -> StoreError {
 
 impl LeaseStore for ServerLeases {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        self.servers.check_key(ask.key)?;
+        self.servers.check_keys(|| {
+            let counter = self.table.counter.filter(|_| ask.fences > 0);
+            let (_, mut keys) = self.keys(ask.key);
+            keys.extend(counter.map(|counter| counter.of(ask.key)));
+            keys
+        })?;
         if self.queue().is_some() {
             return self.try_acquire_queued(ask);
         }
