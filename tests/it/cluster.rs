@@ -11,7 +11,7 @@ use distlock::{Client, ErrorKind, Layout, LockOptions};
 
 use crate::helpers::{SOON, error, get, ms, on_another_thread};
 use crate::support::shards::Shards;
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, in_own_process, thread_names};
 
 /// A client that has been told of the first primary only.
 fn client(shards: &Shards) -> Client {
@@ -158,6 +158,38 @@ fn a_node_that_is_down_delays_only_its_own_locks() {
     client.lock(&shards.name_at(0, "y")).with(|_| ()).unwrap();
     shards.primaries[1].cont();
     client.lock(&away).with(|_| ()).unwrap();
+}
+
+#[test]
+fn a_held_lease_outlives_its_silent_primary() {
+    let shards = Shards::with(3, 1, Shards::node);
+    let client = client(&shards);
+    let options = LockOptions::new().lease(ms(9000));
+    let lock = client.lock_with(&shards.name_at(0, "x"), options).unwrap();
+    let guard = lock.guard().unwrap();
+    let replica = &shards.replicas[0][0];
+    eventually(SOON, || replica.info("keyspace").contains("keys=1"));
+    shards.primaries[0].stop_process();
+    eventually(ms(8000), || replica.info("replication").contains("role:master"));
+    // Extends go to the promoted one, although nobody asks for a lock, and the old one is not known
+    // to be down: it only does not answer.
+    std::thread::sleep(ms(9500));
+    assert!(guard.is_valid());
+    guard.release().unwrap();
+    shards.primaries[0].cont();
+}
+
+#[test]
+fn the_pools_of_all_nodes_have_one_thread() {
+    in_own_process("cluster::the_pools_of_all_nodes_have_one_thread", || {
+        let shards = Shards::start(3);
+        let client = client(&shards);
+        for place in 0..3 {
+            client.lock(&shards.name_at(place, "x")).with(|_| ()).unwrap();
+        }
+        let pools = thread_names().into_iter().filter(|name| name == "distlock-pool");
+        assert_eq!(pools.count(), 1);
+    });
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use distlock::testing::{FakeClock, slot_of_name};
-use distlock::{Client, ErrorKind};
+use distlock::{Client, ErrorKind, Layout, LockOptions};
 
 use super::client;
 use crate::helpers::{SOON, error, ms};
 use crate::support::fake::{FakeServer, Reply, is};
 use crate::support::shards::Shards;
-use crate::support::{ports, within};
+use crate::support::{eventually, ports, within};
 
 /// A node that redirects every `SET` in this way, to this port.
 fn node(says: &'static str, to: &Arc<AtomicU16>) -> FakeServer {
@@ -52,6 +52,12 @@ fn a_circle_ends_after_five_redirections() {
     }
 }
 
+/// How often this node was asked for the map.
+fn maps_of(node: &FakeServer) -> usize {
+    let asks = |command: &[Vec<u8>]| command.get(1).is_some_and(|word| word == b"SLOTS");
+    node.commands().iter().filter(|(_, command)| asks(command)).count()
+}
+
 #[test]
 fn the_map_is_asked_for_at_most_once_a_second() {
     let to = Arc::new(AtomicU16::new(0));
@@ -63,11 +69,7 @@ fn the_map_is_asked_for_at_most_once_a_second() {
     let seed = node("MOVED", &to);
     let clock = FakeClock::new();
     let client = Client::cluster_builder([seed.url()]).clock(clock.clone()).build().unwrap();
-    let maps = || {
-        let asked =
-            |(_, command): &(usize, Vec<Vec<u8>>)| command.get(1) == Some(&b"SLOTS".to_vec());
-        seed.commands().into_iter().filter(asked).count()
-    };
+    let maps = || maps_of(&seed) + maps_of(&owner);
     for seconds in 1..4 {
         for n in 0..20 {
             client.lock(&format!("{seconds}-{n}")).with(|_| ()).unwrap();
@@ -92,6 +94,121 @@ fn a_redirection_to_a_node_that_is_gone_fails_at_once() {
 }
 
 #[test]
+fn a_node_without_a_map_costs_no_lock() {
+    let to = Arc::new(AtomicU16::new(0));
+    let owner = FakeServer::start(|_, command| match command.get(1) {
+        Some(word) if word == b"SLOTS" => Reply::Silence,
+        _ if is(command, "EVALSHA") => Reply::int(1),
+        _ => Reply::usual(command),
+    });
+    to.store(owner.port(), Ordering::SeqCst);
+    let seed = node("MOVED", &to);
+    let client = Client::cluster([seed.url()]).unwrap();
+    client.lock("x").with(|guard| assert!(guard.is_valid())).unwrap();
+    assert_eq!(maps_of(&owner), 1);
+}
+
+#[test]
+fn a_node_that_does_not_know_its_own_name_is_found_by_the_map() {
+    let serving = FakeServer::start(serves);
+    let owner = Reply::array(&[Reply::bulk(b"127.0.0.1"), Reply::int(serving.port().into())]);
+    let everything = Reply::array(&[Reply::int(0), Reply::int(16_383), owner]);
+    // As where all nodes have this port, and one has not told its name to the others yet.
+    let port = Arc::new(AtomicU16::new(0));
+    let own = Arc::clone(&port);
+    let asked = FakeServer::start(move |_, command| match command.get(1) {
+        Some(word) if word == b"SLOTS" => Reply::array(std::slice::from_ref(&everything)),
+        _ if is(command, "SET") => {
+            let slot = slot_of_name(std::str::from_utf8(&command[1]).unwrap());
+            Reply::error(&format!("MOVED {slot} ?:{}", own.load(Ordering::SeqCst)))
+        }
+        _ => Reply::usual(command),
+    });
+    port.store(asked.port(), Ordering::SeqCst);
+    let client = Client::cluster([asked.url()]).unwrap();
+    for name in ["x", "y"] {
+        client.lock(name).with(|_| ()).unwrap();
+    }
+    assert_eq!(asked.count("SET"), 1);
+}
+
+/// A node that carries out everything.
+fn serves(_: usize, command: &[Vec<u8>]) -> Reply {
+    let is_script = is(command, "EVALSHA") && command[2] != b"0";
+    if is_script { Reply::int(1) } else { Reply::usual(command) }
+}
+
+/// A node that can carry out nothing answers each lock and each extend with `says`, or `logs_in`
+/// nobody.
+#[test]
+fn a_node_that_cannot_serve_is_passed_over() {
+    let of_a_script = |command: &[Vec<u8>]| is(command, "EVALSHA") && command[2] != b"0";
+    for (name, says) in [
+        ("SET", "CLUSTERDOWN Hash slot not served"),
+        ("SET", "LOADING Redis is loading the dataset in memory"),
+        ("CLUSTER", "ERR This instance has cluster support disabled"),
+        ("AUTH", "WRONGPASS invalid username-password pair or user is disabled."),
+    ] {
+        let useless = FakeServer::start(move |_, command| {
+            let refuses = is(command, name) || name == "SET" && of_a_script(command);
+            if refuses { Reply::error(says) } else { Reply::usual(command) }
+        });
+        let good = FakeServer::start(serves);
+        let urls = [&useless, &good].map(|node| node.url().replace("://", "://user:secret@"));
+        let client = Client::cluster(urls).unwrap();
+        for n in 0..6 {
+            let guard = client.lock(&format!("x-{n}")).guard().unwrap();
+            guard.extend(ms(20_000)).unwrap();
+            guard.release().unwrap();
+            client.ping().unwrap();
+        }
+        assert!(useless.count(name) > 0, "{says}: it was asked");
+    }
+}
+
+#[test]
+fn a_client_that_was_never_redirected_knows_the_other_nodes() {
+    let node = || Shards::node().arg("cluster-require-full-coverage", "no");
+    let shards = Shards::with(3, 0, node);
+    let client = client(&shards);
+    let names = [0, 1, 2].map(|place| shards.name_at(place, "x"));
+    client.lock(&names[0]).with(|_| ()).unwrap();
+    shards.primaries[0].stop_process();
+    for name in &names[1..] {
+        client.lock(name).with(|_| ()).unwrap();
+    }
+    shards.primaries[0].cont();
+}
+
+#[test]
+fn a_client_that_is_closed_keeps_no_connection_to_where_it_was_redirected_meanwhile() {
+    let (to, owner) = (Arc::new(AtomicU16::new(0)), FakeServer::start(serves));
+    to.store(owner.port(), Ordering::SeqCst);
+    let (asked, ready) = crossbeam_channel::bounded(1);
+    let (go, wait) = crossbeam_channel::bounded::<()>(0);
+    let seed = FakeServer::start(move |_, command| {
+        if !is(command, "SET") {
+            return Reply::usual(command);
+        }
+        let _ = asked.send(());
+        let _ = wait.recv();
+        let slot = slot_of_name("x");
+        Reply::error(&format!("MOVED {slot} 127.0.0.1:{}", to.load(Ordering::SeqCst)))
+    });
+    let client = Client::cluster([seed.url()]).unwrap();
+    std::thread::scope(|scope| {
+        let lock = client.lock("x");
+        let locking = scope.spawn(move || lock.try_lock(ms(0)));
+        ready.recv().unwrap();
+        let _ = client.close(ms(1));
+        drop(go);
+        let _ = locking.join().unwrap();
+    });
+    assert!(owner.count("SET") > 0, "it was redirected there");
+    eventually(SOON, || owner.open() == 0);
+}
+
+#[test]
 fn a_seed_that_is_gone_is_passed_over() {
     let shards = Shards::start(1);
     let gone = format!("redis://127.0.0.1:{}/", ports::refused());
@@ -100,7 +217,8 @@ fn a_seed_that_is_gone_is_passed_over() {
         client.lock(&format!("x-{n}")).with(|_| ()).unwrap();
     }
     assert!(client.lock("y").try_lock(ms(0)).unwrap());
-    client.ping().unwrap();
+    let other = Client::cluster([&gone, &shards.primaries[0].url()]).unwrap();
+    (0..3).for_each(|_| other.ping().unwrap());
 }
 
 #[test]
@@ -132,4 +250,7 @@ fn a_name_whose_companions_are_elsewhere_is_refused() {
     for name in ["a{b}c", "{a}", "a{b", "{a}{b}"] {
         client.lock(name).with(|_| ()).unwrap();
     }
+    let fenced = LockOptions::new().layout(Layout::Redisson).fenced();
+    let failed = error(client.lock_with("a{b", fenced).unwrap().try_lock(ms(0)));
+    assert_eq!(failed.kind(), ErrorKind::InvalidInput, "its counter is elsewhere");
 }

@@ -145,6 +145,12 @@ impl FakeServer {
         self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).accepted
     }
 
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        let connections = self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.open.iter().filter(|(_, thread)| !thread.is_finished()).count()
+    }
+
     /// Every command so far with the number of its connection, in the order in which they came.
     pub fn commands(&self) -> Vec<(usize, Vec<Vec<u8>>)> {
         self.shared.commands.lock().unwrap_or_else(PoisonError::into_inner).clone()
