@@ -12,6 +12,7 @@ pub(crate) mod endpoint;
 pub(crate) mod exchange;
 pub(crate) mod execute;
 pub(crate) mod gate;
+pub(crate) mod listener;
 pub(crate) mod log_in;
 pub(crate) mod node;
 pub(crate) mod pool;

@@ -30,7 +30,7 @@ use crate::server::sentinel::service::{self, Service};
 use crate::server::servers::Servers;
 use crate::server::settings::Settings;
 use crate::server::url::parse;
-use inbox::Inbox;
+use inbox::Inboxes;
 use layout::Leases;
 use memory::Memory;
 pub(crate) use quorum::Nodes;
@@ -60,7 +60,7 @@ pub(crate) struct Backend {
 
 enum Kind {
     /// One Redis server, or a cluster.
-    Servers { servers: Servers, inbox: Arc<Inbox> },
+    Servers { servers: Servers, inboxes: Arc<Inboxes> },
     /// In this process.
     Memory,
     /// On a majority of several servers.
@@ -120,9 +120,9 @@ impl Backend {
     }
 
     fn on(servers: Servers, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
-        let (leases, inbox) = layout::on_servers(&servers, &tokens.fresh()?.text(), cleaner);
+        let (leases, inboxes) = layout::on_servers(&servers, &tokens.fresh()?.text(), cleaner);
         let limits = Arc::new(ServerLimits::new(servers.clone()));
-        let (confirmed, kind) = (Mutex::default(), Kind::Servers { servers, inbox });
+        let (confirmed, kind) = (Mutex::default(), Kind::Servers { servers, inboxes });
         Ok(Self { leases, confirmed, limits, kind })
     }
 
@@ -138,7 +138,7 @@ impl Backend {
         if !options.confirm.is_wanted() {
             return Ok(leases);
         }
-        let Kind::Servers { servers, inbox } = &self.kind else {
+        let Kind::Servers { servers, inboxes } = &self.kind else {
             return Err(Error::unsupported(
                 "only one server, with or without sentinels, and a cluster have replicas to ask",
             ));
@@ -146,7 +146,7 @@ impl Backend {
         let mut all = locked(&self.confirmed);
         let (_, confirmed) = all.entry(options.confirm).or_insert_with(|| {
             let granting = servers.confirming(options.confirm);
-            let leases = layout::every_layout(servers, &granting, inbox);
+            let leases = layout::every_layout(servers, &granting, inboxes);
             (granting, leases)
         });
         of_layout(confirmed).ok_or_else(only_plain)
@@ -179,8 +179,8 @@ impl Backend {
     /// Ends the threads and connections of the store. `false`: not by `deadline`.
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         match &self.kind {
-            Kind::Servers { servers, inbox } => {
-                let in_time = servers.one().is_none_or(|node| inbox.close(node, deadline));
+            Kind::Servers { servers, inboxes } => {
+                let in_time = inboxes.close(deadline);
                 let confirmed = locked(&self.confirmed);
                 // None waits for another: sentinels are watched for all of them.
                 let closed = confirmed.values().map(|(servers, _)| servers).chain([servers]);

@@ -25,7 +25,8 @@ impl Key {
     /// waiter of the other. (A stem `{k}:` ends in `}:`, a stem `k::` in `::`.)
     #[must_use]
     pub fn new(full: String) -> Self {
-        let stem = if has_hash_tag(&full) { format!("{full}::") } else { format!("{{{full}}}:") };
+        let stem =
+            if hash_tag(&full).is_some() { format!("{full}::") } else { format!("{{{full}}}:") };
         Self(Arc::new(Parts { full: full.into(), stem: stem.into() }))
     }
 
@@ -48,12 +49,11 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whether Redis Cluster hashes only a part of the key: the text between the first `{` and the next
+/// The part of a key that Redis Cluster hashes alone: the text between the first `{` and the next
 /// `}`, unless it is empty.
-fn has_hash_tag(key: &str) -> bool {
-    key.split_once('{')
-        .and_then(|(_, rest)| rest.split_once('}'))
-        .is_some_and(|(tag, _)| !tag.is_empty())
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+    let (tag, _) = key.split_once('{')?.1.split_once('}')?;
+    Some(tag).filter(|tag| !tag.is_empty())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! A replica redirects every command, so it does no harm among the seeds, and a primary that was
 //! demoted is left at the first answer.
 
+mod channels;
 mod map;
 mod open;
 mod redirection;
@@ -28,6 +29,7 @@ use crate::base::error::ErrorKind;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
+pub(crate) use channels::WeakCluster;
 pub(crate) use open::{in_url, open};
 use redirection::Redirection;
 use topology::{Member, Topology};
@@ -86,7 +88,7 @@ impl Cluster {
 
     /// Checks that the keys of a lock share a slot.
     pub(crate) fn check_keys(keys: &[Part<'_>]) -> Result<(), StoreError> {
-        let mut slots = keys.iter().map(|key| slot::of(key.text().as_bytes()));
+        let mut slots = keys.iter().map(|key| slot::of(&key.text()));
         let first = slots.next();
         if slots.all(|slot| Some(slot) == first) {
             return Ok(());
@@ -98,11 +100,15 @@ impl Cluster {
 
     /// Sends a command to the owner of its slot, and reads the reply.
     pub(crate) fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
-        let mut at = At::first(self.route(slot_of(&call.command))?);
+        let slot = slot_of(&call.command);
+        let mut at = At::first(self.route(slot)?);
         for _ in 0..=MOST_REDIRECTIONS {
             let answer = at.member.node.ask(&call.again(at.asking), deadline);
             if let Some(reply) = self.step(&mut at, answer, deadline) {
                 if reply.is_ok() {
+                    if !at.asking {
+                        self.topology.confirm_owner(slot, &at.member.address);
+                    }
                     self.topology.refresh(&at.member.address, deadline);
                 }
                 return reply;
@@ -310,11 +316,11 @@ impl Cluster {
 #[cfg(feature = "testing")]
 #[must_use]
 pub fn slot_of_name(name: &str) -> u16 {
-    slot::of(name.as_bytes())
+    slot::of(name)
 }
 
 fn slot_of(command: &Command<'_>) -> Option<u16> {
-    command.key().map(|key| slot::of(key.text().as_bytes()))
+    command.key().map(|key| slot::of(&key.text()))
 }
 
 fn is_moving() -> StoreError {

@@ -216,6 +216,12 @@ pub(crate) fn misshapen() -> RedisError {
     (redis::ErrorKind::UnexpectedReturnType, "the reply does not fit the command").into()
 }
 
+/// The error for a subscription that the server has ended: the slot of a channel has left the node,
+/// or the node has become a replica.
+pub(crate) fn left() -> RedisError {
+    io::Error::from(io::ErrorKind::ConnectionReset).into()
+}
+
 /// The error for a connection on which the reply to an earlier command of the program comes first.
 pub(crate) fn out_of_step() -> RedisError {
     io::Error::from(io::ErrorKind::InvalidData).into()

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::call::{Call, Command, Reply};
 use super::cluster::Cluster;
+use super::listener::Listener;
 use super::node::Node;
 use super::script::Part;
 use crate::base::options::Confirm;
@@ -20,14 +21,6 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    /// The one server, if there is only one.
-    pub(crate) fn one(&self) -> Option<&Arc<Node>> {
-        match self {
-            Self::One(node) => Some(node),
-            Self::Cluster(_) => None,
-        }
-    }
-
     /// The same servers, for grants and extends that replicas have to confirm.
     pub(crate) fn confirming(&self, confirm: Confirm) -> Self {
         match self {
@@ -52,6 +45,46 @@ impl Servers {
         match self {
             Self::One(_) => Ok(()),
             Self::Cluster(_) => Cluster::check_keys(&keys()),
+        }
+    }
+
+    /// Whether these two names are at one node, as far as is known.
+    pub(crate) fn share_a_node(&self, one: &str, other: &str) -> bool {
+        match self {
+            Self::One(_) => true,
+            Self::Cluster(cluster) => cluster.share_a_node(one, other),
+        }
+    }
+
+    /// The name of a channel at the node that has this key.
+    pub(crate) fn channel_beside(&self, key: &str, prefix: &str, id: &str) -> String {
+        match self {
+            Self::One(_) => format!("{prefix}{id}"),
+            Self::Cluster(_) => format!("{prefix}{{{}}}:{id}", Cluster::tag(key)),
+        }
+    }
+
+    /// For a thread that listens to a channel, and shall not keep the client alive.
+    pub(crate) fn listener(&self) -> Listener {
+        match self {
+            Self::One(node) => Listener::One(Arc::downgrade(node.endpoint())),
+            Self::Cluster(cluster) => Listener::Cluster(cluster.downgrade()),
+        }
+    }
+
+    /// How a message is published that the listeners of one node hear.
+    pub(crate) fn publish_command(&self) -> &'static str {
+        match self {
+            Self::One(_) => "PUBLISH",
+            Self::Cluster(_) => "SPUBLISH",
+        }
+    }
+
+    /// Publishes a message. Nobody depends on it.
+    pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
+        match self {
+            Self::One(node) => node.publish(channel, message, deadline),
+            Self::Cluster(cluster) => cluster.publish(channel, message, deadline),
         }
     }
 

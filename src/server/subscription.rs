@@ -11,6 +11,8 @@ use super::reply;
 /// A connection that is subscribed to channels.
 pub(crate) struct Subscription {
     connection: Connection,
+    /// Whether its channels are those of a cluster's shard.
+    sharded: bool,
     /// How long each call may wait.
     within: Duration,
     /// Those that came before the answer to a command.
@@ -26,13 +28,20 @@ pub(crate) struct Message {
 /// What a server sends to a subscriber.
 enum Heard {
     Message(Message),
-    /// The answer to a command.
+    /// A channel was left: on request, or because its slot has left the node.
+    Left,
+    /// The answer to another command.
     Answer,
 }
 
 impl Subscription {
     pub(crate) fn new(connection: Connection, within: Duration) -> Self {
-        Self { connection, within, messages: VecDeque::new() }
+        Self { connection, sharded: false, within, messages: VecDeque::new() }
+    }
+
+    /// For channels of a cluster's shard.
+    pub(crate) fn sharded(self, sharded: bool) -> Self {
+        Self { sharded, ..self }
     }
 
     /// From now on each call waits for so long.
@@ -41,16 +50,18 @@ impl Subscription {
     }
 
     pub(crate) fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
-        self.tell(redis::cmd("SUBSCRIBE").arg(channel))
+        let name = if self.sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+        self.tell(redis::cmd(name).arg(channel), false)
     }
 
     pub(crate) fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
-        self.tell(redis::cmd("UNSUBSCRIBE").arg(channel))
+        let name = if self.sharded { "SUNSUBSCRIBE" } else { "UNSUBSCRIBE" };
+        self.tell(redis::cmd(name).arg(channel), true)
     }
 
     /// Whether the server is there.
     pub(crate) fn ping(&mut self) -> RedisResult<()> {
-        match self.tell(&redis::cmd("PING")) {
+        match self.tell(&redis::cmd("PING"), false) {
             // A refusal is an answer, too.
             Err(error) if error.code().is_some() => Ok(()),
             answer => answer,
@@ -64,19 +75,23 @@ impl Subscription {
         }
         let until = Instant::now() + self.within;
         loop {
-            if let Heard::Message(message) = self.hear(until)? {
-                return Ok(message);
+            match self.hear(until)? {
+                Heard::Message(message) => return Ok(message),
+                Heard::Left => return Err(reply::left()),
+                Heard::Answer => {}
             }
         }
     }
 
-    /// Sends a command, and waits for its answer.
-    fn tell(&mut self, command: &redis::Cmd) -> RedisResult<()> {
+    /// Sends a command, and waits for its answer. `leaves`: which is that a channel was left.
+    fn tell(&mut self, command: &redis::Cmd, leaves: bool) -> RedisResult<()> {
         let until = Instant::now() + self.within;
         self.connection.send_by(&command.get_packed_command(), until)?;
         loop {
             match self.hear(until)? {
                 Heard::Message(message) => self.messages.push_back(message),
+                Heard::Left if leaves => return Ok(()),
+                Heard::Left => return Err(reply::left()),
                 Heard::Answer => return Ok(()),
             }
         }
@@ -94,9 +109,10 @@ impl Subscription {
         });
         let (kind, channel, text) = (parts.next(), parts.next(), parts.next());
         Ok(match (kind.as_deref(), channel, text) {
-            (Some(b"message"), Some(channel), Some(text)) => {
+            (Some(b"message" | b"smessage"), Some(channel), Some(text)) => {
                 Heard::Message(Message { channel, text })
             }
+            (Some(b"unsubscribe" | b"sunsubscribe"), ..) => Heard::Left,
             _ => Heard::Answer,
         })
     }

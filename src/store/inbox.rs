@@ -1,4 +1,4 @@
-//! The inbox: wake-ups, over one subscription per client.
+//! The inbox: wake-ups, over one subscription per client, in a cluster per node.
 //!
 //! The subscription is opened at the first contended wait, and again after a loss. Each waiter
 //! checks the messages that it gets; losing all of them costs a waiter at most one pause (R15).
@@ -19,15 +19,144 @@ use crate::base::worker::Worker;
 use crate::base::{locked, log};
 use crate::lease::store::Listening;
 use crate::lease::token::Token;
-use crate::server::node::Node;
+use crate::server::servers::Servers;
 use channels::Channels;
+
+/// What the channels of all inboxes begin with.
+const PREFIX: &str = "distlock:inbox:";
 
 /// Called for a grant whose token nobody here knows any more: its wait was cancelled, and the grant
 /// came late. It has to be withdrawn.
-pub(crate) type Stray = Box<dyn Fn(Key, Token) + Send + Sync>;
+pub(crate) type Stray = Arc<dyn Fn(Key, Token) + Send + Sync>;
 
-/// Where a client receives wake-ups.
-pub(crate) struct Inbox {
+/// The inboxes of a client: one; in a cluster one for each node where somebody waits, because a
+/// script can publish to no other node.
+pub(crate) struct Inboxes {
+    servers: Servers,
+    id: String,
+    stray: Stray,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    inboxes: Vec<Arc<Inbox>>,
+    is_closed: bool,
+}
+
+impl Inboxes {
+    /// `id`: the client's.
+    pub(crate) fn new(servers: Servers, id: &str, stray: Stray) -> Self {
+        Self { servers, id: id.to_owned(), stray, known: Mutex::default() }
+    }
+
+    /// The inbox for the waiters of a lock. Its channel has the hash tag of the first lock that was
+    /// waited for at the node.
+    fn of(&self, key: &Key) -> Arc<Inbox> {
+        let mut known = locked(&self.known);
+        let is_there =
+            |inbox: &&Arc<Inbox>| self.servers.share_a_node(&inbox.ears.address, key.as_str());
+        if let Some(inbox) = known.inboxes.iter().find(is_there) {
+            return Arc::clone(inbox);
+        }
+        self.end_unneeded(&mut known.inboxes);
+        let address = self.servers.channel_beside(key.as_str(), PREFIX, &self.id);
+        let inbox = Arc::new(Inbox::new(address, Arc::clone(&self.stray)));
+        if known.is_closed {
+            inbox.reader.stop();
+        }
+        known.inboxes.push(Arc::clone(&inbox));
+        inbox
+    }
+
+    /// Slots move: an inbox where nobody waits ends if its node has another one.
+    fn end_unneeded(&self, inboxes: &mut Vec<Arc<Inbox>>) {
+        let mut kept: Vec<Arc<Inbox>> = Vec::new();
+        for inbox in inboxes.drain(..) {
+            let has_its_node = |other: &Arc<Inbox>| {
+                self.servers.share_a_node(&inbox.ears.address, &other.ears.address)
+            };
+            if !inbox.is_idle() || !kept.iter().any(has_its_node) {
+                kept.push(inbox);
+            }
+        }
+        *inboxes = kept;
+    }
+
+    /// Lets hand-offs of a lock to `token` ring `bell` until the returned value is dropped. Does
+    /// not wait for the subscription: until it is up, its waiters poll.
+    pub(crate) fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+        self.of(key).listen(&self.servers, token, bell)
+    }
+
+    /// Lets messages on `channel`, beside a lock, ring `bell`, as hints, until the returned value
+    /// is dropped. Does not wait for the subscription; `bell` is rung once the channel is
+    /// confirmed.
+    pub(crate) fn listen_at(
+        &self,
+        key: &Key,
+        channel: Arc<str>,
+        token: &Token,
+        bell: &Arc<Bell>,
+    ) -> Option<Listening> {
+        self.of(key).listen_at(&self.servers, channel, token, bell)
+    }
+
+    /// The inbox with this address.
+    fn at(&self, address: &str) -> Option<Arc<Inbox>> {
+        let known = locked(&self.known);
+        known.inboxes.iter().find(|inbox| *inbox.ears.address == *address).cloned()
+    }
+
+    /// Makes sure that a thread reads this inbox. A waiter calls this each time it asks.
+    pub(crate) fn start(&self, address: &str) {
+        self.at(address).and_then(|inbox| inbox.start(&self.servers));
+    }
+
+    /// Makes sure that a thread reads the inbox of a lock, and that it subscribes to new channels
+    /// at once, instead of within a second.
+    pub(crate) fn hurry(&self, key: &Key, deadline: Instant) {
+        let inbox = self.of(key);
+        let _ = inbox.start(&self.servers);
+        let poke = locked(&inbox.ears.channels).wants_a_poke();
+        if poke {
+            self.servers.publish(&inbox.ears.address, "", deadline);
+        }
+    }
+
+    /// Called when a server that was asked about a lock at `asked_at`, or later, found no
+    /// subscriber of this inbox (R21). If the subscription was up by then, it is at another server,
+    /// such as one that was the master until a failover: Redis closes no subscription for that. The
+    /// reader opens it again within a second, and waiters poll meanwhile.
+    pub(crate) fn is_not_heard(&self, key: &Key, address: &str, asked_at: Instant) {
+        // The lock may have moved to another node while its waiter waited.
+        let Some(inbox) =
+            self.at(address).filter(|_| self.servers.share_a_node(address, key.as_str()))
+        else {
+            return;
+        };
+        if locked(&inbox.ears.stands_since).is_some_and(|since| since < asked_at) {
+            inbox.ears.elsewhere.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends the threads. `false`: not by `deadline`.
+    pub(crate) fn close(&self, deadline: Instant) -> bool {
+        let mut known = locked(&self.known);
+        known.is_closed = true;
+        let stop = |inbox: &Arc<Inbox>| (Arc::clone(&inbox.ears.address), inbox.reader.stop());
+        let stopping: Vec<_> = known.inboxes.iter().map(stop).collect();
+        drop(known);
+        // A reader that waits for a message is woken by one.
+        for (address, _) in stopping.iter().filter(|(_, stopped)| !stopped.wait(Instant::now())) {
+            self.servers.publish(address, "", deadline);
+        }
+        stopping.iter().fold(true, |in_time, (_, stopped)| stopped.wait(deadline) && in_time)
+    }
+}
+
+/// Where a client receives wake-ups from one node.
+struct Inbox {
     ears: Arc<Ears>,
     /// Reads the subscription.
     reader: Worker<()>,
@@ -47,9 +176,9 @@ struct Ears {
 }
 
 impl Inbox {
-    pub(crate) fn new(id: &str, stray: Stray) -> Self {
+    fn new(address: String, stray: Stray) -> Self {
         let ears = Ears {
-            address: format!("distlock:inbox:{id}").into(),
+            address: address.into(),
             waiting: Mutex::default(),
             channels: Mutex::default(),
             stray,
@@ -59,13 +188,11 @@ impl Inbox {
         Self { ears: Arc::new(ears), reader: Worker::new("distlock-inbox") }
     }
 
-    /// Lets hand-offs to `token` ring `bell` until the returned value is dropped. Does not wait for
-    /// the subscription: until it is up, its waiters poll.
-    pub(crate) fn listen(&self, node: &Node, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
+    fn listen(&self, servers: &Servers, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         // First: a subscription that comes up from here on rings the bell.
         locked(&self.ears.waiting).insert(token.clone(), Arc::downgrade(bell));
         let ear = WaiterEntry { ears: Arc::clone(&self.ears), token: token.clone() };
-        self.start(node)?;
+        self.start(servers)?;
         Some(Listening {
             address: Arc::clone(&self.ears.address),
             queues: true,
@@ -73,16 +200,14 @@ impl Inbox {
         })
     }
 
-    /// Lets messages on `channel` ring `bell`, as hints, until the returned value is dropped. Does
-    /// not wait for the subscription; `bell` is rung once the channel is confirmed.
-    pub(crate) fn listen_at(
+    fn listen_at(
         &self,
-        node: &Node,
+        servers: &Servers,
         channel: Arc<str>,
         token: &Token,
         bell: &Arc<Bell>,
     ) -> Option<Listening> {
-        self.start(node)?;
+        self.start(servers)?;
         locked(&self.ears.channels).join(&channel, token, bell);
         let waiting = ChannelEntry {
             ears: Arc::clone(&self.ears),
@@ -92,44 +217,21 @@ impl Inbox {
         Some(Listening { address: channel, queues: false, until_dropped: Box::new(waiting) })
     }
 
-    /// Makes the reader subscribe to new channels at once, instead of within a second.
-    pub(crate) fn hurry(&self, node: &Node, deadline: Instant) {
-        let poke = locked(&self.ears.channels).wants_a_poke();
-        if poke {
-            node.publish(&self.ears.address, "", deadline);
-        }
+    fn is_idle(&self) -> bool {
+        locked(&self.ears.waiting).is_empty() && locked(&self.ears.channels).is_idle()
     }
 
-    /// Called when a server that was asked at `asked_at`, or later, found no subscriber of this
-    /// inbox (R21). If the subscription was up by then, it is at another server, such as one that
-    /// was the master until a failover: Redis closes no subscription for that. The reader opens it
-    /// again within a second, and waiters poll meanwhile.
-    pub(crate) fn is_not_heard(&self, asked_at: Instant) {
-        if locked(&self.ears.stands_since).is_some_and(|since| since < asked_at) {
-            self.ears.elsewhere.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Makes sure that a thread reads the subscription. A waiter calls this each time it asks.
     /// `None`: there is no thread.
-    pub(crate) fn start(&self, node: &Node) -> Option<()> {
-        let (ears, endpoint) = (Arc::clone(&self.ears), Arc::downgrade(node.endpoint()));
-        let started = self.reader.start(move |stop| ears.run(&endpoint, stop));
+    fn start(&self, servers: &Servers) -> Option<()> {
+        if self.reader.has_started() {
+            return Some(());
+        }
+        let (ears, listener) = (Arc::clone(&self.ears), servers.listener());
+        let started = self.reader.start(move |stop| ears.run(&listener, stop));
         if let Err(error) = &started {
             log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
         }
         started.ok()
-    }
-
-    /// Ends the thread. `false`: not by `deadline`.
-    pub(crate) fn close(&self, node: &Node, deadline: Instant) -> bool {
-        let stopped = self.reader.stop();
-        if stopped.wait(Instant::now()) {
-            return true;
-        }
-        // A reader that waits for a message is woken by one.
-        node.publish(&self.ears.address, "", deadline);
-        stopped.wait(deadline)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use self::leases::ServerLeases;
 use self::table::Table;
-use super::inbox::Inbox;
+use super::inbox::Inboxes;
 use crate::base::options::Layout;
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
@@ -28,9 +28,9 @@ const LAYOUTS: [(Layout, fn() -> Table); 3] = [
 /// The leases of one place, by layout.
 pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
 
-/// The leases on these servers in every layout, and the inbox that hears of them. `id`: the
-/// client's, which names its inbox.
-pub(crate) fn on_servers(servers: &Servers, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inbox>) {
+/// The leases on these servers in every layout, and the inboxes that hear of them. `id`: the
+/// client's, which names its inboxes.
+pub(crate) fn on_servers(servers: &Servers, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inboxes>) {
     let queued: Arc<OnceLock<Weak<dyn LeaseStore>>> = Arc::default();
     let (store, cleaner) = (Arc::clone(&queued), cleaner.clone());
     let stray = move |key, token| {
@@ -38,20 +38,24 @@ pub(crate) fn on_servers(servers: &Servers, id: &str, cleaner: &Cleaner) -> (Lea
             cleaner.withdraw_later(Withdrawal::stray(store, key, token));
         }
     };
-    let inbox = Arc::new(Inbox::new(id, Box::new(stray)));
-    let leases = every_layout(servers, servers, &inbox);
+    let inboxes = Arc::new(Inboxes::new(servers.clone(), id, Arc::new(stray)));
+    let leases = every_layout(servers, servers, &inboxes);
     // The plain layout's queue alone sends grants.
     if let Some((_, plain)) = leases.iter().find(|(layout, _)| *layout == Layout::Plain) {
         let _ = queued.set(Arc::downgrade(plain));
     }
-    (leases, inbox)
+    (leases, inboxes)
 }
 
 /// The leases on these servers in every layout. `granting`: those for grants and extends.
-pub(crate) fn every_layout(servers: &Servers, granting: &Servers, inbox: &Arc<Inbox>) -> Leases {
+pub(crate) fn every_layout(
+    servers: &Servers,
+    granting: &Servers,
+    inboxes: &Arc<Inboxes>,
+) -> Leases {
     let leases = |table: fn() -> Table| -> Arc<dyn LeaseStore> {
         let servers = (servers.clone(), granting.clone());
-        Arc::new(ServerLeases::new(servers, Arc::clone(inbox), table()))
+        Arc::new(ServerLeases::new(servers, Arc::clone(inboxes), table()))
     };
     LAYOUTS.into_iter().map(|(layout, table)| (layout, leases(table))).collect()
 }
@@ -59,7 +63,7 @@ pub(crate) fn every_layout(servers: &Servers, granting: &Servers, inbox: &Arc<In
 /// The leases on one node of a quorum. Nobody ever listens: a quorum has no queue, so its nodes
 /// send no wake-ups.
 pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
-    let inbox = Arc::new(Inbox::new("", Box::new(|_, _| {})));
-    let servers = || Servers::One(Arc::clone(node));
-    Arc::new(ServerLeases::new((servers(), servers()), inbox, plain::table()))
+    let servers = Servers::One(Arc::clone(node));
+    let inboxes = Arc::new(Inboxes::new(servers.clone(), "", Arc::new(|_, _| {})));
+    Arc::new(ServerLeases::new((servers.clone(), servers), inboxes, plain::table()))
 }

@@ -40,8 +40,12 @@ impl Redirection {
     /// The redirection in a reply, if it is one.
     pub(super) fn of(reply: &Value) -> Option<Self> {
         let Value::ServerError(error) = reply else { return None };
-        let details = error.details().unwrap_or_default();
-        match error.code() {
+        Self::read(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// The redirection in an error, if it is one.
+    pub(super) fn read(code: &str, details: &str) -> Option<Self> {
+        match code {
             "MOVED" => to(details).map(|(slot, to)| Self::Moved(slot, to)),
             "ASK" => to(details).map(|(_, to)| Self::Ask(to)),
             "TRYAGAIN" => Some(Self::TryAgain),

@@ -144,6 +144,19 @@ impl Topology {
         node.map_err(|error| StoreError::not_sent(error.kind(), error.to_string()).permanent())
     }
 
+    /// A node has carried a command out: so it owns the slot, unless another is known, which may
+    /// have been asked in vain.
+    pub(super) fn confirm_owner(&self, slot: Option<u16>, at: &Address) {
+        let mut map = locked(&self.map);
+        if let Some(slot) = slot.filter(|slot| map.owner(*slot).is_none()) {
+            map.learn(slot..=slot, at);
+        }
+    }
+
+    pub(super) fn command_deadline(&self) -> Instant {
+        self.clock.now() + self.settings.command_timeout
+    }
+
     /// Remembers the owner of a slot that has moved.
     pub(super) fn learn(&self, slot: u16, owner: &Address) {
         locked(&self.map).learn(slot..=slot, owner);

@@ -51,6 +51,11 @@ impl Channels {
         }
     }
 
+    /// Whether nobody waits at any channel.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.known.values().all(|channel| channel.waiting.is_empty())
+    }
+
     /// Whether the reader has something to subscribe to, and sleeps.
     pub(crate) fn wants_a_poke(&self) -> bool {
         self.reading && !self.joins.is_empty()

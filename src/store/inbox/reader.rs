@@ -10,7 +10,7 @@ use redis::{RedisError, RedisResult};
 use super::{Ears, parse};
 use crate::base::{locked, log};
 use crate::server::demotion::DemotionWatch;
-use crate::server::endpoint::Endpoint;
+use crate::server::listener::{Listener, Opened};
 use crate::server::reply;
 use crate::server::subscription::{Message, Subscription};
 
@@ -22,13 +22,14 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(5);
 /// The pause between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same pause if this user may not subscribe, which somebody has to change first.
+/// The same pause if the server refuses the subscription, which somebody has to change first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the server answered, and will not answer otherwise by itself.
 fn is_refusal(error: &RedisError) -> bool {
     let refused = |code| reply::refused(code, error.detail().unwrap_or_default());
-    error.code().is_some_and(|code| refused(code).permanent)
+    // Another node has the channel.
+    error.code().is_some_and(|code| code != "MOVED" && refused(code).permanent)
 }
 
 /// Whether the thread has been told to end.
@@ -37,36 +38,36 @@ fn is_over(stop: &Receiver<()>) -> bool {
 }
 
 impl Ears {
-    pub(super) fn run(&self, endpoint: &Weak<Endpoint>, stop: &Receiver<()>) {
+    pub(super) fn run(&self, listener: &Listener, stop: &Receiver<()>) {
+        let mut said_refused = false;
         while !is_over(stop) {
             let mut pause = PAUSE;
-            // It is held only to connect, so that a waiting thread keeps nothing of the client
-            // alive.
-            let Some(connecting) = endpoint.upgrade() else { return };
-            let demoted = connecting.demotions();
-            let opened = connecting.open_for_itself();
-            drop(connecting);
-            match opened {
-                Ok(connection) => {
-                    let subscription = Subscription::new(connection, LOOK_AROUND);
+            match listener.open(&self.address, LOOK_AROUND) {
+                None => return,
+                Some(Ok(Opened { subscription, demoted, at })) => {
                     match self.read(subscription, stop, &demoted) {
                         Ok(()) => {}
                         Err(error) if is_refusal(&error) => {
-                            log::warn!(
-                                "this user may not subscribe to {}, so waiters poll",
-                                self.address
-                            );
-                            pause = REFUSED_PAUSE;
+                            if !said_refused {
+                                log::warn!(
+                                    "the server refuses the subscription to {}, so waiters poll",
+                                    self.address
+                                );
+                            }
+                            (said_refused, pause) = (true, REFUSED_PAUSE);
                         }
-                        Err(error) => log::debug!(
-                            "the subscription for wake-ups was lost: {}",
-                            error.category()
-                        ),
+                        Err(error) => {
+                            listener.learn(&error, at.as_ref());
+                            log::debug!(
+                                "the subscription for wake-ups was lost: {}",
+                                error.category()
+                            );
+                        }
                     }
                     *locked(&self.stands_since) = None;
                     locked(&self.channels).end();
                 }
-                Err(error) => log::debug!("no subscription for wake-ups: {}", error.message),
+                Some(Err(error)) => log::debug!("no subscription for wake-ups: {}", error.message),
             }
             let _ = stop.recv_timeout(pause);
         }
@@ -116,8 +117,12 @@ impl Ears {
     fn join(&self, subscription: &mut Subscription) -> RedisResult<()> {
         let next = || locked(&self.channels).next_join();
         while let Some(name) = next() {
-            subscription.subscribe(&name)?;
-            locked(&self.channels).joined(&name);
+            match subscription.subscribe(&name) {
+                Ok(()) => locked(&self.channels).joined(&name),
+                // Its slot has left the node: whoever waits there polls.
+                Err(error) if error.code() == Some("MOVED") => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

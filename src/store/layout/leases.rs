@@ -25,7 +25,7 @@ use crate::server::reply;
 use crate::server::script::{Part, Script};
 use crate::server::servers::Servers;
 use crate::server::shape::Shape;
-use crate::store::inbox::Inbox;
+use crate::store::inbox::Inboxes;
 
 /// No waiter counts as alive for longer without asking again, however long its pause.
 const LONGEST_PLACE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -35,7 +35,7 @@ pub(crate) struct ServerLeases {
     servers: Servers,
     /// The same, for grants and extends, which replicas may have to confirm.
     granting: Servers,
-    inbox: Arc<Inbox>,
+    inboxes: Arc<Inboxes>,
     table: Table,
     /// Whether it has been said that the server does not say who listens.
     may_not_ask: AtomicBool,
@@ -44,10 +44,10 @@ pub(crate) struct ServerLeases {
 impl ServerLeases {
     pub(crate) fn new(
         (servers, granting): (Servers, Servers),
-        inbox: Arc<Inbox>,
+        inboxes: Arc<Inboxes>,
         table: Table,
     ) -> Self {
-        Self { servers, granting, inbox, table, may_not_ask: AtomicBool::new(false) }
+        Self { servers, granting, inboxes, table, may_not_ask: AtomicBool::new(false) }
     }
 
     /// The keys of a lock, and how many they are.
@@ -60,24 +60,16 @@ impl ServerLeases {
         named(&self.table.keys[..self.table.lease_keys], key)
     }
 
-    /// The channel where a release is published, for the scripts that publish it.
-    fn channel<'a>(&self, key: &'a Key) -> Option<Part<'a>> {
-        match self.table.wakes {
-            Wakes::Channel(name) => Some(name.of(key)),
+    /// The channel where a release is published, and by which command, for the scripts that
+    /// publish it.
+    fn channel<'a>(&self, key: &'a Key) -> impl Iterator<Item = Part<'a>> + use<'a> {
+        let channel = match self.table.wakes {
+            Wakes::Channel(name) => {
+                Some([name.of(key), Part::Text(self.servers.publish_command())])
+            }
             Wakes::Nobody | Wakes::Queue(_) => None,
-        }
-    }
-
-    /// Whether there is a server where wake-ups of every lock are heard.
-    fn may_listen(&self) -> bool {
-        self.servers.one().is_some()
-    }
-
-    /// Makes sure that a thread reads the inbox.
-    fn start_inbox(&self) {
-        if let Some(node) = self.servers.one() {
-            let _ = self.inbox.start(node);
-        }
+        };
+        channel.into_iter().flatten()
     }
 
     fn has_fences(&self) -> bool {
@@ -92,8 +84,7 @@ impl ServerLeases {
     }
 
     fn conditions(&self) -> Result<&QueueScripts, StoreError> {
-        let queue = self.queue().filter(|_| self.may_listen());
-        queue.ok_or_else(StoreError::without_conditions)
+        self.queue().ok_or_else(StoreError::without_conditions)
     }
 
     /// `SET key token NX PX lease`: the whole of an uncontended acquire.
@@ -132,17 +123,17 @@ impl ServerLeases {
             Part::Number(u64::from(ask.may_be_mine)),
         ]);
         parts.extend(self.has_fences().then(|| Part::Number(u64::from(ask.fences))));
-        let listens = place.is_some();
+        let address = place.map(|(address, _)| address);
         if let Some((address, place)) = place {
             parts.extend(place_parts(ask, address, place));
-            self.start_inbox();
+            self.inboxes.start(address);
         }
         let before = Instant::now();
         let call = Call::new(Command::script(&self.table.acquire, keys, parts));
         let call = call.confirm_within(confirm_within(ask));
         let reply = self.granting.call(&call, ask.deadline).map_err(half_way)?;
-        if listens {
-            self.is_heard(before, &reply.value);
+        if let Some(address) = address {
+            self.is_heard(ask.key, address, before, &reply.value);
         }
         answers::answer(&reply)
     }
@@ -165,14 +156,16 @@ impl ServerLeases {
 
     /// Makes the inbox check its subscription if the server does not see it. `asked_at`:
     /// before anything was sent, and not by the client's clock, which a test may advance.
-    fn is_heard(&self, asked_at: Instant, answer: &Value) {
+    fn is_heard(&self, key: &Key, address: &str, asked_at: Instant, answer: &Value) {
         let Value::Array(words) = answer else { return };
         match words.as_slice() {
-            [Value::Int(0 | 5), .., Value::Int(0)] => self.inbox.is_not_heard(asked_at),
+            [Value::Int(0 | 5), .., Value::Int(0)] => {
+                self.inboxes.is_not_heard(key, address, asked_at);
+            }
             [Value::Int(0 | 5), .., Value::Int(2)]
                 if !self.may_not_ask.swap(true, Ordering::Relaxed) =>
             {
-                log::warn!("this user may not call PUBSUB NUMSUB, so waiters poll");
+                log::warn!("the server does not say who listens to a channel, so waiters poll");
             }
             _ => {}
         }
@@ -234,13 +227,11 @@ impl LeaseStore for ServerLeases {
             return self.try_acquire_queued(ask);
         }
         let answer = self.ask(ask, None)?;
-        if let (Answer::Refused { .. }, Some(place), Some(node)) =
-            (&answer, ask.place, self.servers.one())
+        if let (Answer::Refused { .. }, Some(place)) = (&answer, ask.place)
             && (place.listen)().is_some()
         {
             // It has begun to listen just now, or before.
-            self.start_inbox();
-            self.inbox.hurry(node, ask.deadline);
+            self.inboxes.hurry(ask.key, ask.deadline);
         }
         Ok(answer)
     }
@@ -270,20 +261,19 @@ impl LeaseStore for ServerLeases {
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
-        let node = self.servers.one()?;
         match self.table.wakes {
             Wakes::Nobody => None,
             Wakes::Channel(name) => {
-                self.inbox.listen_at(node, name.of(key).text().into(), token, bell)
+                self.inboxes.listen_at(key, name.of(key).text().into(), token, bell)
             }
-            Wakes::Queue(_) => self.inbox.listen(node, token, bell),
+            Wakes::Queue(_) => self.inboxes.listen(key, token, bell),
         }
     }
 
     fn abilities(&self) -> Abilities {
         Abilities {
-            wakes: self.may_listen() && !matches!(self.table.wakes, Wakes::Nobody),
-            conditions: self.may_listen() && self.queue().is_some(),
+            wakes: !matches!(self.table.wakes, Wakes::Nobody),
+            conditions: self.queue().is_some(),
             one_shot_tokens: false,
             confirm: self.granting.confirm(),
             numbered_tokens: self.table.numbered_tokens,
@@ -305,7 +295,7 @@ impl LeaseStore for ServerLeases {
                 "conditions need wake-ups, and this client cannot receive any",
             ));
         };
-        self.start_inbox();
+        self.inboxes.start(address);
         let (keys, mut parts) = self.keys(ask.key);
         parts.extend([
             Part::Bytes(ask.token.as_bytes()),
@@ -323,7 +313,7 @@ impl LeaseStore for ServerLeases {
         let call = Call::new(Command::script(&queue.wait, keys, parts)).check(&check);
         let call = call.confirm_within(confirm_within(ask));
         let reply = self.granting.call(&call, ask.deadline)?;
-        self.is_heard(before, &reply.value);
+        self.is_heard(ask.key, address, before, &reply.value);
         in_condition(&reply)
     }
 

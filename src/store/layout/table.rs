@@ -19,13 +19,13 @@ pub(crate) struct Table {
     /// there are any in this layout; and of a waiter that queues: inbox, attempt, how long it is
     /// alive in ms, first lease in ms.
     pub(crate) acquire: Script,
-    /// Keys, token, and channel if there is one.
+    /// Keys, token; channel and command to publish if there is a channel.
     pub(crate) release: Script,
     /// Keys of the lease, token, lease in ms.
     pub(crate) extend: Script,
     /// Keys of the lease.
     pub(crate) inspect: Script,
-    /// Keys, channel if there is one.
+    /// Keys; channel and command to publish if there is a channel.
     pub(crate) force: Script,
     pub(crate) wakes: Wakes,
     /// Why locks cannot have fences, if they cannot.

@@ -29,11 +29,12 @@ local function clock()
 end
 
 -- Whether this inbox has a subscriber on this very server (R21): 1 or 0, and 2 if this user may not
--- ask.
+-- ask. In a cluster it is a channel of the shard, and has a hash tag.
 local ears = {}
 local function heard(inbox)
   if not ears[inbox] then
-    local counted = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+    local numsub = inbox:find('{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
+    local counted = redis.pcall('PUBSUB', numsub, inbox)
     ears[inbox] = counted.err and 2 or math.min(counted[2], 1)
   end
   return ears[inbox]

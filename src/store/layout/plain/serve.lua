@@ -44,7 +44,8 @@ end
 -- this user may publish.
 local function tell(inbox, attempt, fence, count, token)
   local message = table.concat({attempt, fence, count, token, lock}, ' ')
-  return type(redis.pcall('PUBLISH', inbox, message)) == 'number'
+  local publish = inbox:find('{', 1, true) and 'SPUBLISH' or 'PUBLISH'
+  return type(redis.pcall(publish, inbox, message)) == 'number'
 end
 
 -- Takes a waiter out of the queue.

@@ -1,0 +1,73 @@
+//! Channels of a shard: only subscribers at the node that owns the channel's slot, and at its
+//! replicas, hear what is published there.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use redis::RedisError;
+
+use super::redirection::Redirection;
+use super::topology::Topology;
+use super::{Cluster, slot};
+use crate::base::key::hash_tag;
+use crate::base::options::Confirm;
+use crate::base::store_error::StoreError;
+use crate::server::call::{Call, Command};
+use crate::server::dial::Address;
+use crate::server::endpoint::Endpoint;
+use crate::server::script::Part;
+use crate::server::shape::Shape;
+
+impl Cluster {
+    /// Whether one node owns the slots of these two names, as far as is known.
+    pub(crate) fn share_a_node(&self, one: &str, other: &str) -> bool {
+        let (one, other) = (slot::of(one), slot::of(other));
+        let owner = |slot| self.topology.owner(slot);
+        one == other || owner(one).is_some_and(|node| owner(other) == Some(node))
+    }
+
+    /// A hash tag with the slot of this key.
+    pub(crate) fn tag(key: &str) -> &str {
+        hash_tag(key).unwrap_or(key)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakCluster {
+        WeakCluster(Arc::downgrade(&self.topology))
+    }
+
+    /// Publishes a message at the node that owns the channel's slot, but gives up after the command
+    /// timeout: nobody depends on it.
+    pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
+        let deadline = deadline.min(self.topology.command_deadline());
+        let parts = [Part::Text("SPUBLISH"), Part::Text(channel), Part::Text(message)];
+        let _ = self.call(&Call::new(Command::with_key(&parts, Shape::Number)), deadline);
+    }
+}
+
+/// A cluster, for a thread that shall not keep the client alive.
+pub(crate) struct WeakCluster(Weak<Topology>);
+
+impl WeakCluster {
+    /// The node that owns the slot of this channel, or one that knows the owner. `None`: the client
+    /// is gone.
+    pub(crate) fn node(
+        &self,
+        channel: &str,
+    ) -> Option<Result<(Arc<Endpoint>, Address), StoreError>> {
+        let cluster = Cluster { topology: self.0.upgrade()?, confirm: Confirm::NOTHING };
+        let member = cluster.route(Some(slot::of(channel)));
+        Some(member.map(|member| (Arc::clone(member.node.endpoint()), member.address)))
+    }
+
+    /// Remembers what an error of the node at `from` says of the owner of a slot.
+    pub(crate) fn learn(&self, error: &RedisError, from: &Address) {
+        let (Some(topology), Some(code)) = (self.0.upgrade(), error.code()) else { return };
+        let details = error.detail().unwrap_or_default();
+        if let Some(Redirection::Moved(slot, to)) = Redirection::read(code, details) {
+            match to.at(from) {
+                Some(owner) => topology.learn(slot, &owner),
+                None => topology.forget(),
+            }
+        }
+    }
+}
