@@ -31,6 +31,8 @@ struct Place {
     store: Arc<dyn LeaseStore>,
     options: LockOptions,
     is_a_cluster: bool,
+    /// Whether the server can wake waiters.
+    wakes: bool,
     /// What must live as long as the place.
     _servers: Vec<Server>,
     _sentinels: Vec<FakeServer>,
@@ -61,6 +63,7 @@ impl Place {
             other,
             options,
             is_a_cluster: false,
+            wakes: true,
             _servers: servers,
             _sentinels: Vec::new(),
         }
@@ -129,8 +132,9 @@ impl Place {
         let mut next = shards.urls().into_iter().cycle();
         let next = Mutex::new(move || next.next().unwrap());
         let open = || Client::cluster_builder([(next.lock().unwrap())()]);
+        let wakes = shards.have_channels();
         let place = Place::of(open, Layout::Plain, shards.primaries);
-        Place { is_a_cluster: true, ..place }
+        Place { is_a_cluster: true, wakes, ..place }
     }
 
     fn on_a_server(layout: Layout) -> Place {

@@ -39,7 +39,7 @@ fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
 }
 
 /// What the server has refused to its users.
-fn refused(server: &Server) -> Vec<redis::Value> {
+pub fn refused(server: &Server) -> Vec<redis::Value> {
     redis::cmd("ACL").arg("LOG").query(&mut server.connection()).unwrap()
 }
 

@@ -60,10 +60,11 @@ fn queues(place: &Place) -> bool {
     let listening = place.store.listen(&key("a"), &token(), &Bell::new());
     assert_eq!(place.store.abilities().wakes, listening.is_some());
     // Some stores only say when to ask again.
-    let listens = listening.is_some_and(|listening| listening.queues);
+    let listens = place.wakes && listening.is_some_and(|listening| listening.queues);
     if listens {
         eventually(SOON, || {
-            let (probe, holder) = (key("probe"), token());
+            // In a cluster it is at the same node.
+            let (probe, holder) = (key("{a}probe"), token());
             place.ask(&probe, &holder, LEASE);
             let waiter = Waiter::queue(place, &probe, 1);
             place.release(&probe, &holder);

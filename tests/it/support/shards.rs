@@ -98,6 +98,13 @@ impl Shards {
         (0..).map(|n| format!("{begin}-{n}")).find(|name| self.place(name) == place).unwrap()
     }
 
+    /// Whether its nodes have channels of their own, as since Redis 7.
+    pub fn have_channels(&self) -> bool {
+        let info = self.primaries[0].info("server");
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
+        version.split('.').next().unwrap().parse::<u32>().unwrap() >= 7
+    }
+
     /// Begins to move the slot of this key. Its keys stay where they are.
     pub fn begin_move(&self, key: &str, from: usize, to: usize) {
         self.set_slot(key, to, "IMPORTING", from);
