@@ -210,11 +210,12 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// Layouts, fences, confirmations by replicas and rate limiters are those of one server. A
-    /// waiter polls: it asks again after a pause of 1.5 s at most, see [`Retry`](crate::Retry), and
-    /// there is no queue. Conditions and [`execute`](Client::execute) are `Unsupported`. While a
-    /// slot moves to another node, calls for its locks may fail with `Unavailable`, and `lock`
-    /// waits as in an outage.
+    /// Layouts, the queue, conditions, fences, confirmations by replicas and rate limiters are as
+    /// on one server. Wake-ups come over one more connection to each node where somebody waits.
+    /// Before Redis 7 a node has no channels of its own: there waiters poll, with the pauses of
+    /// [`Retry`](crate::Retry), and a release lets the first in that asks.
+    /// [`execute`](Client::execute) is `Unsupported`. While a slot moves to another node, calls for
+    /// its locks may fail with `Unavailable`, and `lock` waits as in an outage.
     ///
     /// A name with a `}` needs a hash tag, as in `{orders}:42`. Others, such as `a}b` and `{}x`,
     /// are `InvalidInput` at the first call that locks: their companions would be in another slot.

@@ -292,7 +292,7 @@
 //! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations |
 //! | `distlock-confirm` | extends the leases of locks that do |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
-//! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock |
+//! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock, in a cluster one for each node |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-log` | calls the program's logger, and ends |
 //! | `distlock-pool` | closes connections that have not been used for a while |
@@ -312,7 +312,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; this user may not subscribe; this user may not ask who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
 //!
