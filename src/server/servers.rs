@@ -56,11 +56,15 @@ impl Servers {
         }
     }
 
-    /// The name of a channel at the node that has this key.
-    pub(crate) fn channel_beside(&self, key: &str, prefix: &str, id: &str) -> String {
+    /// The name of a channel at the node that has this key. In a cluster it begins with a number
+    /// above `last`, which becomes that number: so no two are the same.
+    pub(crate) fn channel_beside(&self, key: &str, last: &mut u64, id: &str) -> String {
         match self {
-            Self::One(_) => format!("{prefix}{id}"),
-            Self::Cluster(_) => format!("{prefix}{{{}}}:{id}", Cluster::tag(key)),
+            Self::One(_) => id.to_owned(),
+            Self::Cluster(_) => {
+                *last = Cluster::number_beside(key, *last);
+                format!("{{{last}}}:{id}")
+            }
         }
     }
 

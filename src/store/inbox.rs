@@ -15,14 +15,15 @@ use std::time::Instant;
 
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::key::Key;
-use crate::base::worker::Worker;
+use crate::base::worker::{Stopped, Worker};
 use crate::base::{locked, log};
 use crate::lease::store::Listening;
 use crate::lease::token::Token;
 use crate::server::servers::Servers;
 use channels::Channels;
 
-/// What the channels of all inboxes begin with.
+/// What the channels of all inboxes begin with. In a cluster a number in braces follows, which puts
+/// the channel into a slot of its node; and the client's id.
 const PREFIX: &str = "distlock:inbox:";
 
 /// Called for a grant whose token nobody here knows any more: its wait was cancelled, and the grant
@@ -41,7 +42,27 @@ pub(crate) struct Inboxes {
 #[derive(Default)]
 struct Known {
     inboxes: Vec<Arc<Inbox>>,
+    /// The number in the last address.
+    last: u64,
+    /// Those that were not needed any more.
+    ending: Vec<Ending>,
     is_closed: bool,
+}
+
+/// An inbox whose thread ends.
+struct Ending {
+    address: Arc<str>,
+    stopped: Stopped,
+}
+
+impl Ending {
+    fn new(inbox: &Inbox) -> Self {
+        Self { address: Arc::clone(&inbox.ears.address), stopped: inbox.reader.stop() }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped.wait(Instant::now())
+    }
 }
 
 impl Inboxes {
@@ -50,18 +71,19 @@ impl Inboxes {
         Self { servers, id: id.to_owned(), stray, known: Mutex::default() }
     }
 
-    /// The inbox for the waiters of a lock. Its channel has the hash tag of the first lock that was
-    /// waited for at the node.
-    fn of(&self, key: &Key) -> Arc<Inbox> {
-        let mut known = locked(&self.known);
+    /// The inbox for the waiters of a lock.
+    ///
+    /// No two have the same address, also one after the other: what ends still reads its messages
+    /// for a moment, and has the grants that it does not know withdrawn.
+    fn of(&self, key: &Key, known: &mut Known) -> Arc<Inbox> {
         let is_there =
             |inbox: &&Arc<Inbox>| self.servers.share_a_node(&inbox.ears.address, key.as_str());
         if let Some(inbox) = known.inboxes.iter().find(is_there) {
             return Arc::clone(inbox);
         }
-        self.end_unneeded(&mut known.inboxes);
-        let address = self.servers.channel_beside(key.as_str(), PREFIX, &self.id);
-        let inbox = Arc::new(Inbox::new(address, Arc::clone(&self.stray)));
+        self.end_unneeded(known);
+        let name = self.servers.channel_beside(key.as_str(), &mut known.last, &self.id);
+        let inbox = Arc::new(Inbox::new(format!("{PREFIX}{name}"), Arc::clone(&self.stray)));
         if known.is_closed {
             inbox.reader.stop();
         }
@@ -70,23 +92,28 @@ impl Inboxes {
     }
 
     /// Slots move: an inbox where nobody waits ends if its node has another one.
-    fn end_unneeded(&self, inboxes: &mut Vec<Arc<Inbox>>) {
+    fn end_unneeded(&self, known: &mut Known) {
+        known.ending.retain(|ending| !ending.is_over());
         let mut kept: Vec<Arc<Inbox>> = Vec::new();
-        for inbox in inboxes.drain(..) {
+        for inbox in known.inboxes.drain(..) {
             let has_its_node = |other: &Arc<Inbox>| {
                 self.servers.share_a_node(&inbox.ears.address, &other.ears.address)
             };
-            if !inbox.is_idle() || !kept.iter().any(has_its_node) {
+            if inbox.is_idle() && kept.iter().any(has_its_node) {
+                known.ending.push(Ending::new(&inbox));
+            } else {
                 kept.push(inbox);
             }
         }
-        *inboxes = kept;
+        known.inboxes = kept;
     }
 
     /// Lets hand-offs of a lock to `token` ring `bell` until the returned value is dropped. Does
     /// not wait for the subscription: until it is up, its waiters poll.
     pub(crate) fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
-        self.of(key).listen(&self.servers, token, bell)
+        // Until somebody listens there, the inbox is one that may end.
+        let mut known = locked(&self.known);
+        self.of(key, &mut known).listen(&self.servers, token, bell)
     }
 
     /// Lets messages on `channel`, beside a lock, ring `bell`, as hints, until the returned value
@@ -99,7 +126,8 @@ impl Inboxes {
         token: &Token,
         bell: &Arc<Bell>,
     ) -> Option<Listening> {
-        self.of(key).listen_at(&self.servers, channel, token, bell)
+        let mut known = locked(&self.known);
+        self.of(key, &mut known).listen_at(&self.servers, channel, token, bell)
     }
 
     /// The inbox with this address.
@@ -116,7 +144,7 @@ impl Inboxes {
     /// Makes sure that a thread reads the inbox of a lock, and that it subscribes to new channels
     /// at once, instead of within a second.
     pub(crate) fn hurry(&self, key: &Key, deadline: Instant) {
-        let inbox = self.of(key);
+        let inbox = self.of(key, &mut locked(&self.known));
         let _ = inbox.start(&self.servers);
         let poke = locked(&inbox.ears.channels).wants_a_poke();
         if poke {
@@ -144,14 +172,14 @@ impl Inboxes {
     pub(crate) fn close(&self, deadline: Instant) -> bool {
         let mut known = locked(&self.known);
         known.is_closed = true;
-        let stop = |inbox: &Arc<Inbox>| (Arc::clone(&inbox.ears.address), inbox.reader.stop());
-        let stopping: Vec<_> = known.inboxes.iter().map(stop).collect();
+        let mut ending = std::mem::take(&mut known.ending);
+        ending.extend(known.inboxes.iter().map(|inbox| Ending::new(inbox)));
         drop(known);
         // A reader that waits for a message is woken by one.
-        for (address, _) in stopping.iter().filter(|(_, stopped)| !stopped.wait(Instant::now())) {
-            self.servers.publish(address, "", deadline);
+        for ending in ending.iter().filter(|ending| !ending.is_over()) {
+            self.servers.publish(&ending.address, "", deadline);
         }
-        stopping.iter().fold(true, |in_time, (_, stopped)| stopped.wait(deadline) && in_time)
+        ending.iter().all(|ending| ending.stopped.wait(deadline))
     }
 }
 

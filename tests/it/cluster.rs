@@ -3,6 +3,7 @@
 //!
 //! The clusters are real; what real nodes say only in trouble is said by fake ones.
 
+mod inboxes;
 mod moves;
 mod redirections;
 mod settings;

@@ -9,7 +9,6 @@ use redis::RedisError;
 use super::redirection::Redirection;
 use super::topology::Topology;
 use super::{Cluster, slot};
-use crate::base::key::hash_tag;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::server::call::{Call, Command};
@@ -26,9 +25,14 @@ impl Cluster {
         one == other || owner(one).is_some_and(|node| owner(other) == Some(node))
     }
 
-    /// A hash tag with the slot of this key.
-    pub(crate) fn tag(key: &str) -> &str {
-        hash_tag(key).unwrap_or(key)
+    /// The next number above `last` whose slot is that of this key. One in 16,384 is.
+    pub(crate) fn number_beside(key: &str, last: u64) -> u64 {
+        let slot = slot::of(key);
+        let mut number = last + 1;
+        while slot::of(&number.to_string()) != slot {
+            number += 1;
+        }
+        number
     }
 
     pub(crate) fn downgrade(&self) -> WeakCluster {

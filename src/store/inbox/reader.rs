@@ -22,6 +22,9 @@ const LOOK_AROUND: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(5);
 /// The pause between two attempts to open the subscription.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same pause grows to this while nodes name another one for the channel: each attempt logs in
+/// at a healthy node, because of one that is not.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The same pause if the server refuses the subscription, which somebody has to change first.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
@@ -39,7 +42,7 @@ fn is_over(stop: &Receiver<()>) -> bool {
 
 impl Ears {
     pub(super) fn run(&self, listener: &Listener, stop: &Receiver<()>) {
-        let mut said_refused = false;
+        let (mut said_refused, mut after_moved) = (false, PAUSE);
         while !is_over(stop) {
             let mut pause = PAUSE;
             match listener.open(&self.address, LOOK_AROUND) {
@@ -57,6 +60,12 @@ impl Ears {
                             (said_refused, pause) = (true, REFUSED_PAUSE);
                         }
                         Err(error) => {
+                            if error.code() == Some("MOVED") {
+                                pause = after_moved;
+                                after_moved = (after_moved * 2).min(LONGEST_PAUSE);
+                            } else {
+                                after_moved = PAUSE;
+                            }
                             listener.learn(&error, at.as_ref());
                             log::debug!(
                                 "the subscription for wake-ups was lost: {}",

@@ -12,13 +12,13 @@ use crate::support::shards::Shards;
 use crate::support::{Server, eventually};
 
 /// Asks again only when it is woken, where it can be woken.
-fn patient(shards: &Shards) -> LockOptions {
+pub(super) fn patient(shards: &Shards) -> LockOptions {
     let options = LockOptions::new();
     if shards.have_channels() { options.retry(Retry::fixed(SOON * 6)) } else { options }
 }
 
 /// The channels that somebody listens to at a primary.
-fn channels(shards: &Shards, place: usize) -> Vec<String> {
+pub(super) fn channels(shards: &Shards, place: usize) -> Vec<String> {
     channels_at(&shards.primaries[place])
 }
 
@@ -30,16 +30,27 @@ fn published(shards: &Shards, command: &str) -> u64 {
     shards.nodes().map(|node| node.command_count(command)).sum()
 }
 
+/// Whether there is one waiter in the queue of a lock without a hash tag.
+pub(super) fn has_a_waiter(shards: &Shards, name: &str) -> bool {
+    let mut connection = shards.primaries[shards.place(name)].connection();
+    let waiters = redis::cmd("HLEN").arg(format!("{{{name}}}:waiters")).to_owned();
+    waiters.query::<u32>(&mut connection).unwrap() == 1
+}
+
 /// A thread that locks, says whether the lease is valid, and unlocks. Returns once it waits: in the
 /// queue, where it can be woken.
-fn waits(shards: &Shards, client: Client, name: &str, options: LockOptions) -> Underway<bool> {
+pub(super) fn waits(
+    shards: &Shards,
+    client: Client,
+    name: &str,
+    options: LockOptions,
+) -> Underway<bool> {
     let primary = &shards.primaries[shards.place(name)];
     let lock = client.lock_with(name, options).unwrap();
     let asked = primary.command_count("evalsha");
     let waiting = Underway::start(move || lock.with(|guard| guard.is_valid()).unwrap());
     if shards.have_channels() {
-        let waiters = redis::cmd("HLEN").arg(format!("{{{name}}}:waiters")).to_owned();
-        eventually(SOON, || waiters.query::<u32>(&mut primary.connection()).unwrap() == 1);
+        eventually(SOON, || has_a_waiter(shards, name));
     } else {
         eventually(SOON, || primary.command_count("evalsha") > asked);
     }
@@ -150,30 +161,6 @@ fn a_channel_that_leaves_its_node_costs_its_waiters_a_pause() {
     let waiting = waits(&shards, other, &second, patient(&shards));
     guard.release().unwrap();
     assert!(waiting.result());
-}
-
-#[test]
-fn channels_do_not_pile_up_when_slots_move() {
-    let shards = Shards::start(2);
-    if !shards.have_channels() {
-        return;
-    }
-    let (client, other) = (client(&shards), client(&shards));
-    let count = |place| channels(&shards, place).len();
-    for n in 0..3 {
-        let name = shards.name_at(0, &format!("lock-{n}"));
-        let guard = client.lock(&name).guard().unwrap();
-        let waiting = waits(&shards, other.clone(), &name, LockOptions::new());
-        guard.release().unwrap();
-        assert!(waiting.result());
-        if n < 2 {
-            let before = count(1);
-            shards.move_slot(&[&name], 0, 1);
-            eventually(SOON, || count(0) == 0 && count(1) == before + 1);
-        }
-    }
-    // The second is not needed beside the first.
-    eventually(SOON, || count(0) == 1 && count(1) == 1);
 }
 
 #[test]
