@@ -213,7 +213,8 @@ impl Client {
     /// Layouts, the queue, conditions, fences, confirmations by replicas and rate limiters are as
     /// on one server. Wake-ups come over one more connection to each node where somebody waits.
     /// Before Redis 7 a node has no channels of its own: there waiters poll, with the pauses of
-    /// [`Retry`](crate::Retry), and a release lets the first in that asks.
+    /// [`Retry`](crate::Retry), a release lets the first in that asks, and waiters in a condition
+    /// ask every 4 to 6 s.
     /// [`execute`](Client::execute) is `Unsupported`. While a slot moves to another node, calls for
     /// its locks may fail with `Unavailable`, and `lock` waits as in an outage.
     ///
