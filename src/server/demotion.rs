@@ -40,10 +40,10 @@ impl DemotionWatch {
     }
 }
 
-/// Whether only a replica gives this error. Redis 6.2 wraps the error of a command inside a script,
-/// and then it has no code of its own.
+/// Whether only a replica gives this error: `UNBLOCKED` to a `WAIT` during which it has become one.
+/// Redis 6.2 wraps the error of a command inside a script, and then it has no code of its own.
 pub(crate) fn is_a_replicas(code: &str, details: &str) -> bool {
-    matches!(code, "READONLY" | "MASTERDOWN")
+    matches!(code, "READONLY" | "MASTERDOWN" | "UNBLOCKED")
         || details.contains("READONLY You can't write against a read only")
         || details.contains("MASTERDOWN Link with MASTER is down")
 }
@@ -99,6 +99,11 @@ mod tests {
             (
                 "READONLY",
                 "You can't write against a read only replica. script: 1f, on @user_script:1.",
+            ),
+            (
+                "UNBLOCKED",
+                "force unblock from blocking operation, instance state changed (master -> \
+                 replica?)",
             ),
             ("MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
             (
