@@ -17,6 +17,9 @@ pub struct StoreError {
     pub stale: bool,
     /// The connection was dropped, as opposed to an answer that took too long.
     pub dropped: bool,
+    /// The slot of the key is moving to another node of a cluster: until it has, some commands with
+    /// several keys are refused, and those with one key go on.
+    pub moving: bool,
     /// What to tell the caller.
     pub kind: ErrorKind,
     /// In words.
@@ -40,6 +43,7 @@ impl StoreError {
             permanent: false,
             stale: false,
             dropped: false,
+            moving: false,
             kind,
             message: message.into(),
             source: None,

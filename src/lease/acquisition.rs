@@ -325,10 +325,11 @@ impl Acquisition {
             in_use: self.in_use.take(),
         };
         let (key, token, store) = (self.key.clone(), self.token.clone(), Arc::clone(&self.store));
+        let shard = self.context.renewers.shard(&*store, &key);
         Some(Arc::new(Lease::new(
             key,
             token,
-            store,
+            (store, shard),
             Arc::clone(&self.observer),
             self.context.clock.clone(),
             terms,

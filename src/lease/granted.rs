@@ -31,6 +31,8 @@ pub(crate) struct Lease {
     pub(crate) key: Key,
     pub(crate) token: Token,
     pub(crate) store: Arc<dyn LeaseStore>,
+    /// The shard of the store whose renewal looks after it.
+    pub(super) shard: u16,
     pub(crate) observer: Arc<dyn LeaseObserver>,
     pub(crate) length: Duration,
     pub(crate) expiry: Expiry,
@@ -123,7 +125,7 @@ impl Lease {
     pub(crate) fn new(
         key: Key,
         token: Token,
-        store: Arc<dyn LeaseStore>,
+        (store, shard): (Arc<dyn LeaseStore>, u16),
         observer: Arc<dyn LeaseObserver>,
         clock: Clock,
         terms: Terms,
@@ -133,6 +135,7 @@ impl Lease {
             key,
             token,
             store,
+            shard,
             observer,
             length: terms.length,
             expiry: Expiry::new(clock, terms.asked_at, terms.granted),

@@ -11,21 +11,23 @@ use super::renewer::Renewer;
 use super::store::LeaseStore;
 use crate::base::active::ActiveCount;
 use crate::base::clock::Clock;
+use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Confirm;
 use crate::base::worker::Stopped;
 
-/// Leases are renewed by one thread for each kind of confirmations: while a replica is away, the
-/// extends of the locks that ask for it wait, and the extends of others must not (R9).
+/// Leases are renewed by one thread for each kind of confirmations, and for each shard of the
+/// store: while a replica is away, the extends of the locks that ask for it wait, and while a shard
+/// is silent, those of its locks; the extends of others must not (R9).
 pub(crate) struct Renewers {
     plain: Arc<Renewer>,
-    confirmed: Mutex<Confirmed>,
+    others: Mutex<Others>,
     make: Box<dyn Fn(&'static str) -> Arc<Renewer> + Send + Sync>,
 }
 
 #[derive(Default)]
-struct Confirmed {
-    renewers: HashMap<Confirm, Arc<Renewer>>,
+struct Others {
+    renewers: HashMap<(Confirm, u16), Arc<Renewer>>,
     closed: bool,
 }
 
@@ -40,36 +42,45 @@ impl Renewers {
             let (clock, cleaner) = (clock.clone(), cleaner.clone());
             Arc::new(Renewer::new(thread, clock, timeouts, cleaner, under_way.clone()))
         };
-        Self { plain: make("distlock-renewal"), confirmed: Mutex::default(), make: Box::new(make) }
+        Self { plain: make("distlock-renewal"), others: Mutex::default(), make: Box::new(make) }
     }
 
     /// Starts the thread for leases of this store. Called before a lease is requested, so that a
     /// granted lease is always looked after (R8).
     pub(crate) fn start(&self, store: &dyn LeaseStore) -> io::Result<()> {
-        self.of_store(store).start()
+        self.one(store, 0).start()
+    }
+
+    /// The shard whose thread shall look after a lease that was granted. If that thread cannot be
+    /// started, the one of the first shard has been.
+    pub(super) fn shard(&self, store: &dyn LeaseStore, key: &Key) -> u16 {
+        let shard = store.shard(key);
+        self.one(store, shard).start().map_or(0, |()| shard)
     }
 
     /// What looks after this lease.
     pub(crate) fn of(&self, lease: &Lease) -> Arc<Renewer> {
-        self.of_store(&*lease.store)
+        self.one(&*lease.store, lease.shard)
     }
 
-    fn of_store(&self, store: &dyn LeaseStore) -> Arc<Renewer> {
+    fn one(&self, store: &dyn LeaseStore, shard: u16) -> Arc<Renewer> {
         let confirm = store.abilities().confirm;
-        if !confirm.is_wanted() {
+        if !confirm.is_wanted() && shard == 0 {
             return Arc::clone(&self.plain);
         }
-        let Confirmed { renewers, closed } = &mut *locked(&self.confirmed);
-        let renewer = renewers.entry(confirm).or_insert_with(|| (self.make)("distlock-confirm"));
+        let name = if confirm.is_wanted() { "distlock-confirm" } else { "distlock-renewal" };
+        let Others { renewers, closed } = &mut *locked(&self.others);
+        let renewer = renewers.entry((confirm, shard)).or_insert_with(|| (self.make)(name));
         if *closed {
             renewer.close();
+            renewer.stop();
         }
         Arc::clone(renewer)
     }
 
     fn all(&self) -> Vec<Arc<Renewer>> {
-        let confirmed = locked(&self.confirmed);
-        confirmed.renewers.values().chain([&self.plain]).map(Arc::clone).collect()
+        let others = locked(&self.others);
+        others.renewers.values().chain([&self.plain]).map(Arc::clone).collect()
     }
 
     /// How many leases are looked after.
@@ -80,7 +91,7 @@ impl Renewers {
 
     /// Removes every lease, and accepts no new one.
     pub(crate) fn close(&self) -> Vec<Arc<Lease>> {
-        locked(&self.confirmed).closed = true;
+        locked(&self.others).closed = true;
         self.all().iter().flat_map(|renewer| renewer.close()).collect()
     }
 

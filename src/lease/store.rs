@@ -180,6 +180,14 @@ pub trait LeaseStore: Send + Sync {
     /// store cannot wake anybody, so the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
 
+    /// The number of the shard that has this key, where a store has shards that fail apart.
+    /// Leases of different shards are extended by different threads (R9). 0 if the store has no
+    /// shards, or does not know; another one once the key has moved.
+    fn shard(&self, key: &Key) -> u16 {
+        let _ = key;
+        0
+    }
+
     /// What this store can do that not every store can. Never changes.
     fn abilities(&self) -> Abilities;
 

@@ -86,6 +86,12 @@ impl Cluster {
         self.confirm
     }
 
+    /// The number of the node that owns the slot of this name, or 0 if it is not known. Below the
+    /// number of nodes, and not for good: a map that is read anew may number them anew.
+    pub(crate) fn shard(&self, name: &str) -> u16 {
+        self.topology.number(slot::of(name))
+    }
+
     /// Checks that the keys of a lock share a slot.
     pub(crate) fn check_keys(keys: &[Part<'_>]) -> Result<(), StoreError> {
         let mut slots = keys.iter().map(|key| slot::of(&key.text()));
@@ -296,7 +302,7 @@ impl Cluster {
                 let owner = to.at(&at.member.address).ok_or_else(is_moving)?;
                 (self.member(owner)?, true)
             }
-            Redirection::TryAgain => return Err(is_moving()),
+            Redirection::TryAgain => return Err(StoreError { moving: true, ..is_moving() }),
         };
         match at.unserved.take() {
             Some((down, error)) if down.is(&member) => return Err(error),

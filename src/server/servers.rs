@@ -48,6 +48,14 @@ impl Servers {
         }
     }
 
+    /// The number of the node that owns the slot of this name, or 0.
+    pub(crate) fn shard(&self, name: &str) -> u16 {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(cluster) => cluster.shard(name),
+        }
+    }
+
     /// Whether these two names are at one node, as far as is known.
     pub(crate) fn share_a_node(&self, one: &str, other: &str) -> bool {
         match self {

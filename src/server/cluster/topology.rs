@@ -94,6 +94,11 @@ impl Topology {
         locked(&self.map).owner(slot).cloned()
     }
 
+    /// The number of the owner of a slot, or 0.
+    pub(super) fn number(&self, slot: u16) -> u16 {
+        locked(&self.map).number(slot).unwrap_or_default()
+    }
+
     /// Every node that is known.
     pub(super) fn addresses(&self) -> Vec<Address> {
         locked(&self.map).nodes().to_vec()

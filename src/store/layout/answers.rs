@@ -7,7 +7,7 @@ use redis::Value;
 use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
 use crate::base::store_error::StoreError;
-use crate::lease::store::{Answer, Gone, Held};
+use crate::lease::store::{Answer, Gone, Held, InCondition};
 use crate::lease::token::Token;
 use crate::server::call::Reply;
 use crate::server::reply::{bytes, list, nonsense, number};
@@ -39,6 +39,26 @@ pub(crate) fn answer(reply: &Reply) -> Result<Answer, StoreError> {
             Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
         }
         [Value::Int(2)] => Err(foreign()),
+        _ => Err(nonsense()),
+    }
+}
+
+/// The reply of wait.lua.
+pub(crate) fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
+    let asked_at = reply.asked_at;
+    match list(&reply.value)? {
+        [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
+        [Value::Int(1), last, count] => {
+            reply.confirmed()?;
+            Ok(InCondition::Granted { asked_at, fences: fences(last, count)? })
+        }
+        [Value::Int(2)] => Err(foreign()),
+        [Value::Int(3)] => Ok(InCondition::Nowhere),
+        [Value::Int(4)] => Ok(InCondition::NotOurs),
+        [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
+            Ok(InCondition::Notified { asked_at, remaining: left(*remaining), heard: *heard == 1 })
+        }
+        [Value::Int(6)] => Ok(InCondition::Left),
         _ => Err(nonsense()),
     }
 }
@@ -80,12 +100,18 @@ pub(crate) fn gone(reply: Result<Reply, StoreError>) -> Result<Gone, StoreError>
 }
 
 /// The key, or a companion of it, is somebody else's data.
-pub(crate) fn foreign() -> StoreError {
+fn foreign() -> StoreError {
     StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
 }
 
+/// A script that acquires looks at the type of the lock's own key first. So other data of somebody
+/// else is found after the lock may have been set.
+pub(crate) fn half_way(error: StoreError) -> StoreError {
+    if error.kind == ErrorKind::WrongType { error.maybe_run() } else { error }
+}
+
 /// The last fence of a block, and how many it has; a last one of 0 stands for none.
-pub(crate) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
+fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, StoreError> {
     let last = u64::try_from(number(last)?).map_err(|_| nonsense())?;
     let count = u32::try_from(number(count)?).map_err(|_| nonsense())?;
     match (last, count) {
@@ -96,6 +122,6 @@ pub(crate) fn fences(last: &Value, count: &Value) -> Result<Option<Fences>, Stor
 }
 
 /// The rest of a lease, as `PTTL` says it.
-pub(crate) fn left(millis: i64) -> Option<Duration> {
+fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }

@@ -20,7 +20,7 @@ use crate::lease::store::{
     Release, Withdraw,
 };
 use crate::lease::token::Token;
-use crate::server::call::{Call, Command, Reply, Resend};
+use crate::server::call::{Call, Command, Resend};
 use crate::server::reply;
 use crate::server::script::{Part, Script};
 use crate::server::servers::Servers;
@@ -97,8 +97,7 @@ impl ServerLeases {
             Part::Text("PX"),
             Part::millis(ask.lease),
         ];
-        let call =
-            Call::new(Command::with_key(&parts, Shape::Set)).confirm_within(confirm_within(ask));
+        let call = acquiring(ask, Command::with_key(&parts, Shape::Set));
         let reply = self.granting.call(&call, ask.deadline)?;
         match reply.value {
             Value::Okay => {
@@ -129,9 +128,8 @@ impl ServerLeases {
             self.inboxes.start(address);
         }
         let before = Instant::now();
-        let call = Call::new(Command::script(&self.table.acquire, keys, parts));
-        let call = call.confirm_within(confirm_within(ask));
-        let reply = self.granting.call(&call, ask.deadline).map_err(half_way)?;
+        let call = acquiring(ask, Command::script(&self.table.acquire, keys, parts));
+        let reply = self.granting.call(&call, ask.deadline).map_err(answers::half_way)?;
         if let Some(address) = address {
             self.is_heard(ask.key, address, before, &reply.value);
         }
@@ -151,7 +149,25 @@ impl ServerLeases {
                 _ => {}
             }
         }
-        self.ask(ask, ask.place.and_then(|place| Some(((place.listen)()?, place))))
+        let answer = self.ask(ask, ask.place.and_then(|place| Some(((place.listen)()?, place))));
+        match (answer, self.queue()) {
+            (Err(error), Some(queue)) if error.moving && ask.fences == 0 => {
+                self.ask_alone(&queue.acquire_alone, ask)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    /// Acquires, and looks at nothing but the lease. The queue waits until its slot has moved.
+    fn ask_alone(&self, script: &Script, ask: &Ask<'_>) -> Result<Answer, StoreError> {
+        let (keys, mut parts) = self.lease_keys(ask.key);
+        parts.extend([
+            Part::Bytes(ask.token.as_bytes()),
+            Part::millis(ask.lease),
+            Part::Number(u64::from(ask.may_be_mine)),
+        ]);
+        let call = acquiring(ask, Command::script(script, keys, parts));
+        answers::answer(&self.granting.call(&call, ask.deadline)?)
     }
 
     /// Makes the inbox check its subscription if the server does not see it. `asked_at`:
@@ -179,6 +195,13 @@ impl ServerLeases {
         Command::script(script, keys, parts)
     }
 
+    /// A script with the keys of the lease and a token.
+    fn alone<'a>(&self, script: &'a Script, key: &'a Key, token: &'a Token) -> Command<'a> {
+        let (keys, mut parts) = self.lease_keys(key);
+        parts.push(Part::Bytes(token.as_bytes()));
+        Command::script(script, keys, parts)
+    }
+
     fn extending<'a>(&'a self, lease: &Extend<'a>) -> Command<'a> {
         let (keys, mut parts) = self.lease_keys(lease.key);
         parts.extend([Part::Bytes(lease.token.as_bytes()), Part::millis(lease.lease)]);
@@ -203,16 +226,10 @@ fn place_parts<'a>(ask: &Ask<'_>, address: &'a str, place: Place<'_>) -> [Part<'
     ]
 }
 
-/// How long the confirmations of an acquisition may take. Renewal waits more than twice as long: so
-/// a lease that was granted over slow replicas can be kept.
-fn confirm_within(ask: &Ask<'_>) -> Duration {
-    ask.lease / 10
-}
-
-/// A script that acquires looks at the type of the lock's own key first. So other data of somebody
-/// else is found after the lock may have been set.
-fn half_way(error: StoreError) -> StoreError {
-    if error.kind == ErrorKind::WrongType { error.maybe_run() } else { error }
+/// A call that acquires. Renewal waits more than twice as long for confirmations: so a lease that
+/// was granted over slow replicas can be kept.
+fn acquiring<'a>(ask: &Ask<'_>, command: Command<'a>) -> Call<'a> {
+    Call::new(command).confirm_within(ask.lease / 10)
 }
 
 impl LeaseStore for ServerLeases {
@@ -247,17 +264,38 @@ impl LeaseStore for ServerLeases {
     }
 
     fn release(&self, what: &Release<'_>, deadline: Instant) -> Result<Gone, StoreError> {
-        let command = self.giving_up(&self.table.release, what.key, what.token);
         let check = || what.check();
-        answers::gone(self.servers.call(&Call::new(command).check(&check), deadline))
+        let call =
+            |command| answers::gone(self.servers.call(&Call::new(command).check(&check), deadline));
+        match (call(self.giving_up(&self.table.release, what.key, what.token)), self.queue()) {
+            // The waiters ask again by themselves.
+            (Err(error), Some(queue)) if error.moving => {
+                call(self.alone(&queue.release_alone, what.key, what.token))
+            }
+            (answer, _) => answer,
+        }
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         // Without a queue there is only a lease to release.
         let script = self.queue().map_or(&self.table.release, |queue| &queue.withdraw);
-        let commands: Vec<_> =
-            what.iter().map(|what| self.giving_up(script, what.key, what.token)).collect();
-        self.servers.batch(&commands, deadline).into_iter().map(answers::gone).collect()
+        let batch = |commands: Vec<_>| -> Vec<_> {
+            self.servers.batch(&commands, deadline).into_iter().map(answers::gone).collect()
+        };
+        let mut answers =
+            batch(what.iter().map(|what| self.giving_up(script, what.key, what.token)).collect());
+        let Some(queue) = self.queue() else { return answers };
+        let (moving, alone): (Vec<_>, Vec<_>) = (what.iter().zip(&mut answers))
+            .filter(|(_, answer)| answer.as_ref().is_err_and(|error| error.moving))
+            .map(|(what, answer)| (answer, self.alone(&queue.release_alone, what.key, what.token)))
+            .unzip();
+        // Where it is not released, a place may be left.
+        for (answer, released) in moving.into_iter().zip(batch(alone)) {
+            if let Ok(Gone::Released) = released {
+                *answer = released;
+            }
+        }
+        answers
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -268,6 +306,10 @@ impl LeaseStore for ServerLeases {
             }
             Wakes::Queue(_) => self.inboxes.listen(key, token, bell),
         }
+    }
+
+    fn shard(&self, key: &Key) -> u16 {
+        self.servers.shard(key.as_str())
     }
 
     fn abilities(&self) -> Abilities {
@@ -310,11 +352,10 @@ impl LeaseStore for ServerLeases {
         ]);
         let before = Instant::now();
         let check = || release.map_or(Ok(()), Release::check);
-        let call = Call::new(Command::script(&queue.wait, keys, parts)).check(&check);
-        let call = call.confirm_within(confirm_within(ask));
+        let call = acquiring(ask, Command::script(&queue.wait, keys, parts)).check(&check);
         let reply = self.granting.call(&call, ask.deadline)?;
         self.is_heard(ask.key, address, before, &reply.value);
-        in_condition(&reply)
+        answers::in_condition(&reply)
     }
 
     fn notify(&self, what: &Notify<'_>, deadline: Instant) -> Result<Option<u64>, StoreError> {
@@ -353,27 +394,5 @@ impl LeaseStore for ServerLeases {
             return Err(Error::unsupported(why));
         }
         Ok(())
-    }
-}
-
-/// The reply of wait.lua.
-fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
-    let asked_at = reply.asked_at;
-    match reply::list(&reply.value)? {
-        [Value::Int(0), Value::Int(_)] => Ok(InCondition::Waiting { asked_at }),
-        [Value::Int(1), last, count] => {
-            reply.confirmed()?;
-            Ok(InCondition::Granted { asked_at, fences: answers::fences(last, count)? })
-        }
-        [Value::Int(2)] => Err(answers::foreign()),
-        [Value::Int(3)] => Ok(InCondition::Nowhere),
-        [Value::Int(4)] => Ok(InCondition::NotOurs),
-        [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => Ok(InCondition::Notified {
-            asked_at,
-            remaining: answers::left(*remaining),
-            heard: *heard == 1,
-        }),
-        [Value::Int(6)] => Ok(InCondition::Left),
-        _ => Err(reply::nonsense()),
     }
 }

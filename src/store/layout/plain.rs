@@ -34,7 +34,9 @@ pub(crate) fn table() -> Table {
         extend: script!(Shape::Number, "plain/extend.lua"),
         inspect: script!(Shape::Array, "plain/inspect.lua"),
         force: script!(Shape::Number, "plain/queue.lua", "plain/serve.lua", "plain/force.lua"),
-        wakes: Wakes::Queue(QueueScripts {
+        wakes: Wakes::Queue(Box::new(QueueScripts {
+            acquire_alone: script!(Shape::Array, "plain/acquire_alone.lua"),
+            release_alone: script!(Shape::Number, "plain/release_alone.lua"),
             withdraw: script!(
                 Shape::Number,
                 "plain/queue.lua",
@@ -56,7 +58,7 @@ pub(crate) fn table() -> Table {
                 "plain/condition.lua",
                 "plain/notify.lua"
             ),
-        }),
+        })),
         no_fences: None,
         no_owner: None,
         numbered_tokens: false,

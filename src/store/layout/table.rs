@@ -43,11 +43,16 @@ pub(crate) enum Wakes {
     /// Everybody who listens at a channel of the lock.
     Channel(Name),
     /// The first waiter in the lock's queue, through its client's inbox.
-    Queue(QueueScripts),
+    Queue(Box<QueueScripts>),
 }
 
 /// What only a layout with a queue can do.
 pub(crate) struct QueueScripts {
+    /// Keys of the lease, token, lease in ms, whether a key that holds the token is ours: acquires
+    /// without a look at the queue.
+    pub(crate) acquire_alone: Script,
+    /// Keys of the lease, token: releases without a look at the queue.
+    pub(crate) release_alone: Script,
     /// Keys, token.
     pub(crate) withdraw: Script,
     /// Keys, token, lease in ms, how many fences, inbox, attempt, how long it is alive in ms, first

@@ -3,8 +3,9 @@
 --
 -- KEYS  see queue.lua
 -- Result  1 released   0 nobody held it
-if not redis.call('GET', lock) then
+local holder = redis.call('GET', lock)
+if not holder then
   return 0
 end
-hand_over_or_delete()
+hand_over_or_delete(holder)
 return 1

@@ -6,5 +6,5 @@
 if redis.call('GET', lock) ~= ARGV[1] then
   return 0
 end
-hand_over_or_delete()
+hand_over_or_delete(ARGV[1])
 return 1

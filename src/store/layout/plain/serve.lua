@@ -146,11 +146,12 @@ local function grant(token, entry)
 end
 
 -- Serves the queue of a lock that is, or is about to be, free. `asking`: the token that asks for it
--- right now, or ''.
+-- right now, or ''. `holder`: the token that is about to lose the lock, if there is one: it is in
+-- the queue if a script that looks at no queue has granted the lock (acquire_alone.lua).
 -- Result: 'served', the first waiter that can have the lock is the owner; 'asking', nobody is
 -- before the asker; 'nobody'. In the last two cases the lock may still hold an old token: the
 -- caller sets or deletes it.
-local function serve(asking)
+local function serve(asking, holder)
   local passed, now = 0, clock() / 1000
   while true do
     local token = redis.call('ZRANGE', queue, passed, passed)[1]
@@ -160,7 +161,9 @@ local function serve(asking)
       return 'asking'
     end
     local entry = look(token)
-    if not entry or entry.alive < now then
+    if token == holder then
+      leave(token)
+    elseif not entry or entry.alive < now then
       leave(token)
       -- Whatever may keep the notification from passing on, the lock has to be released.
       if entry then
@@ -183,9 +186,9 @@ local function serve(asking)
   end
 end
 
--- Ends a hold: the lock goes to the first waiter that can have it, or else to nobody.
-local function hand_over_or_delete()
-  if despite_foreign(serve, '') ~= 'served' then
+-- Ends the hold of a token: the lock goes to the first waiter that can have it, or else to nobody.
+local function hand_over_or_delete(holder)
+  if despite_foreign(serve, '', holder) ~= 'served' then
     redis.call('DEL', lock)
   end
 end

@@ -51,7 +51,7 @@ if entry.state == 'line' then
     local is_new = redis.call('ZADD', conditions, 0, member) == 1
     outlast(entry, is_new)
     if not known then
-      hand_over_or_delete()
+      hand_over_or_delete(release)
     end
     return {0, heard(ARGV[4])}
   end

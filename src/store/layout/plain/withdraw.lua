@@ -20,5 +20,5 @@ end)
 if redis.call('GET', lock) ~= token then
   return 0
 end
-hand_over_or_delete()
+hand_over_or_delete(token)
 return 1
