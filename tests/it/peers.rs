@@ -4,6 +4,7 @@
 //! Leases are a second or two here, and holds outlast them two or three times; `long` has leases of
 //! a minute, and is marked slow.
 
+mod cluster;
 mod driver;
 mod failover;
 mod fleet;

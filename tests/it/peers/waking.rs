@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use distlock::{LockOptions, Retry};
+use distlock::{LockOptions, RedisLock, Retry};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{Peer, lock, plain, redisson, start, timestamp};
@@ -25,15 +25,13 @@ fn now_ns() -> u64 {
 
 /// Wakes the peer by our unlock, and us by the peer's, several times each; prints the times. A
 /// waiter has made `asked` grow by `often`.
-fn both_ways(
+pub(super) fn both_ways(
     name: &str,
-    server: &Server,
+    ours: &RedisLock,
     peer: &mut Peer,
-    options: &LockOptions,
     asked: impl Fn() -> u64,
     often: u64,
 ) {
-    let ours = lock(server, options.clone());
     let mut theirs_after_ours = Vec::new();
     for _ in 0..ROUNDS {
         ours.lock().unwrap();
@@ -90,19 +88,14 @@ fn redisson_wakes_us_and_is_woken_by_us() {
     // once more: from then on only a message wakes them. After an earlier unlock they would find
     // the lock free by asking, and the test would prove nothing about messages.
     let refused = || server.command_count("pttl");
-    both_ways(
-        "Redisson",
-        &server,
-        &mut peer,
-        &redisson().retry(Retry::fixed(SOON * 3)),
-        refused,
-        2,
-    );
+    let ours = lock(&server, redisson().retry(Retry::fixed(SOON * 3)));
+    both_ways("Redisson", &ours, &mut peer, refused, 2);
 }
 
 /// The clients that poll: a waiter has asked at least three times.
 fn poll(name: &str, server: &Server, peer: &mut Peer, options: &LockOptions) {
-    both_ways(name, server, peer, options, || server.commands_processed_by_clients(), 3);
+    let ours = lock(server, options.clone());
+    both_ways(name, &ours, peer, || server.commands_processed_by_clients(), 3);
 }
 
 #[test]

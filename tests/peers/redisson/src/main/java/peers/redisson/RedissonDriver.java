@@ -10,6 +10,7 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
 import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
@@ -52,6 +53,16 @@ public final class RedissonDriver implements Peer {
             }
             service.setMasterName(path.substring(1))
                     .setMasterConnectionMinimumIdleSize(1)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setSubscriptionConnectionMinimumIdleSize(1);
+            return Redisson.create(config);
+        }
+        if ("redis+cluster".equals(url.getScheme())) {
+            ClusterServersConfig cluster = config.useClusterServers();
+            for (String node : url.getAuthority().split(",")) {
+                cluster.addNodeAddress("redis://" + node);
+            }
+            cluster.setMasterConnectionMinimumIdleSize(1)
                     .setSlaveConnectionMinimumIdleSize(1)
                     .setSubscriptionConnectionMinimumIdleSize(1);
             return Redisson.create(config);
