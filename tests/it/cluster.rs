@@ -3,8 +3,10 @@
 //!
 //! The clusters are real; what real nodes say only in trouble is said by fake ones.
 
+mod apart;
 mod inboxes;
 mod moves;
+mod nodes;
 mod redirections;
 mod settings;
 mod wake_ups;
@@ -146,7 +148,7 @@ fn a_node_that_is_down_delays_only_its_own_locks() {
     let lease = LockOptions::new().lease(ms(3000));
     let lock = |name: &str| client.lock_with(name, lease.clone()).unwrap();
     let held = lock(&here).guard().unwrap();
-    // Renewal waits for the silent node again and again, and has time for the others.
+    // Its renewal is that of the silent node.
     let silent = lock(&shards.name_at(1, "y")).guard().unwrap();
     shards.primaries[1].stop_process();
     for _ in 0..3 {

@@ -358,6 +358,10 @@ impl LeaseStore for Watched {
         self.inner.listen(key, token, bell)
     }
 
+    fn shard(&self, key: &Key) -> u16 {
+        self.inner.shard(key)
+    }
+
     fn abilities(&self) -> Abilities {
         self.inner.abilities()
     }

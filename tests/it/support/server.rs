@@ -15,7 +15,6 @@ use std::{env, fs, thread};
 
 use tempfile::TempDir;
 
-use super::ports;
 use super::process::Guarded;
 use super::resp::{self, Frame, FrameReader};
 use super::settings::{ServerBuilder, socket_path};
@@ -65,7 +64,8 @@ impl Server {
         };
         for _ in 0..20 {
             // The ports are free now. If somebody else is faster, another pair is tried.
-            (server.port, server.tls_port) = (server.settings.free_port(), ports::free());
+            let free = || server.settings.free_port();
+            (server.port, server.tls_port) = (free(), free());
             server.launch();
             if server.wait_until_ours() {
                 server.wait_ready();
@@ -106,6 +106,11 @@ impl Server {
     /// The port for plain TCP.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port by which other nodes of a cluster meet it.
+    pub fn cluster_port(&self) -> u16 {
+        if self.settings.tls.is_some() { self.tls_port } else { self.port }
     }
 
     /// The process id.

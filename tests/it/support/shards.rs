@@ -48,7 +48,7 @@ impl Shards {
             let epoch = redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(place + 1).to_owned();
             ask::<()>(primary, &epoch);
         }
-        let first = shards.primaries[0].port();
+        let first = shards.primaries[0].cluster_port();
         for node in shards.nodes().skip(1) {
             let meet = redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(first).to_owned();
             ask::<()>(node, &meet);
