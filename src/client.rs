@@ -193,10 +193,11 @@ impl Client {
     /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
     /// trips as on one server; one more when the slot has moved, and a few more for the first lock
-    /// of all. A node that is down fails only the calls for its own locks. One thread extends the
-    /// leases at all nodes, and may wait for a silent one for a sixth of a lease, so that extends
-    /// at the others come so much later. Redis's documentation has the [specification of a
-    /// cluster](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    /// of all. A node that is down fails only the calls for its own locks, and a thread for each
+    /// node extends the leases that were granted there. Those that are held since before slots
+    /// moved may share a thread with leases of another node, and wait for a silent one for up to a
+    /// sixth of a lease. Redis's documentation has the
+    /// [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {
@@ -214,9 +215,12 @@ impl Client {
     /// on one server. Wake-ups come over one more connection to each node where somebody waits.
     /// Before Redis 7 a node has no channels of its own: there waiters poll, with the pauses of
     /// [`Retry`](crate::Retry), a release lets the first in that asks, and waiters in a condition
-    /// ask every 4 to 6 s.
-    /// [`execute`](Client::execute) is `Unsupported`. While a slot moves to another node, calls for
-    /// its locks may fail with `Unavailable`, and `lock` waits as in an outage.
+    /// ask every 4 to 6 s. [`execute`](Client::execute) is `Unsupported`.
+    ///
+    /// While a slot moves to another node, locks in it are acquired, extended and released, but the
+    /// queue stands still: its waiters poll, and the first that asks is let in. What needs several
+    /// keys may fail with `Unavailable`, and `lock` waits as in an outage: acquiring with a fence,
+    /// conditions, `force_unlock`, and the timestamp layout.
     ///
     /// A name with a `}` needs a hash tag, as in `{orders}:42`. Others, such as `a}b` and `{}x`,
     /// are `InvalidInput` at the first call that locks: their companions would be in another slot.

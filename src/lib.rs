@@ -289,8 +289,8 @@
 //!
 //! | thread | what it does |
 //! |---|---|
-//! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations |
-//! | `distlock-confirm` | extends the leases of locks that do |
+//! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations; in a cluster up to one for each node |
+//! | `distlock-confirm` | extends the leases of locks that do; in a cluster up to one for each node |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock, in a cluster one for each node |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
