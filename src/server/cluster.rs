@@ -86,8 +86,8 @@ impl Cluster {
         self.confirm
     }
 
-    /// The number of the node that owns the slot of this name, or 0 if it is not known. Below the
-    /// number of nodes, and not for good: a map that is read anew may number them anew.
+    /// The number of the node that owns the slot of this name, or 0 if it is not known. It is below
+    /// the number of nodes. A new map may give a node another number.
     pub(crate) fn shard(&self, name: &str) -> u16 {
         self.topology.number(slot::of(name))
     }

@@ -222,7 +222,11 @@ impl Endpoint {
 
     /// A connection outside the pool, for one user alone.
     pub(crate) fn open_for_itself(&self) -> Result<Connection, StoreError> {
-        self.connect(self.clock.now() + self.command_timeout)
+        self.connect(self.command_deadline())
+    }
+
+    pub(super) fn command_deadline(&self) -> Instant {
+        self.clock.now() + self.command_timeout
     }
 
     /// Opens a connection for a first command. `demotions`: how many were known before. If there is

@@ -201,14 +201,6 @@ impl Node {
         batch.replies(talked)
     }
 
-    /// Publishes a message, but gives up after the command timeout: nobody depends on it.
-    pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
-        let endpoint = &self.endpoint;
-        let deadline = deadline.min(endpoint.clock.now() + endpoint.command_timeout);
-        let parts = [Part::Text("PUBLISH"), Part::Text(channel), Part::Text(message)];
-        let _ = self.call(&Call::new(Command::new(&parts, Shape::Number)), deadline);
-    }
-
     pub(crate) fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         let ping = Command::new(&[Part::Text("PING")], Shape::Pong);
         self.call(&Call::new(ping).resend(Resend::Always), deadline).map(drop)

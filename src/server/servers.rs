@@ -8,6 +8,7 @@ use super::cluster::Cluster;
 use super::listener::Listener;
 use super::node::Node;
 use super::script::Part;
+use super::shape::Shape;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
@@ -92,12 +93,15 @@ impl Servers {
         }
     }
 
-    /// Publishes a message. Nobody depends on it.
+    /// Publishes a message, but gives up after the command timeout: nobody depends on it.
     pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
-        match self {
-            Self::One(node) => node.publish(channel, message, deadline),
-            Self::Cluster(cluster) => cluster.publish(channel, message, deadline),
-        }
+        let command_deadline = match self {
+            Self::One(node) => node.endpoint().command_deadline(),
+            Self::Cluster(cluster) => cluster.command_deadline(),
+        };
+        let parts = [Part::Text(self.publish_command()), Part::Text(channel), Part::Text(message)];
+        let call = Call::new(Command::with_key(&parts, Shape::Number));
+        let _ = self.call(&call, deadline.min(command_deadline));
     }
 
     /// Sends a command, and reads its reply.

@@ -73,8 +73,8 @@ impl Inboxes {
 
     /// The inbox for the waiters of a lock.
     ///
-    /// No two have the same address, also one after the other: what ends still reads its messages
-    /// for a moment, and has the grants that it does not know withdrawn.
+    /// No address is used twice, not even after its inbox has ended: an inbox that ends reads
+    /// messages for a moment more, and withdraws grants for tokens that it does not know.
     fn of(&self, key: &Key, known: &mut Known) -> Arc<Inbox> {
         let is_there =
             |inbox: &&Arc<Inbox>| self.servers.share_a_node(&inbox.ears.address, key.as_str());

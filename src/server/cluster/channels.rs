@@ -11,11 +11,8 @@ use super::topology::Topology;
 use super::{Cluster, slot};
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
-use crate::server::call::{Call, Command};
 use crate::server::dial::Address;
 use crate::server::endpoint::Endpoint;
-use crate::server::script::Part;
-use crate::server::shape::Shape;
 
 impl Cluster {
     /// Whether one node owns the slots of these two names, as far as is known.
@@ -39,12 +36,8 @@ impl Cluster {
         WeakCluster(Arc::downgrade(&self.topology))
     }
 
-    /// Publishes a message at the node that owns the channel's slot, but gives up after the command
-    /// timeout: nobody depends on it.
-    pub(crate) fn publish(&self, channel: &str, message: &str, deadline: Instant) {
-        let deadline = deadline.min(self.topology.command_deadline());
-        let parts = [Part::Text("SPUBLISH"), Part::Text(channel), Part::Text(message)];
-        let _ = self.call(&Call::new(Command::with_key(&parts, Shape::Number)), deadline);
+    pub(crate) fn command_deadline(&self) -> Instant {
+        self.topology.command_deadline()
     }
 }
 
