@@ -3,18 +3,10 @@
 use distlock::{Client, LockOptions};
 
 use super::client;
-use super::wake_ups::{channels, has_a_waiter, patient, waits};
+use super::wake_ups::{channels, has_a_waiter, pass, patient, waits};
 use crate::helpers::{SOON, Underway, ms, on_another_thread};
 use crate::support::shards::Shards;
 use crate::support::{eventually, in_own_process, thread_names};
-
-/// The first client holds, the second waits and gets the lock.
-fn pass(shards: &Shards, [from, to]: [&Client; 2], name: &str) {
-    let guard = from.lock(name).guard().unwrap();
-    let waiting = waits(shards, to.clone(), name, LockOptions::new());
-    guard.release().unwrap();
-    assert!(waiting.result());
-}
 
 /// Moves the slot of a lock that nobody has. Returns when these clients know.
 fn move_free(shards: &Shards, clients: [&Client; 2], name: &str, from: usize, to: usize) {
@@ -34,7 +26,7 @@ fn inboxes_do_not_pile_up_when_slots_move() {
         let count = |place| channels(&shards, place).len();
         for n in 0..3 {
             let name = shards.name_at(0, &format!("lock-{n}"));
-            pass(&shards, [&client, &other], &name);
+            pass(&shards, [&client, &other], &name, LockOptions::new());
             if n < 2 {
                 let before = count(1);
                 shards.move_slot(&[&name], 0, 1);
@@ -58,12 +50,12 @@ fn closing_waits_for_an_inbox_that_is_not_needed_any_more() {
         let clients = [&client, &other];
         let [first, second, third] =
             [(1, "a"), (0, "b"), (1, "c")].map(|(place, begin)| shards.name_at(place, begin));
-        pass(&shards, clients, &first);
-        pass(&shards, clients, &second);
+        pass(&shards, clients, &first, LockOptions::new());
+        pass(&shards, clients, &second, LockOptions::new());
         move_free(&shards, clients, &first, 1, 0);
         eventually(SOON, || channels(&shards, 0).len() == 2);
         // Now the second inbox ends.
-        pass(&shards, clients, &third);
+        pass(&shards, clients, &third, LockOptions::new());
         for client in clients {
             client.close(SOON).unwrap();
         }
@@ -85,8 +77,8 @@ fn an_inbox_that_ends_hears_nothing_that_is_for_the_next() {
     let clients = [&client, &other];
     let [moving, name, late] =
         [(1, "a"), (0, "b"), (1, "c")].map(|(place, begin)| shards.name_at(place, begin));
-    pass(&shards, clients, &moving);
-    pass(&shards, clients, &name);
+    pass(&shards, clients, &moving, LockOptions::new());
+    pass(&shards, clients, &name, LockOptions::new());
     move_free(&shards, clients, &moving, 1, 0);
     if shards.have_channels() {
         eventually(SOON, || channels(&shards, 0).len() == 2);
@@ -114,10 +106,7 @@ fn every_name_may_be_the_first_that_is_waited_for_at_a_node() {
     for first in ["or|ders", "a|5||x", "|", "a{", "x y"] {
         let (client, other) = (client(&shards), client(&shards));
         for name in [first, "neighbour"] {
-            let guard = client.lock(name).guard().unwrap();
-            let waiting = waits(&shards, other.clone(), name, patient(&shards));
-            guard.release().unwrap();
-            assert!(waiting.result(), "{first}: {name}");
+            pass(&shards, [&client, &other], name, patient(&shards));
         }
     }
 }

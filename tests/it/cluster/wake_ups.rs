@@ -57,16 +57,21 @@ pub(super) fn waits(
     waiting
 }
 
+/// The first client holds the lock; the second waits with these options, and gets it.
+pub(super) fn pass(shards: &Shards, [from, to]: [&Client; 2], name: &str, options: LockOptions) {
+    let guard = from.lock(name).guard().unwrap();
+    let waiting = waits(shards, to.clone(), name, options);
+    guard.release().unwrap();
+    assert!(waiting.result(), "{name}");
+}
+
 #[test]
 fn a_release_wakes_the_waiter_at_each_node() {
     let shards = Shards::start(3);
     let (client, other) = (client(&shards), client(&shards));
     for place in 0..3 {
         let name = shards.name_at(place, "x");
-        let guard = client.lock(&name).guard().unwrap();
-        let waiting = waits(&shards, other.clone(), &name, patient(&shards));
-        guard.release().unwrap();
-        assert!(waiting.result());
+        pass(&shards, [&client, &other], &name, patient(&shards));
     }
     if shards.have_channels() {
         assert_eq!(published(&shards, "publish"), 0, "that would reach every node");
@@ -143,10 +148,7 @@ fn a_channel_that_leaves_its_node_costs_its_waiters_a_pause() {
     let (client, other) = (client(&shards), client(&shards));
     let (first, second) = (shards.name_at(0, "first"), shards.name_at(0, "second"));
     // The channel is in the slot of the lock that is waited for first.
-    let guard = client.lock(&first).guard().unwrap();
-    let waiting = waits(&shards, other.clone(), &first, LockOptions::new());
-    guard.release().unwrap();
-    assert!(waiting.result());
+    pass(&shards, [&client, &other], &first, LockOptions::new());
     let guard = client.lock(&second).guard().unwrap();
     let waiting = waits(&shards, other.clone(), &second, LockOptions::new());
     shards.move_slot(&[&first], 0, 1);
@@ -157,10 +159,7 @@ fn a_channel_that_leaves_its_node_costs_its_waiters_a_pause() {
     assert!(waiting.result(), "it asks again by itself");
     // Who waits at the old node from now on has another channel there.
     other.lock(&first).with(|_| ()).unwrap();
-    let guard = client.lock(&second).guard().unwrap();
-    let waiting = waits(&shards, other, &second, patient(&shards));
-    guard.release().unwrap();
-    assert!(waiting.result());
+    pass(&shards, [&client, &other], &second, patient(&shards));
 }
 
 #[test]
@@ -198,10 +197,7 @@ fn the_permissions_that_the_guide_gives_in_a_cluster_suffice() {
     let (client, other) = (client(), client());
     for place in 0..2 {
         let name = shards.name_at(place, "orders:");
-        let guard = client.lock(&name).guard().unwrap();
-        let waiting = waits(&shards, other.clone(), &name, patient(&shards));
-        guard.release().unwrap();
-        assert!(waiting.result());
+        pass(&shards, [&client, &other], &name, patient(&shards));
     }
     other.close(SOON).unwrap();
     assert!(shards.nodes().all(|node| refused(node).is_empty()));
