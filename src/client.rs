@@ -194,9 +194,9 @@ impl Client {
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
     /// trips as on one server; one more when the slot has moved, and a few more for the first lock
     /// of all. A node that is down fails only the calls for its own locks, and a thread for each
-    /// node extends the leases that were granted there. Those that are held since before slots
-    /// moved may share a thread with leases of another node, and wait for a silent one for up to a
-    /// sixth of a lease. Redis's documentation has the
+    /// node extends the leases that were granted there. After slots have moved, the thread of
+    /// another node may extend leases that were granted before. If that node is silent, their
+    /// extends may be late by a sixth of a lease. Redis's documentation has the
     /// [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
     ///
     /// ```no_run
