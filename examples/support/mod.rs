@@ -1,6 +1,8 @@
-//! What the examples share: a server and a directory to use, a progress line, and how an example
-//! ends.
+//! What the examples share: a server and a directory to use, servers that are killed, a progress
+//! line, and how an example ends.
 #![allow(dead_code, reason = "no example uses all of it")]
+
+pub mod servers;
 
 use std::error::Error;
 use std::io::{IsTerminal, Write as _, stderr};
