@@ -61,7 +61,7 @@ struct Work {
 
 impl Work {
     fn count(account: &Account, lock: &RedisLock) -> Result<(), Failure> {
-        // Another account is counted in while somebody keeps the lock of this one.
+        // Not for long: one of the locks is held by somebody else during the failover.
         let Some(guard) = lock.try_guard(Duration::from_millis(50))? else { return Ok(()) };
         account.counter.add_one(&guard, || Ok(()))?;
         Ok(guard.release()?)
@@ -116,8 +116,8 @@ fn open(url: &str) -> Result<Client, Failure> {
     Ok(Client::builder(url).lock_options(LockOptions::new().replicas(1)).build()?)
 }
 
-/// Without full coverage, a primary refuses commands for the slots that have no owner; with it, all
-/// commands, and no shard would go on while another is down.
+/// With full coverage, the default, every node refuses all commands once it knows that a primary is
+/// down: the other shards would stop, too.
 const NODE: &str = "save \"\"\nrepl-diskless-sync-delay 0\ncluster-enabled yes\n\
                     cluster-node-timeout 1000\ncluster-require-full-coverage no\n";
 
@@ -283,8 +283,11 @@ fn tell_of_slots(
         for account in &moving {
             cluster.move_slot(&account.name, &target.name)?;
         }
-        say(&format!("the slots of {} locks are {place}", moving.len()))?;
-        work.wait_beyond(work.counted(), 0..SHARDS)?;
+        say(&format!("the slots of {} locks have {place} shard", moving.len()))?;
+        let before: Vec<u64> = moving.iter().map(|account| account.counter.counted()).collect();
+        wait_until("somebody counts under the locks that have moved", || {
+            moving.iter().zip(&before).all(|(account, &before)| account.counter.counted() > before)
+        })?;
         thread::sleep(pause);
     }
     Ok(())
@@ -313,7 +316,7 @@ fn tell_of_failover(
         say("the primary of the third shard is killed")?;
         work.wait_beyond(work.counted(), 0..SHARDS - 1)?;
         cluster.owner(&account.name, Some(port))?;
-        say("the others have made its replica a primary")?;
+        say("the other primaries have elected its replica")?;
         let before = work.counted();
         cluster.servers.start_again(killed, NODE)?;
         let back = &cluster.servers.all[killed];

@@ -162,11 +162,11 @@ impl Servers {
     }
 }
 
-/// A port of 127.0.0.1 that nobody uses, and neither the one 10,000 above it, by which the nodes of
-/// a cluster talk to each other.
+/// A port of 127.0.0.1 that is free, as is the port 10,000 above it, where a node of a cluster
+/// listens to the other nodes.
 ///
-/// Both are below those that Linux takes by itself, from 32,768 on: a client that connects to a
-/// killed server could get its port there for its own end, and the server could not start again.
+/// Both are below 32,768, where the ports begin that Linux gives to clients: a client that connects
+/// to a killed server could get the server's port, and the server could not start again.
 fn free_port() -> Result<u16, Failure> {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut ports = iter::repeat_with(|| fastrand::u16(10_000..22_000)).take(1000);
