@@ -109,7 +109,9 @@ impl Row {
         let condition = lock.new_condition("bench").unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let (url, stop) = (self.url.clone(), Arc::clone(&over));
-        let probe = thread::spawn(move || round_trips(&url, || !stop.load(Ordering::Relaxed)));
+        let probe = thread::spawn(move || {
+            round_trips(&url, "round-trip", || !stop.load(Ordering::Relaxed))
+        });
         // The first wait of each waiter opens its inbox, and is not counted.
         let (mut notified, mut unlocks, mut first) = (Vec::new(), Vec::new(), 0);
         for at in 0..waiters * 2 + self.notifications {

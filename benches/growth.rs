@@ -237,6 +237,7 @@ fn processes(server: &Server, url: &str, count: u64) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let contest = Contest {
         url,
+        at: url,
         processes: usize::try_from(count).unwrap(),
         seconds: 1,
         hold_us: 0,

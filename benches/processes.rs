@@ -170,7 +170,7 @@ fn contest(
     dir: &std::path::Path,
 ) -> Vec<Row> {
     let mut side = Side::new(server);
-    let contest = Contest { url, processes, seconds, hold_us: HOLD_US, dir };
+    let contest = Contest { url, at: url, processes, seconds, hold_us: HOLD_US, dir };
     let fits = |peer: &&Peer| !peer.is_jvm || processes <= 8;
     let mut rows: Vec<Row> =
         all.iter().filter(fits).map(|&peer| Row { peer, rounds: Vec::new() }).collect();

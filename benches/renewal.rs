@@ -1,12 +1,10 @@
 //! What it costs to keep ten thousand leases alive, how punctual that is, and how far it goes.
 #![allow(clippy::unwrap_used, reason = "a bench fails aloud")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, LockOptions, RedisLock};
+use distlock::Client;
 
 mod support;
 
@@ -14,21 +12,14 @@ use support::aims::Aims;
 use support::args::Args;
 use support::clock::{cpu, cpu_of_threads, now};
 use support::it::{Proxy, Server, eventually, thread_names};
+use support::leases::Leases;
 use support::placement::Place;
 use support::server::{self, Side};
 use support::stats::percentile;
 use support::table::{Table, thousands};
-use support::watch::{Seen, Watch, ms};
+use support::watch::ms;
 
 const LEASES: usize = 10_000;
-
-/// A client that holds many leases, from the first to the last line of one scene.
-struct Scene {
-    _locks: Vec<RedisLock>,
-    client: Client,
-    seen: Arc<Mutex<Seen>>,
-    lost: Arc<AtomicU64>,
-}
 
 /// What was observed during one scene.
 struct Report {
@@ -85,12 +76,12 @@ fn main() {
         // The client of the previous scene may still be closing.
         eventually(Duration::from_secs(30), || side.connections() == 0);
         let connections = side.connections();
-        let scene = Scene::new(url, leases, lease);
+        let scene = Leases::hold(Client::builder(url), leases, lease);
         proxy.set_delay(delay, delay);
         if delete {
             side.delete("renewal:7");
         }
-        let report = scene.watch(&mut side, seconds, connections);
+        let report = Report::watch(&scene, &mut side, seconds, connections);
         report.row(&mut table, label.to_owned());
         if label.starts_with('A') {
             alike.push(report.renewal_cpu);
@@ -155,8 +146,8 @@ fn fastest(args: &Args, server: &Server, leases: usize) {
         let lease = Duration::from_millis(millis);
         progress!("{leases} leases of {lease:?}");
         let mut side = Side::new(server);
-        let scene = Scene::new(&server.url(), leases, lease);
-        let report = scene.watch(&mut side, args.pick(2, 4), 0);
+        let scene = Leases::hold(Client::builder(&server.url()), leases, lease);
+        let report = Report::watch(&scene, &mut side, args.pick(2, 4), 0);
         let due = leases as f64 * 3000.0 / millis as f64;
         table.row([
             format!("{}", millis as f64 / 1000.0),
@@ -195,37 +186,17 @@ fn server_is_empty(server: &Server) {
     redis::cmd("FLUSHALL").exec(&mut server.connection()).unwrap();
 }
 
-impl Scene {
-    fn new(url: &str, leases: usize, lease: Duration) -> Self {
-        let (seen, lost) = (Arc::new(Mutex::new(Seen::default())), Arc::new(AtomicU64::new(0)));
-        let for_store = Arc::clone(&seen);
-        let wrap = move |inner| Arc::new(Watch { inner, seen: Arc::clone(&for_store) }) as Arc<_>;
-        let client = Client::builder(url)
-            .lock_options(LockOptions::new().lease(lease))
-            .wrap(wrap)
-            .build()
-            .unwrap();
-        let locks: Vec<RedisLock> =
-            (0..leases).map(|at| client.lock(&format!("renewal:{at}"))).collect();
-        for lock in &locks {
-            let lost = Arc::clone(&lost);
-            lock.on_lost(move |_| {
-                lost.fetch_add(1, Ordering::Relaxed);
-            });
-        }
-        locks.iter().for_each(|lock| lock.lock().unwrap());
-        Self { _locks: locks, client, seen, lost }
-    }
-
-    fn watch(&self, side: &mut Side, seconds: u64, connections: usize) -> Report {
-        self.seen.lock().unwrap().begin();
+impl Report {
+    /// What happens to these leases in so many seconds.
+    fn watch(leases: &Leases, side: &mut Side, seconds: u64, connections: usize) -> Self {
+        leases.seen.lock().unwrap().begin();
         let (cpu_before, renewal_before, before, start) =
             (cpu(), renewal_cpu(), side.counters(), now());
         thread::sleep(Duration::from_secs(seconds));
         let took = (now() - start) as f64;
-        let mut seen = self.seen.lock().unwrap();
+        let mut seen = leases.seen.lock().unwrap();
         let late_p50 = percentile(&mut seen.late, 0.5);
-        Report {
+        Self {
             // Counted by name: the proxy has threads in this process, too.
             threads: thread_names().iter().filter(|name| name.starts_with("distlock-")).count(),
             renewals: thread_names()
@@ -241,15 +212,8 @@ impl Scene {
             late_p50: ms(Duration::from_nanos(late_p50)),
             late_most: ms(Duration::from_nanos(seen.late.last().copied().unwrap_or(0))),
             least_margin: seen.margins.iter().copied().fold(1.0, f64::min),
-            lost: self.lost.load(Ordering::Relaxed),
+            lost: leases.lost().len() as u64,
         }
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        // There is no wait for the rest: leases that are not withdrawn in time are flushed.
-        let _ = self.client.close(Duration::from_secs(5));
     }
 }
 

@@ -54,7 +54,7 @@ impl Args {
     /// Puts this process where it belongs, and prints the head of the report. The bench's own
     /// choice applies unless the command line gives another.
     pub fn begin(&self, title: &str, place: Place) -> Place {
-        let place = self.place.unwrap_or(place);
+        let place = self.place(place);
         place.of_clients();
         println!("## {title}\n");
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -68,6 +68,11 @@ impl Args {
             place.in_words()
         );
         place
+    }
+
+    /// The placement of the command line, or else this one.
+    pub fn place(&self, place: Place) -> Place {
+        self.place.unwrap_or(place)
     }
 
     /// Whether the contender of this name takes part.

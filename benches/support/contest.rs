@@ -13,6 +13,8 @@ use super::stats::{jain, percentile};
 /// What to run.
 pub struct Contest<'a> {
     pub url: &'a str,
+    /// The server that has the lock.
+    pub at: &'a str,
     pub processes: usize,
     pub seconds: u64,
     /// How long each hold lasts.
@@ -22,13 +24,21 @@ pub struct Contest<'a> {
 }
 
 /// One hold, in CLOCK_MONOTONIC nanoseconds.
-struct Hold {
-    acquired: u64,
-    unlock_called: u64,
-    lock_called: u64,
+pub struct Hold {
+    pub acquired: u64,
+    pub unlock_called: u64,
+    pub lock_called: u64,
     /// How long unlock took. Only our own drivers report it.
-    unlocking: Option<u64>,
-    process: usize,
+    pub unlocking: Option<u64>,
+    pub process: usize,
+}
+
+/// The pairs of consecutive holds of which the second is of another process, which was waiting
+/// already. `holds` are in order.
+pub fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = (&Hold, &Hold)> {
+    holds.windows(2).map(|pair| (&pair[0], &pair[1])).filter(|(last, next)| {
+        next.process != last.process && next.lock_called < last.unlock_called
+    })
 }
 
 /// The results. Times are in nanoseconds.
@@ -70,7 +80,7 @@ impl Contest<'_> {
         }
         sleep_until(start);
         let before = side.counters();
-        let mut trips = round_trips(self.url, || now() < end);
+        let mut trips = round_trips(self.at, &format!("{{{key}}}:round-trip"), || now() < end);
         let probed = trips.len() as u64;
         let after = side.counters();
         drivers.iter_mut().for_each(|driver| drop(driver.answer()));
@@ -80,11 +90,9 @@ impl Contest<'_> {
         let mut shares = vec![0; self.processes];
         holds.iter().for_each(|hold| shares[hold.process] += 1);
         let pairs = || holds.windows(2).map(|pair| (&pair[0], &pair[1]));
-        let waited = pairs().filter(|(last, next)| {
-            next.process != last.process && next.lock_called < last.unlock_called
-        });
-        let mut hand_overs: Vec<u64> =
-            waited.map(|(last, next)| next.acquired.saturating_sub(last.unlock_called)).collect();
+        let mut hand_overs: Vec<u64> = hand_overs(&holds)
+            .map(|(last, next)| next.acquired.saturating_sub(last.unlock_called))
+            .collect();
         let mut unlocks: Vec<u64> = holds.iter().filter_map(|hold| hold.unlocking).collect();
         let in_time = holds.iter().filter(|hold| hold.acquired < end).count() as f64;
         Outcome {
@@ -107,14 +115,14 @@ impl Contest<'_> {
     }
 }
 
-/// Asks for one key every 2 ms, over a connection of its own, while `goes_on`: how long each answer
-/// took.
-pub fn round_trips(url: &str, goes_on: impl Fn() -> bool) -> Vec<u64> {
+/// Asks for this key every 2 ms, over a connection of its own, while `goes_on`: how long each
+/// answer took.
+pub fn round_trips(url: &str, key: &str, goes_on: impl Fn() -> bool) -> Vec<u64> {
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     let mut trips = Vec::new();
     while goes_on() {
         let asked = now();
-        redis::cmd("GET").arg("round-trip").exec(&mut connection).unwrap();
+        redis::cmd("GET").arg(key).exec(&mut connection).unwrap();
         trips.push(now() - asked);
         thread::sleep(Duration::from_millis(2));
     }

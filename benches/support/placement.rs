@@ -25,6 +25,16 @@ impl Place {
         }
     }
 
+    /// Runs `section` where clients belong, on a thread of its own: the rest of the bench stays
+    /// where it is.
+    pub fn of_section<T: Send>(self, section: impl FnOnce() -> T + Send) -> T {
+        let placed = || {
+            self.of_clients();
+            section()
+        };
+        std::thread::scope(|scope| scope.spawn(placed).join().unwrap())
+    }
+
     /// Runs `start` where the server belongs.
     pub fn of_server<T>(self, start: impl FnOnce() -> T) -> T {
         let before = sched_getaffinity(None).unwrap();

@@ -37,6 +37,13 @@ impl Seen {
     pub fn begin(&mut self) {
         *self = Self { last: std::mem::take(&mut self.last), ..Self::default() };
     }
+
+    /// From now on, does not note how late the extends of these leases are.
+    pub fn leave_out<'a>(&mut self, keys: impl IntoIterator<Item = &'a String>) {
+        for key in keys {
+            self.last.remove(key);
+        }
+    }
 }
 
 impl LeaseStore for Watch {
@@ -87,6 +94,10 @@ impl LeaseStore for Watch {
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
         self.inner.listen(key, token, bell)
+    }
+
+    fn shard(&self, key: &Key) -> u16 {
+        self.inner.shard(key)
     }
 
     fn abilities(&self) -> Abilities {
