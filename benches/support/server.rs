@@ -1,4 +1,4 @@
-//! Private servers, observed from outside: what it has read, and what it costs.
+//! Private servers, observed from outside: what they have read, and what they cost.
 
 use super::it::Server;
 use super::placement::Place;
