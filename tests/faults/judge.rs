@@ -1,6 +1,7 @@
 //! Runs a row: its clients, its fault, and the observations during and after it. The results are
 //! judged in `verdict`.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::thread;
@@ -144,8 +145,7 @@ fn facts(row: &Row, world: &mut World) -> Facts {
         thread::sleep(ms(20));
         locks = self::locks(world, row);
     }
-    let queues =
-        count(world.command(&["KEYS", "*:queue"])) + count(world.command(&["KEYS", "*:waiters"]));
+    let queues = keys(world, "*:queue", |_| true) + keys(world, "*:waiters", |_| true);
     let logs = world.logs();
     fs::write(world.dir().join("exit"), "").expect("a file");
     (row.after)(world);
@@ -255,52 +255,62 @@ fn living(world: &World) -> Vec<u64> {
     (0..world.spawned).filter(alive).collect()
 }
 
-/// How many connections the server has, without our own, and that to its primary if it has become a
-/// replica.
+/// How many connections the server has, or all nodes of a cluster, without our own, and that to its
+/// primary if it has become a replica.
 fn connections(world: &mut World) -> u64 {
     let looking = u64::from(world.is_looking());
-    let replicates = u64::from(world.server.info("replication").contains("master_link_status:up"));
-    world.server.client_count().saturating_sub(looking + replicates)
+    let of = |server: &Server| {
+        let replicates = server.info("replication").contains("master_link_status:up");
+        server.client_count().saturating_sub(u64::from(replicates))
+    };
+    let counted = if world.is_cluster() { usize::MAX } else { 1 };
+    world.servers().take(counted).map(of).sum::<u64>().saturating_sub(looking)
 }
 
 /// What is counted, once it is no more than `usual`, or after a time that is long enough for any
-/// server to notice that its clients have gone.
+/// server to notice that its clients have gone. A node of a cluster keeps the connection over which
+/// it has moved keys for ten seconds.
 fn falls_to<N: PartialOrd>(usual: N, mut count: impl FnMut() -> N) -> N {
     let begun = now();
     loop {
         let seen = count();
-        if seen <= usual || now() - begun > 10_000_000_000 {
+        if seen <= usual || now() - begun > 20_000_000_000 {
             return seen;
         }
         thread::sleep(ms(20));
     }
 }
 
-/// How many of the locks' own channels somebody listens to.
-fn channels(world: &mut World) -> usize {
-    ["distlock:*", "redisson_lock__channel:*"]
-        .into_iter()
-        .map(|pattern| count(world.command(&["PUBSUB", "CHANNELS", pattern])))
-        .sum()
+/// How many of the locks' own channels somebody listens to, at all servers.
+fn channels(world: &World) -> usize {
+    let names = |server: &Server, what: &str, pattern: &str| {
+        let names = redis::cmd("PUBSUB").arg(what).arg(pattern).to_owned();
+        // Before Redis 7 there are no channels of a shard.
+        names.query::<Vec<String>>(&mut server.connection()).map_or(0, |names| names.len())
+    };
+    let of = |server| {
+        let each = ["distlock:*", "redisson_lock__channel:*"].into_iter();
+        each.map(|pattern| {
+            names(server, "CHANNELS", pattern) + names(server, "SHARDCHANNELS", pattern)
+        })
+        .sum::<usize>()
+    };
+    world.servers().map(of).sum()
 }
 
-/// How many of the locks' own keys are there, on all nodes.
-fn locks(world: &mut World, row: &Row) -> usize {
-    let names: Vec<String> =
+/// How many keys of this pattern are there that satisfy `counts`, at all servers.
+fn keys(world: &World, pattern: &str, counts: impl Fn(&str) -> bool) -> usize {
+    let of = |server: &Server| -> usize {
+        let names = redis::cmd("KEYS").arg(pattern).query(&mut server.connection());
+        let names: Vec<String> = names.expect("the server answers");
+        names.iter().filter(|name| counts(name)).count()
+    };
+    world.servers().map(of).sum()
+}
+
+/// How many of the locks' own keys are there.
+fn locks(world: &World, row: &Row) -> usize {
+    let own: HashSet<_> =
         (row.foreign_keys..world.tune.load.all_keys()).map(super::load::key_name).collect();
-    let words: Vec<&str> =
-        std::iter::once("EXISTS").chain(names.iter().map(String::as_str)).collect();
-    let here = if let Some(redis::Value::Int(count)) = world.command(&words) {
-        usize::try_from(count).unwrap_or(0)
-    } else {
-        0
-    };
-    let there = |(server, _): &(Server, _)| -> usize {
-        redis::cmd("EXISTS").arg(&names).query(&mut server.connection()).expect("the node answers")
-    };
-    here + world.more.iter().map(there).sum::<usize>()
-}
-
-fn count(answer: Option<redis::Value>) -> usize {
-    if let Some(redis::Value::Array(values)) = answer { values.len() } else { 0 }
+    keys(world, &super::load::key_name(0).replace('0', "*"), |name| own.contains(name))
 }

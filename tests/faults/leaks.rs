@@ -60,8 +60,9 @@ pub fn of_peaks(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
         facts.seen.peak(times.faulted, times.end, &longer(&world.cut_offs)),
     );
     // What a process may have open besides its pool: renewal's connection, the inbox's, and one
-    // more of each that is just being replaced.
-    let own = u64::from(load.pool) + 4;
+    // more of each that is just being replaced. In a cluster, at each node.
+    let nodes = if world.is_cluster() { 1 + world.more.len() as u64 } else { 1 };
+    let own = (u64::from(load.pool) + 4) * nodes;
     // Before the fault the pools need not be full yet. A process has one place in a queue; one that
     // was cut off may have left another there, for three seconds. If the machine was so busy that
     // no sample was taken before the fault, there is nothing to compare with.

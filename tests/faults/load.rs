@@ -278,8 +278,8 @@ pub fn run(arguments: &[String]) {
     let before = (thread_count(), fd_count());
     status(format!("pid {}\nbefore {} {}", std::process::id(), before.0, before.1));
     let urls: Vec<&str> = load.url.split(',').collect();
-    // The sentinels of one service are in one URL.
-    let builder = if urls.len() > 1 && !load.url.starts_with("redis+sentinel:") {
+    // The sentinels of one service, and the nodes of a cluster, are in one URL.
+    let builder = if urls.len() > 1 && !load.url.starts_with("redis+") {
         Client::redlock_builder(&urls)
     } else {
         Client::builder(&load.url)

@@ -149,14 +149,14 @@ impl Sampler {
 type Open = HashMap<u64, (Vec<u8>, u64, u64)>;
 
 fn look_at_tokens(admin: &mut Admin, keys: u64, open: &mut Open, ended: &mut Vec<(u64, u64, u64)>) {
-    let names: Vec<String> = (0..keys).map(key_name).collect();
-    let words: Vec<&str> =
-        std::iter::once("MGET").chain(names.iter().map(String::as_str)).collect();
-    let before = now();
-    // A key of another type counts as no token.
-    let Some(redis::Value::Array(tokens)) = admin.command(&words) else { return };
-    for (key, token) in (0..).zip(tokens) {
-        let token = if let redis::Value::BulkString(token) = token { Some(token) } else { None };
+    for key in 0..keys {
+        let before = now();
+        let token = match admin.command(&["GET", &key_name(key)]) {
+            Some(redis::Value::BulkString(token)) => Some(token),
+            Some(_) => None,
+            None if admin.is_connected() => continue,
+            None => return,
+        };
         match (open.get_mut(&key), token) {
             (Some((known, _, to)), Some(token)) if *known == token => *to = before,
             (_, token) => {

@@ -66,7 +66,7 @@ pub struct World {
     /// For the first client process, so that a fault can hit one and spare the others. Not used on
     /// a quorum, or if there is no proxy in between.
     pub apart: Proxy,
-    /// The other nodes of a quorum, or the server's replica.
+    /// The other nodes of a quorum or of a cluster, or the server's replicas.
     pub more: Vec<(Server, Proxy)>,
     /// The sentinels that watch these servers, and those that only say so.
     pub sentinels: Vec<Sentinel>,
@@ -238,7 +238,12 @@ impl World {
         self.apart_url = Some(url);
     }
 
-    /// The server and its replicas.
+    /// Whether the servers are the nodes of a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.tune.load.url.starts_with("redis+cluster:")
+    }
+
+    /// The server, and those in `more`.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         std::iter::once(&self.server).chain(self.more.iter().map(|(server, _)| server))
     }

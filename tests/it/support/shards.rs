@@ -40,39 +40,10 @@ impl Shards {
             primaries: start(usize::from(primaries)),
             replicas: (0..primaries).map(|_| start(replicas)).collect(),
         };
-        for (place, primary) in (0..).zip(&shards.primaries) {
-            // Redis 6.2 takes no ranges.
-            let slots: Vec<_> = share(place, primaries).collect();
-            ask::<()>(primary, redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
-            // Two nodes that begin with the same epoch would have to agree first.
-            let epoch = redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(place + 1).to_owned();
-            ask::<()>(primary, &epoch);
-        }
-        let first = shards.primaries[0].cluster_port();
-        for node in shards.nodes().skip(1) {
-            let meet = redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(first).to_owned();
-            ask::<()>(node, &meet);
-        }
-        let count = shards.nodes().count();
-        for node in shards.nodes() {
-            eventually(PATIENCE, || info(node, "cluster_known_nodes") == Some(count.to_string()));
-        }
-        for (primary, replicas) in shards.primaries.iter().zip(&shards.replicas) {
-            let id: String = ask(primary, redis::cmd("CLUSTER").arg("MYID"));
-            for replica in replicas {
-                let of = redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).to_owned();
-                // It has to know the primary for one.
-                eventually(PATIENCE, || of.query::<()>(&mut replica.connection()).is_ok());
-            }
-        }
-        for node in shards.nodes() {
-            eventually(PATIENCE, || info(node, "cluster_state").as_deref() == Some("ok"));
-        }
-        shards.primaries.iter().filter(|_| replicas > 0).for_each(|primary| {
-            eventually(PATIENCE, || {
-                primary.info("replication").matches("state=online").count() == replicas
-            });
-        });
+        let primaries: Vec<_> = shards.primaries.iter().collect();
+        let replicas: Vec<_> =
+            shards.replicas.iter().map(|replicas| replicas.iter().collect()).collect();
+        join(&primaries, &replicas);
         shards
     }
 
@@ -88,9 +59,7 @@ impl Shards {
 
     /// The place of the primary that owned this key at the start.
     pub fn place(&self, key: &str) -> usize {
-        let slot: u16 = ask(&self.primaries[0], redis::cmd("CLUSTER").arg("KEYSLOT").arg(key));
-        let primaries = u16::try_from(self.primaries.len()).unwrap();
-        (0..primaries).position(|place| share(place, primaries).contains(&slot)).unwrap()
+        place(self.slot(key), self.primaries.len())
     }
 
     /// A name that begins with this and is at the primary at `place`.
@@ -107,26 +76,20 @@ impl Shards {
 
     /// Begins to move the slot of this key. Its keys stay where they are.
     pub fn begin_move(&self, key: &str, from: usize, to: usize) {
-        self.set_slot(key, to, "IMPORTING", from);
-        self.set_slot(key, from, "MIGRATING", to);
+        begin_move(self.slot(key), &self.primaries[from], &self.primaries[to]);
     }
 
     /// Moves these keys.
     pub fn move_keys(&self, keys: &[&str], from: usize, to: usize) {
-        let mut migrate = redis::cmd("MIGRATE");
-        migrate.arg("127.0.0.1").arg(self.primaries[to].port()).arg("").arg(0).arg(5000);
-        ask::<()>(&self.primaries[from], migrate.arg("KEYS").arg(keys));
+        move_keys(keys, &self.primaries[from], &self.primaries[to]);
     }
 
     /// Gives the slot of this key away, once its keys have moved. Returns when both nodes know.
     pub fn end_move(&self, key: &str, from: usize, to: usize) {
-        for at in [to, from] {
-            self.set_slot(key, at, "NODE", to);
-        }
-        let owns = |at: usize| {
-            let asked =
-                redis::cmd("EXISTS").arg(key).query::<u32>(&mut self.primaries[at].connection());
-            asked.is_ok()
+        let (from, to) = (&self.primaries[from], &self.primaries[to]);
+        end_move(self.slot(key), to, &[from]);
+        let owns = |node: &Server| {
+            redis::cmd("EXISTS").arg(key).query::<u32>(&mut node.connection()).is_ok()
         };
         eventually(PATIENCE, || owns(to) && !owns(from));
     }
@@ -138,12 +101,99 @@ impl Shards {
         self.end_move(keys[0], from, to);
     }
 
-    fn set_slot(&self, key: &str, at: usize, what: &str, node: usize) {
-        let slot: u16 = ask(&self.primaries[0], redis::cmd("CLUSTER").arg("KEYSLOT").arg(key));
-        let id: String = ask(&self.primaries[node], redis::cmd("CLUSTER").arg("MYID"));
-        let mut set = redis::cmd("CLUSTER");
-        ask::<()>(&self.primaries[at], set.arg("SETSLOT").arg(slot).arg(what).arg(id));
+    fn slot(&self, key: &str) -> u16 {
+        ask(&self.primaries[0], redis::cmd("CLUSTER").arg("KEYSLOT").arg(key))
     }
+}
+
+/// Makes a cluster of these primaries, which share the slots equally, and of the replicas of each.
+/// Returns once it is ready.
+pub fn join(primaries: &[&Server], replicas: &[Vec<&Server>]) {
+    let count = u16::try_from(primaries.len()).unwrap();
+    for (place, primary) in (0..).zip(primaries) {
+        // Redis 6.2 takes no ranges.
+        let slots: Vec<_> = share(place, count).collect();
+        ask::<()>(primary, redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots));
+        // Two nodes that begin with the same epoch would have to agree first.
+        let epoch = redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(place + 1).to_owned();
+        ask::<()>(primary, &epoch);
+    }
+    let nodes = || primaries.iter().chain(replicas.iter().flatten());
+    let first = primaries[0].cluster_port();
+    for node in nodes().skip(1) {
+        let meet = redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(first).to_owned();
+        ask::<()>(node, &meet);
+    }
+    let known = nodes().count().to_string();
+    for node in nodes() {
+        eventually(PATIENCE, || info(node, "cluster_known_nodes").as_ref() == Some(&known));
+    }
+    for (primary, replicas) in primaries.iter().zip(replicas) {
+        for replica in replicas {
+            let of = redis::cmd("CLUSTER").arg("REPLICATE").arg(id(primary)).to_owned();
+            // It has to know the primary for one.
+            eventually(PATIENCE, || of.query::<()>(&mut replica.connection()).is_ok());
+        }
+    }
+    nodes().for_each(|node| eventually(PATIENCE, || is_ok(node)));
+    for (primary, replicas) in primaries.iter().zip(replicas).filter(|(_, of)| !of.is_empty()) {
+        eventually(PATIENCE, || {
+            primary.info("replication").matches("state=online").count() == replicas.len()
+        });
+    }
+}
+
+/// Whether this node takes the cluster for whole.
+pub fn is_ok(node: &Server) -> bool {
+    info(node, "cluster_state").as_deref() == Some("ok")
+}
+
+/// Begins to move a slot. Its keys stay where they are.
+pub fn begin_move(slot: u16, from: &Server, to: &Server) {
+    set_slot(slot, to, "IMPORTING", from);
+    set_slot(slot, from, "MIGRATING", to);
+}
+
+/// Moves these keys.
+pub fn move_keys<K: redis::ToRedisArgs>(keys: &[K], from: &Server, to: &Server) {
+    let mut migrate = redis::cmd("MIGRATE");
+    migrate.arg("127.0.0.1").arg(to.port()).arg("").arg(0).arg(5000);
+    ask::<()>(from, migrate.arg("KEYS").arg(keys));
+}
+
+/// Moves what a node has in this slot: new keys are made at the other node.
+pub fn move_all_keys(slot: u16, from: &Server, to: &Server) {
+    let left = || keys(slot, from);
+    while let keys @ [_, ..] = &left()[..] {
+        move_keys(keys, from, to);
+    }
+}
+
+/// The keys that a node has in this slot.
+pub fn keys(slot: u16, node: &Server) -> Vec<String> {
+    ask(node, redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(100))
+}
+
+/// Gives a slot away, once its keys have moved. The other primaries are told as well, the former
+/// owner first: one that heard of it late would take the new owner's claim for an old one.
+pub fn end_move(slot: u16, to: &Server, others: &[&Server]) {
+    for at in std::iter::once(&to).chain(others) {
+        set_slot(slot, at, "NODE", to);
+    }
+}
+
+fn set_slot(slot: u16, at: &Server, what: &str, node: &Server) {
+    ask::<()>(at, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(what).arg(id(node)));
+}
+
+fn id(node: &Server) -> String {
+    ask(node, redis::cmd("CLUSTER").arg("MYID"))
+}
+
+/// Which of so many primaries owned this slot at the start.
+pub fn place(slot: u16, primaries: usize) -> usize {
+    let primaries = u16::try_from(primaries).unwrap();
+    (0..primaries).position(|place| share(place, primaries).contains(&slot)).unwrap()
 }
 
 /// The slots of one of so many primaries.
