@@ -3,6 +3,7 @@
 mod acquires;
 mod clients;
 mod closing;
+mod cluster;
 mod conditions;
 mod data;
 mod failover;
@@ -13,6 +14,7 @@ mod quota;
 mod roles;
 mod server;
 mod shower;
+mod slots;
 pub mod time;
 pub mod versions;
 
@@ -139,6 +141,8 @@ pub fn all() -> Vec<Row> {
         conditions::rows(),
         roles::rows(),
         failover::rows(),
+        cluster::rows(),
+        slots::rows(),
         versions::rows(),
     ]
     .into_iter()
