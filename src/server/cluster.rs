@@ -26,6 +26,7 @@ use super::dial::Address;
 use super::node::Node;
 use super::script::Part;
 use crate::base::error::ErrorKind;
+use crate::base::key::hash_tag;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
@@ -92,11 +93,17 @@ impl Cluster {
         self.topology.number(slot::of(name))
     }
 
-    /// Checks that the keys of a lock share a slot.
-    pub(crate) fn check_keys(keys: &[Part<'_>]) -> Result<(), StoreError> {
-        let mut slots = keys.iter().map(|key| slot::of(&key.text()));
-        let first = slots.next();
-        if slots.all(|slot| Some(slot) == first) {
+    /// Checks that the keys of a lock share a slot. They do if its name has a hash tag, which is
+    /// theirs, too; and if it has no braces, for then its companions have it in braces.
+    pub(crate) fn check_keys<'a>(
+        name: &str,
+        keys: impl FnOnce() -> Vec<Part<'a>>,
+    ) -> Result<(), StoreError> {
+        let share = |keys: Vec<Part<'_>>| {
+            let slot = slot::of(name);
+            keys.iter().all(|key| slot::of(&key.text()) == slot)
+        };
+        if hash_tag(name).is_some() || !name.contains(['{', '}']) || share(keys()) {
             return Ok(());
         }
         let message = "in a cluster, the only braces in the name of a lock are those of a hash \

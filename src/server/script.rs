@@ -1,5 +1,6 @@
 //! Commands and scripts, packed straight into a buffer that is reused.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::Script as Hashed;
@@ -63,13 +64,13 @@ impl Part<'_> {
     }
 
     /// The argument as text.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> Cow<'_, str> {
         match self {
-            Self::Text(text) => (*text).to_owned(),
-            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Self::Joined(first, second) => format!("{first}{second}"),
-            Self::Braced(first, second) => format!("{first}{{{second}}}"),
-            Self::Number(number) => number.to_string(),
+            Self::Text(text) => (*text).into(),
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes),
+            Self::Joined(first, second) => format!("{first}{second}").into(),
+            Self::Braced(first, second) => format!("{first}{{{second}}}").into(),
+            Self::Number(number) => number.to_string().into(),
         }
     }
 

@@ -38,14 +38,15 @@ impl Servers {
         }
     }
 
-    /// Checks that a lock may have these keys.
+    /// Checks that a lock of this name may have these keys.
     pub(crate) fn check_keys<'a>(
         &self,
+        name: &str,
         keys: impl FnOnce() -> Vec<Part<'a>>,
     ) -> Result<(), StoreError> {
         match self {
             Self::One(_) => Ok(()),
-            Self::Cluster(_) => Cluster::check_keys(&keys()),
+            Self::Cluster(_) => Cluster::check_keys(name, keys),
         }
     }
 

@@ -1,6 +1,5 @@
 //! The nodes of a cluster, as far as the client knows them.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -46,8 +45,16 @@ pub(super) struct Topology {
 
 #[derive(Default)]
 struct Nodes {
-    members: HashMap<(Address, Confirm), Member>,
+    members: Vec<Member>,
     is_closed: bool,
+}
+
+impl Nodes {
+    fn find(&self, address: &Address, confirm: Confirm) -> Option<&Member> {
+        let is_it =
+            |member: &&Member| member.address == *address && member.node.confirm() == confirm;
+        self.members.iter().find(is_it)
+    }
 }
 
 /// A node, and where it is.
@@ -107,13 +114,13 @@ impl Topology {
     pub(super) fn close(&self) {
         let mut nodes = locked(&self.nodes);
         nodes.is_closed = true;
-        nodes.members.values().for_each(|member| member.node.close());
+        nodes.members.iter().for_each(|member| member.node.close());
     }
 
     /// The node at this address.
     pub(super) fn member(&self, address: Address, confirm: Confirm) -> Result<Member, StoreError> {
         let mut nodes = locked(&self.nodes);
-        if let Some(member) = nodes.members.get(&(address.clone(), confirm)) {
+        if let Some(member) = nodes.find(&address, confirm) {
             return Ok(member.clone());
         }
         let node = if confirm.is_wanted() {
@@ -129,8 +136,13 @@ impl Topology {
             // A call that was under way when the client was closed was redirected there.
             node.close();
         }
-        let member = || Member { address: address.clone(), node: Arc::new(node) };
-        Ok(nodes.members.entry((address.clone(), confirm)).or_insert_with(member).clone())
+        if let Some(member) = nodes.find(&address, confirm) {
+            // Another thread was faster.
+            return Ok(member.clone());
+        }
+        let member = Member { address, node: Arc::new(node) };
+        nodes.members.push(member.clone());
+        Ok(member)
     }
 
     fn node(&self, Address { host, port }: &Address) -> Result<Node, StoreError> {
@@ -214,8 +226,8 @@ impl Topology {
     fn replace(&self, map: Map) {
         let stay = map.nodes().to_vec();
         *locked(&self.map) = map;
-        locked(&self.nodes).members.retain(|(address, _), member| {
-            let stays = stay.contains(address);
+        locked(&self.nodes).members.retain(|member| {
+            let stays = stay.contains(&member.address);
             if !stays {
                 member.node.close();
             }

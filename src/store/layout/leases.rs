@@ -234,7 +234,7 @@ fn acquiring<'a>(ask: &Ask<'_>, command: Command<'a>) -> Call<'a> {
 
 impl LeaseStore for ServerLeases {
     fn try_acquire(&self, ask: &Ask<'_>) -> Result<Answer, StoreError> {
-        self.servers.check_keys(|| {
+        self.servers.check_keys(ask.key.as_str(), || {
             let counter = self.table.counter.filter(|_| ask.fences > 0);
             let (_, mut keys) = self.keys(ask.key);
             keys.extend(counter.map(|counter| counter.of(ask.key)));
@@ -302,7 +302,7 @@ impl LeaseStore for ServerLeases {
         match self.table.wakes {
             Wakes::Nobody => None,
             Wakes::Channel(name) => {
-                self.inboxes.listen_at(key, name.of(key).text().into(), token, bell)
+                self.inboxes.listen_at(key, (&*name.of(key).text()).into(), token, bell)
             }
             Wakes::Queue(_) => self.inboxes.listen(key, token, bell),
         }

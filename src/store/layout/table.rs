@@ -100,7 +100,10 @@ mod tests {
 
     #[test]
     fn names_beside_a_lock_follow_redisson() {
-        let name = |prefix, key: &str| Name::Redisson(prefix).of(&Key::new(key.into())).text();
+        let name = |prefix, key: &str| {
+            let key = Key::new(key.into());
+            Name::Redisson(prefix).of(&key).text().into_owned()
+        };
         assert_eq!(name("redisson_lock__channel:", "orders"), "redisson_lock__channel:{orders}");
         assert_eq!(name("redisson_lock__channel:", "a{b}c"), "redisson_lock__channel:a{b}c");
         assert_eq!(name("redisson_lock_token:", "a{b"), "redisson_lock_token:a{b");
