@@ -36,6 +36,8 @@ pub(crate) struct Inboxes {
     servers: Servers,
     id: String,
     stray: Stray,
+    /// Whether it has been said that a server refuses the subscription.
+    said_refused: Arc<AtomicBool>,
     known: Mutex<Known>,
 }
 
@@ -68,7 +70,8 @@ impl Ending {
 impl Inboxes {
     /// `id`: the client's.
     pub(crate) fn new(servers: Servers, id: &str, stray: Stray) -> Self {
-        Self { servers, id: id.to_owned(), stray, known: Mutex::default() }
+        let (said_refused, known) = Default::default();
+        Self { servers, id: id.to_owned(), stray, said_refused, known }
     }
 
     /// The inbox for the waiters of a lock.
@@ -83,7 +86,9 @@ impl Inboxes {
         }
         self.end_unneeded(known);
         let name = self.servers.channel_beside(key.as_str(), &mut known.last, &self.id);
-        let inbox = Arc::new(Inbox::new(format!("{PREFIX}{name}"), Arc::clone(&self.stray)));
+        let address = format!("{PREFIX}{name}");
+        let (stray, said_refused) = (Arc::clone(&self.stray), Arc::clone(&self.said_refused));
+        let inbox = Arc::new(Inbox::new(address, stray, said_refused));
         if known.is_closed {
             inbox.reader.stop();
         }
@@ -197,6 +202,7 @@ struct Ears {
     /// The channels on which other libraries publish releases.
     channels: Mutex<Channels>,
     stray: Stray,
+    said_refused: Arc<AtomicBool>,
     /// When the subscription came up; `None`: it is not up.
     stands_since: Mutex<Option<Instant>>,
     /// The subscription is at another server than the one that answers: it has to be opened again.
@@ -204,12 +210,13 @@ struct Ears {
 }
 
 impl Inbox {
-    fn new(address: String, stray: Stray) -> Self {
+    fn new(address: String, stray: Stray, said_refused: Arc<AtomicBool>) -> Self {
         let ears = Ears {
             address: address.into(),
             waiting: Mutex::default(),
             channels: Mutex::default(),
             stray,
+            said_refused,
             stands_since: Mutex::default(),
             elsewhere: AtomicBool::new(false),
         };

@@ -42,7 +42,7 @@ fn is_over(stop: &Receiver<()>) -> bool {
 
 impl Ears {
     pub(super) fn run(&self, listener: &Listener, stop: &Receiver<()>) {
-        let (mut said_refused, mut after_moved) = (false, PAUSE);
+        let mut after_moved = PAUSE;
         while !is_over(stop) {
             let mut pause = PAUSE;
             match listener.open(&self.address, LOOK_AROUND) {
@@ -51,13 +51,13 @@ impl Ears {
                     match self.read(subscription, stop, &demoted) {
                         Ok(()) => {}
                         Err(error) if is_refusal(&error) => {
-                            if !said_refused {
+                            pause = REFUSED_PAUSE;
+                            if !self.said_refused.swap(true, Ordering::Relaxed) {
                                 log::warn!(
                                     "the server refuses the subscription to {}, so waiters poll",
                                     self.address
                                 );
                             }
-                            (said_refused, pause) = (true, REFUSED_PAUSE);
                         }
                         Err(error) => {
                             if error.code() == Some("MOVED") {

@@ -7,9 +7,10 @@ use distlock::{Client, Layout, LockOptions, Retry};
 
 use super::client;
 use crate::helpers::{SOON, Underway, ms};
+use crate::logs;
 use crate::permissions::{refused, rule};
 use crate::support::shards::Shards;
-use crate::support::{Server, eventually};
+use crate::support::{Server, eventually, in_own_process};
 
 /// Asks again only when it is woken, where it can be woken.
 pub(super) fn patient(shards: &Shards) -> LockOptions {
@@ -186,14 +187,11 @@ fn the_permissions_that_the_guide_gives_in_a_cluster_suffice() {
     if !shards.have_channels() {
         return;
     }
-    let elsewhere = ["+publish", "+pubsub|numsub", "+subscribe"];
-    let here = "+spublish +pubsub|shardnumsub +ssubscribe +sunsubscribe +cluster|slots +asking";
-    let words = rule("plain").into_iter().filter(|word| !elsewhere.contains(word));
-    let words: Vec<_> = words.chain(here.split(' ')).collect();
     for node in shards.nodes() {
-        redis::cmd("ACL").arg("SETUSER").arg(&words).exec(&mut node.connection()).unwrap();
+        let set = redis::cmd("ACL").arg("SETUSER").arg(rule("sharded")).to_owned();
+        set.exec(&mut node.connection()).unwrap();
     }
-    let client = || Client::cluster([shards.primaries[0].url_with("plain", "password")]).unwrap();
+    let client = || Client::cluster([shards.primaries[0].url_with("sharded", "password")]).unwrap();
     let (client, other) = (client(), client());
     for place in 0..2 {
         let name = shards.name_at(place, "orders:");
@@ -201,4 +199,32 @@ fn the_permissions_that_the_guide_gives_in_a_cluster_suffice() {
     }
     other.close(SOON).unwrap();
     assert!(shards.nodes().all(|node| refused(node).is_empty()));
+}
+
+#[test]
+fn a_refused_subscription_is_said_once_for_all_nodes() {
+    in_own_process("cluster::wake_ups::a_refused_subscription_is_said_once_for_all_nodes", || {
+        logs::keep();
+        let shards = Shards::start(2);
+        if !shards.have_channels() {
+            return;
+        }
+        for node in shards.nodes() {
+            let deaf = ["SETUSER", "deaf", "on", ">password", "~*", "&*", "+@all", "-ssubscribe"];
+            redis::cmd("ACL").arg(&deaf).exec(&mut node.connection()).unwrap();
+        }
+        let client = Client::cluster([shards.primaries[0].url_with("deaf", "password")]).unwrap();
+        for place in 0..2 {
+            let name = shards.name_at(place, "x");
+            let other = Client::cluster(shards.urls()).unwrap();
+            let guard = other.lock(&name).guard().unwrap();
+            let lock = client.lock(&name);
+            let waiting = Underway::start(move || lock.with(|guard| guard.is_valid()).unwrap());
+            eventually(SOON, || !refused(&shards.primaries[place]).is_empty());
+            guard.release().unwrap();
+            assert!(waiting.result());
+        }
+        client.close(SOON).unwrap();
+        assert_eq!(logs::lines(log::Level::Warn, &["refuses the subscription"]).len(), 1);
+    });
 }
