@@ -204,7 +204,12 @@ impl Cluster {
             migrate.extend(keys.iter().map(String::as_str));
             from.ask::<()>(&migrate)?;
         }
-        for node in [to, from] {
+        // The other primaries are told as well: until they have heard which claim is the newer one,
+        // the new owner's may be worth less to them than the old owner's.
+        let is_other = |node: &&Redis| ![to.port, from.port].contains(&node.port);
+        let is_primary = |node: &&Redis| node.says(&["INFO", "replication"], "role:master");
+        let others = self.servers.all.iter().filter(is_other).filter(is_primary);
+        for node in [to, from].into_iter().chain(others) {
             node.ask::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &new])?;
         }
         self.owner(lock, Some(from.port)).map(|_| ())
