@@ -8,7 +8,7 @@ mod support;
 
 use support::aims::Aims;
 use support::args::Args;
-use support::contest::{Contest, Outcome};
+use support::contest::{Contest, Outcome, label};
 use support::it::{Proxy, Server};
 use support::peers::{self, Peer};
 use support::placement::Place;
@@ -204,14 +204,8 @@ fn contest(
             of(|round| round.round_trip_p50 as f64),
             of(|round| round.unlock_p50.map_or(f64::NAN, |took| took as f64)),
         );
-        let overlaps: usize = row.rounds.iter().map(|round| round.overlaps).sum();
-        let label = if overlaps == 0 {
-            row.peer.label.to_owned()
-        } else {
-            format!("{} ({overlaps} OVERLAPS)", row.peer.label)
-        };
         table.row([
-            label,
+            label(row.peer.label, &row.rounds),
             thousands(of(|round| round.rate)),
             us(p50),
             us(p99),

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::progress;
 use crate::support::aims::Aims;
 use crate::support::args::Args;
-use crate::support::contest::{Contest, Outcome};
+use crate::support::contest::{Contest, Outcome, label};
 use crate::support::it::Server;
 use crate::support::it::shards::Shards;
 use crate::support::peers::{self, Peer};
@@ -123,14 +123,9 @@ fn report(rows: &[Row]) {
         "requests each",
     ]);
     for row in rows {
-        let overlaps: usize = row.rounds.iter().map(|round| round.overlaps).sum();
-        let label = match overlaps {
-            0 => row.label.to_owned(),
-            _ => format!("{} ({overlaps} OVERLAPS)", row.label),
-        };
         let longest = row.rounds.iter().map(|round| round.longest_wait).max().unwrap_or(0);
         table.row([
-            label,
+            label(row.label, &row.rounds),
             thousands(row.median(|round| round.rate)),
             us(row.median(|round| round.hand_over_p50 as f64)),
             us(row.median(|round| round.hand_over_p99 as f64)),

@@ -61,6 +61,14 @@ pub struct Outcome {
     pub overlaps: usize,
 }
 
+/// What stands for these rounds in a table: two processes must never have held the lock at once.
+pub fn label(name: &str, rounds: &[Outcome]) -> String {
+    match rounds.iter().map(|round| round.overlaps).sum::<usize>() {
+        0 => name.to_owned(),
+        overlaps => format!("{name} ({overlaps} OVERLAPS)"),
+    }
+}
+
 impl Contest<'_> {
     pub fn run(&self, peer: &Peer, side: &mut Side, key: &str) -> Outcome {
         let mut drivers: Vec<Driver> =
