@@ -192,19 +192,24 @@ impl Client {
     /// The URLs are those of some nodes, by which the others are found:
     /// `redis://[user:password@]host[:port]`, or `rediss://` for all. The user is the same at every
     /// node. Each lock lives at the node that owns the slot of its name, and costs as many round
-    /// trips as on one server; one more when the slot has moved, and a few more for the first lock
-    /// of all. A node that is down fails only the calls for its own locks, and a thread for each
-    /// node extends the leases that were granted there. After slots have moved, the thread of
-    /// another node may extend leases that were granted before. If that node is silent, their
-    /// extends may be late by a sixth of a lease. Redis's documentation has the
+    /// trips as on one server; one or two more when the slot has moved, and a few more for the
+    /// first lock of all. [In practice](crate::guide::practice#a-redis-cluster) says which settings
+    /// the servers need, what a failover costs, and how many connections there are. Redis's
+    /// documentation has the
     /// [specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+    ///
+    /// A node that is down fails only the calls for its own locks, unless
+    /// `cluster-require-full-coverage` is `yes`, as it is by default: then all nodes refuse. A
+    /// thread for each node extends the leases that were granted there. After a failover or a move
+    /// of slots, one thread may extend leases at two nodes. While one of these is silent, extends
+    /// at the other may be late by a sixth of a lease.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {
     /// use distlock::{Client, LockOptions};
     ///
     /// let client = Client::cluster(["redis://n1", "redis://n2", "redis://n3"])?;
-    /// // Each primary has one replica. As it has confirmed the lock, no failover loses it.
+    /// // Each primary has one replica. As it has confirmed the lock, no single failover loses it.
     /// let lock = client.lock_with("orders:42", LockOptions::new().replicas(1))?;
     /// lock.with(|_| println!("locked"))?;
     /// # Ok(())
@@ -217,10 +222,11 @@ impl Client {
     /// [`Retry`](crate::Retry), a release lets the first in that asks, and waiters in a condition
     /// ask every 4 to 6 s. [`execute`](Client::execute) is `Unsupported`.
     ///
-    /// While a slot moves to another node, locks in it are acquired, extended and released, but the
-    /// queue stands still: its waiters poll, and the first that asks is let in. What needs several
-    /// keys may fail with `Unavailable`, and `lock` waits as in an outage: acquiring with a fence,
-    /// conditions, `force_unlock`, and the timestamp layout.
+    /// While a slot moves to another node, locks in it are extended and released, and those without
+    /// a fence acquired. The queue stands still: waiters poll, and the first that asks is let in.
+    /// What needs several keys fails with `Unavailable` until the slot has moved: acquiring with a
+    /// fence, conditions, `force_unlock`, and the timestamp layout. `lock` waits for that as in an
+    /// outage.
     ///
     /// A name with a `}` needs a hash tag, as in `{orders}:42`. Others, such as `a}b` and `{}x`,
     /// are `InvalidInput` at the first call that locks: their companions would be in another slot.

@@ -162,7 +162,7 @@
 //! | [`command_timeout`](ClientBuilder::command_timeout) | 2 s | how long one command may take in total |
 //! | [`connect_timeout`](ClientBuilder::connect_timeout) | 2 s | how long opening a connection may take in total |
 //! | [`max_outage`](ClientBuilder::max_outage) | 30 s | how long `lock()` waits for a server that does not answer |
-//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups; as many again for locks that need confirmations |
+//! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups; as many again for locks that need confirmations; in a cluster for each node |
 //! | [`pool`](ClientBuilder::pool) | its own | a pool that the program already has |
 //! | [`key_prefix`](ClientBuilder::key_prefix) | none | the text before each name in Redis |
 //!
@@ -263,6 +263,18 @@
 //! # }
 //! ```
 //!
+//! Redis Cluster: each lock at the node that owns the slot of its name, followed when the slot
+//! moves or the node is replaced.
+//!
+//! ```no_run
+//! # use distlock::{Client, LockOptions};
+//! # fn main() -> distlock::Result<()> {
+//! let client = Client::open("redis+cluster://n1,n2,n3")?;
+//! client.lock_with("orders:42", LockOptions::new().replicas(1))?.with(|_guard| { /* work */ })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Redlock: the same locks, on a majority of independent servers. The locks survive the loss of a
 //! minority of the servers. There are no fences and no queue.
 //!
@@ -290,9 +302,9 @@
 //! | thread | what it does |
 //! |---|---|
 //! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations; in a cluster up to one for each node |
-//! | `distlock-confirm` | extends the leases of locks that do; in a cluster up to one for each node |
+//! | `distlock-confirm` | extends the leases of locks that do: one for each kind of confirmations, in a cluster up to one for each node |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
-//! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock, in a cluster one for each node |
+//! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock; in a cluster one for each node where somebody has waited |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-log` | calls the program's logger, and ends |
 //! | `distlock-pool` | closes connections that have not been used for a while |

@@ -32,9 +32,9 @@ pub struct ClientBuilder {
 pub(super) type WrapStore = Box<dyn Fn(Arc<dyn LeaseStore>) -> Arc<dyn LeaseStore>>;
 
 impl ClientBuilder {
-    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal has one extra
-    /// connection of its own. Locks that need confirmations have as many again, see
-    /// [`replicas`](crate::LockOptions::replicas).
+    /// How many connections the pool may have. Default 8; 1 to 1024. Renewal and wake-ups have
+    /// one extra connection each. Locks that need confirmations have as many again, see
+    /// [`replicas`](crate::LockOptions::replicas). In a cluster each node has so many.
     ///
     /// Connections are opened when they are needed, and closed after 20 to 50 s without use.
     #[must_use]

@@ -182,7 +182,7 @@ pub trait LeaseStore: Send + Sync {
 
     /// The number of the shard that has this key, where a store has shards that fail apart.
     /// Leases of different shards are extended by different threads (R9). 0 if the store has no
-    /// shards, or does not know. It may change when keys move.
+    /// shards, or does not know. It may change when keys move, or a server is replaced.
     fn shard(&self, key: &Key) -> u16 {
         let _ = key;
         0

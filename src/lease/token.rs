@@ -9,8 +9,8 @@ use uuid::Builder;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
 
-/// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; its text
-/// never reaches a log or a `Debug` (R19).
+/// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; the text of
+/// a lease's token never reaches a log or a `Debug` (R19).
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Token(Arc<[u8]>);
 
