@@ -201,8 +201,8 @@ impl Client {
     /// A node that is down fails only the calls for its own locks, unless
     /// `cluster-require-full-coverage` is `yes`, as it is by default: then all nodes refuse. A
     /// thread for each node extends the leases that were granted there. After a failover or a move
-    /// of slots, one thread may extend leases at two nodes. While one of these is silent, extends
-    /// at the other may be late by a sixth of a lease.
+    /// of slots, or when nodes have come or gone, one thread may extend leases at two nodes. While
+    /// one of these is silent, extends at the other may be late by a sixth of a lease.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {

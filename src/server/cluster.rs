@@ -118,11 +118,11 @@ impl Cluster {
         for _ in 0..=MOST_REDIRECTIONS {
             let answer = at.member.node.ask(&call.again(at.asking), deadline);
             if let Some(reply) = self.step(&mut at, answer, deadline) {
-                if reply.is_ok() {
+                if let Ok(Reply { asked_at, .. }) = reply {
                     if !at.asking {
                         self.topology.confirm_owner(slot, &at.member.address);
                     }
-                    self.topology.refresh(&at.member.address, deadline);
+                    self.topology.refresh(&at.member.address, asked_at, deadline);
                 }
                 return reply;
             }
@@ -169,8 +169,8 @@ impl Cluster {
                     match self.step(&mut at, answer, deadline) {
                         None => again.push(Open { index, at }),
                         Some(Ok(reply)) => {
+                            answered = Some((at.member.address, reply.asked_at));
                             replies[index] = Ok(reply);
-                            answered = Some(at.member.address);
                         }
                         Some(error) => replies[index] = error,
                     }
@@ -184,8 +184,8 @@ impl Cluster {
         for Open { index, mut at } in open {
             replies[index] = Err(at.error());
         }
-        if let Some(address) = answered {
-            self.topology.refresh(&address, deadline);
+        if let Some((address, asked_at)) = answered {
+            self.topology.refresh(&address, asked_at, deadline);
         }
         replies
     }
@@ -301,7 +301,7 @@ impl Cluster {
                 // The map has its address.
                 None => {
                     self.topology.forget();
-                    self.topology.refresh(&at.member.address, deadline);
+                    self.topology.refresh(&at.member.address, self.topology.clock.now(), deadline);
                     (self.route(Some(slot))?, false)
                 }
             },

@@ -20,6 +20,9 @@ use crate::server::shape::Shape;
 
 /// How often the whole map is asked for at most.
 const BETWEEN_MAPS: Duration = Duration::from_secs(1);
+/// How often at least, by a client whose commands are answered: nodes come and go, and no command
+/// is redirected because of that. If all nodes that it knows are gone, it finds no other.
+const LONGEST_BETWEEN_MAPS: Duration = Duration::from_secs(60);
 /// How long a call that has its own reply waits for the map at most.
 const FOR_A_MAP: Duration = Duration::from_millis(500);
 
@@ -33,7 +36,7 @@ pub(super) struct Topology {
     map: Mutex<Map>,
     /// Made when they are first needed, one for each kind of confirmations.
     nodes: Mutex<Nodes>,
-    /// Whether the map has to be asked for: it never was, or a slot has moved since.
+    /// Whether the map has to be asked for soon: a slot has moved since it was.
     is_old: AtomicBool,
     /// When it was asked for last. Locked by the thread that asks.
     asked: Mutex<Option<Instant>>,
@@ -185,17 +188,16 @@ impl Topology {
         self.is_old.store(true, Ordering::SeqCst);
     }
 
-    /// Asks a node that has just answered for the whole map, if that is needed, and unless somebody
-    /// asks, or has asked a moment ago.
-    pub(super) fn refresh(&self, from: &Address, deadline: Instant) {
-        if !self.is_old.load(Ordering::SeqCst) {
-            return;
-        }
+    /// Asks a node that has answered what it was asked at `asked_at` for the whole map, if that is
+    /// needed, and unless somebody asks, or has asked a moment before.
+    pub(super) fn refresh(&self, from: &Address, asked_at: Instant, deadline: Instant) {
         let Ok(mut asked) = self.asked.try_lock() else { return };
-        let now = self.clock.now();
-        if asked.is_some_and(|asked| now.saturating_duration_since(asked) < BETWEEN_MAPS) {
+        let is_old = self.is_old.load(Ordering::SeqCst);
+        let pause = if is_old { BETWEEN_MAPS } else { LONGEST_BETWEEN_MAPS };
+        if asked.is_some_and(|asked| asked_at.saturating_duration_since(asked) < pause) {
             return;
         }
+        let now = self.clock.now();
         *asked = Some(now);
         // Before it is asked for: whatever moves meanwhile makes it old again.
         self.is_old.store(false, Ordering::SeqCst);

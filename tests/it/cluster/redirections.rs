@@ -80,6 +80,35 @@ fn the_map_is_asked_for_at_most_once_a_second() {
     assert_eq!(owner.count("SET"), 60, "each command is carried out once");
 }
 
+/// Nodes that have come since are in no redirection, and the nodes that the client knows may all be
+/// gone one day.
+#[test]
+fn the_map_is_asked_for_once_a_minute_where_nothing_is_redirected() {
+    let port = Arc::new(AtomicU16::new(0));
+    let own = Arc::clone(&port);
+    let node = FakeServer::start(move |_, command| match command.get(1) {
+        Some(word) if word == b"SLOTS" => {
+            let owner = [Reply::bulk(b""), Reply::int(own.load(Ordering::SeqCst).into())];
+            let all = [Reply::int(0), Reply::int(16_383), Reply::array(&owner)];
+            Reply::array(&[Reply::array(&all)])
+        }
+        _ => serves(0, command),
+    });
+    port.store(node.port(), Ordering::SeqCst);
+    let clock = FakeClock::new();
+    let client = Client::cluster_builder([node.url()]).clock(clock.clone()).build().unwrap();
+    let lock = || client.lock("x").with(|_| ()).unwrap();
+    lock();
+    for minutes in 1..4 {
+        clock.advance(ms(59_000));
+        lock();
+        assert_eq!(maps_of(&node), minutes);
+        clock.advance(ms(1000));
+        lock();
+        assert_eq!(maps_of(&node), minutes + 1);
+    }
+}
+
 #[test]
 fn a_redirection_to_a_node_that_is_gone_fails_at_once() {
     let gone = Arc::new(AtomicU16::new(ports::refused()));
