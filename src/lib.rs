@@ -303,7 +303,7 @@
 //! |---|---|
 //! | `distlock-renewal` | extends the leases of all locks of the client that need no confirmations; in a cluster up to one for each node |
 //! | `distlock-confirm` | extends the leases of locks that do: one for each kind of confirmations, in a cluster up to one for each node |
-//! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held |
+//! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held; in a cluster up to one for each node |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock; in a cluster one for each node where somebody has waited |
 //! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
 //! | `distlock-log` | calls the program's logger, and ends |
@@ -312,7 +312,7 @@
 //! | `distlock-node-…`, `distlock-hold-…` | Redlock only: two for each node; one asks it, one extends leases there |
 //! | `distlock-sentinel` | Sentinel only: one for each sentinel, listens to it; together they ask all of them every 2 s |
 //! | `distlock-asks` | Sentinel only: asks one sentinel, and ends |
-//! | `distlock-shard` | Cluster only: extends or withdraws at one of several nodes, and ends |
+//! | `distlock-shard` | Cluster only: extends or withdraws at one of several nodes, if slots have moved between them, and ends |
 //!
 //! # What it logs
 //!

@@ -64,12 +64,11 @@ impl Open {
         // Threads that were waiting for a lock, or in a condition, hand what they leave behind to
         // the cleaner.
         let waiting = context.acquiring.wait(&context.clock, deadline);
-        let cleaner = context.cleaner.close(deadline);
-        let mut threads = context.renewers.stop();
+        let mut threads = context.cleaner.close(deadline);
+        threads.extend(context.renewers.stop());
         threads.push(context.notifier.stop());
-        let cleaned = cleaner.wait(deadline);
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
-        let in_time = self.backend.close(deadline) && in_time && cleaned;
+        let in_time = self.backend.close(deadline) && in_time;
         let left = context.cleaner.unanswered() + waiting;
         *closed = Closed::Left(left, !in_time);
         unconfirmed(left, !in_time)

@@ -3,8 +3,9 @@
 mod backlog;
 mod withdrawal;
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -19,11 +20,18 @@ use crate::base::worker::{Stopped, Wake, Worker};
 pub(crate) use backlog::Backlog;
 pub(crate) use withdrawal::Withdrawal;
 
-/// Hands withdrawals to the cleaner's thread. Clones feed the same thread.
+/// Hands withdrawals to the cleaner's threads: one for each shard, because a shard that does not
+/// answer shall delay no withdrawal at another. Clones feed the same threads.
 #[derive(Clone)]
 pub(crate) struct Cleaner {
-    worker: Arc<Worker<Wake>>,
+    threads: Arc<Mutex<Threads>>,
     backlog: Backlog,
+}
+
+#[derive(Default)]
+struct Threads {
+    of_shards: HashMap<u16, Worker<Wake>>,
+    closed: bool,
 }
 
 /// The use of a caller's own value, until dropped.
@@ -44,29 +52,34 @@ impl Drop for InUse {
         }
         drop(state);
         self.cleaner.backlog.shared.changed.notify_all();
-        let _ = self.cleaner.worker.send(Wake);
+        for thread in locked(&self.cleaner.threads).of_shards.values() {
+            let _ = thread.send(Wake);
+        }
     }
 }
 
 impl Cleaner {
     pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
-        let backlog = Backlog::new(clock, command_timeout);
-        Self { worker: Arc::new(Worker::new("distlock-cleaner")), backlog }
+        Self { threads: Arc::default(), backlog: Backlog::new(clock, command_timeout) }
     }
 
-    /// Starts the thread. Called before a lease is requested: a thread that dies while it holds
-    /// cannot start another thread.
-    pub(crate) fn start(&self) -> io::Result<()> {
-        if self.worker.has_started() {
+    /// Starts the thread of a shard. Called before anybody has a lease there: a thread that dies
+    /// while it holds cannot start another thread.
+    pub(crate) fn start(&self, shard: u16) -> io::Result<()> {
+        let Threads { of_shards, closed } = &mut *locked(&self.threads);
+        if *closed {
             return Ok(());
         }
-        let backlog = self.backlog.clone();
-        self.worker.start(move |wake| run(&backlog, wake))
+        let backlog = self.backlog.of_shard(shard);
+        let thread = of_shards.entry(shard).or_insert_with(|| Worker::new("distlock-cleaner"));
+        thread.start(move |wake| run(&backlog, wake))
     }
 
     /// Withdraws soon, and again until nothing can be left. Once the client is closed: at once, on
     /// this thread, and only once.
     pub(crate) fn withdraw(&self, what: Withdrawal) {
+        // An attempt without an answer may be the first at its shard.
+        let _ = self.start(what.store.shard(&what.key));
         if let Err(what) = self.add(what) {
             let _ = what.try_once(self.backlog.command_deadline());
         }
@@ -88,8 +101,15 @@ impl Cleaner {
     }
 
     fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
-        self.backlog.add(what)?;
-        let _ = self.worker.send(Wake);
+        let shard = what.store.shard(&what.key);
+        let Threads { of_shards, .. } = &*locked(&self.threads);
+        // The first shard's thread does what another's would, if that could not be started.
+        let has_started = of_shards.get(&shard).is_some_and(Worker::has_started);
+        let shard = if has_started { shard } else { 0 };
+        self.backlog.of_shard(shard).add(what)?;
+        if let Some(thread) = of_shards.get(&shard) {
+            let _ = thread.send(Wake);
+        }
         Ok(())
     }
 
@@ -139,20 +159,21 @@ impl Cleaner {
         Ok(InUse { cleaner: self.clone(), name, left_behind })
     }
 
-    /// Lets the thread retry what has had no answer, until the deadline, and then end.
-    pub(crate) fn close(&self, deadline: Instant) -> Stopped {
+    /// Lets the threads retry what has had no answer, until the deadline, and then end.
+    pub(crate) fn close(&self, deadline: Instant) -> Vec<Stopped> {
         locked(&self.backlog.shared.state).closing.get_or_insert(deadline);
-        self.worker.stop()
+        let mut threads = locked(&self.threads);
+        threads.closed = true;
+        threads.of_shards.values().map(Worker::stop).collect()
     }
 
     /// How many locks may still be held on the server, because their withdrawals have no answer.
     pub(crate) fn unanswered(&self) -> usize {
-        let state = locked(&self.backlog.shared.state);
-        state.left.unwrap_or_else(|| state.unanswered().count())
+        locked(&self.backlog.shared.state).unanswered()
     }
 }
 
-/// The cleaner's thread.
+/// A thread of the cleaner.
 fn run(backlog: &Backlog, wake: &Receiver<Wake>) {
     backlog.begin();
     loop {

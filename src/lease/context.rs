@@ -59,7 +59,7 @@ impl Context {
     /// Starts the threads that a lease of this store needs, unless they run already. Called before
     /// the lease is requested.
     pub(crate) fn start(&self, store: &dyn LeaseStore) -> Result<()> {
-        self.cleaner.start().and_then(|()| self.renewers.start(store)).map_err(|error| {
+        self.renewers.start(store).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "no thread could be started to look after leases")
                 .because(error)
         })

@@ -45,6 +45,7 @@ fn bulk(lease: &Lease) -> usize {
 /// channel.
 pub(crate) struct Renewer {
     worker: Worker<Wake>,
+    shard: u16,
     thread: RenewerThread,
 }
 
@@ -62,7 +63,7 @@ struct RenewerThread {
 
 impl Renewer {
     pub(crate) fn new(
-        thread: &'static str,
+        (thread, shard): (&'static str, u16),
         clock: Clock,
         timeouts: Timeouts,
         cleaner: Cleaner,
@@ -70,6 +71,7 @@ impl Renewer {
     ) -> Self {
         Self {
             worker: Worker::new(thread),
+            shard,
             thread: RenewerThread {
                 book: Arc::default(),
                 origin: clock.now(),
@@ -81,11 +83,12 @@ impl Renewer {
         }
     }
 
-    /// Starts the thread.
+    /// Starts the thread, and the cleaner's of the same shard.
     pub(crate) fn start(&self) -> io::Result<()> {
         if self.worker.has_started() {
             return Ok(());
         }
+        self.thread.cleaner.start(self.shard)?;
         let thread = self.thread.clone();
         self.worker.start(move |wake| thread.run(wake))
     }

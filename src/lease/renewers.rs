@@ -22,7 +22,7 @@ use crate::base::worker::Stopped;
 pub(crate) struct Renewers {
     plain: Arc<Renewer>,
     others: Mutex<Others>,
-    make: Box<dyn Fn(&'static str) -> Arc<Renewer> + Send + Sync>,
+    make: Box<dyn Fn(&'static str, u16) -> Arc<Renewer> + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -38,21 +38,21 @@ impl Renewers {
         cleaner: Cleaner,
         under_way: ActiveCount,
     ) -> Self {
-        let make = move |thread| {
+        let make = move |thread, shard| {
             let (clock, cleaner) = (clock.clone(), cleaner.clone());
-            Arc::new(Renewer::new(thread, clock, timeouts, cleaner, under_way.clone()))
+            Arc::new(Renewer::new((thread, shard), clock, timeouts, cleaner, under_way.clone()))
         };
-        Self { plain: make("distlock-renewal"), others: Mutex::default(), make: Box::new(make) }
+        Self { plain: make("distlock-renewal", 0), others: Mutex::default(), make: Box::new(make) }
     }
 
-    /// Starts the thread for leases of this store. Called before a lease is requested, so that a
+    /// Starts the threads for leases of this store. Called before a lease is requested, so that a
     /// granted lease is always looked after (R8).
     pub(crate) fn start(&self, store: &dyn LeaseStore) -> io::Result<()> {
         self.one(store, 0).start()
     }
 
-    /// The shard whose thread shall look after a lease that was granted. If that thread cannot be
-    /// started, the one of the first shard has been.
+    /// The shard whose threads shall look after a lease that was granted. If they cannot be started,
+    /// those of the first shard have been.
     pub(super) fn shard(&self, store: &dyn LeaseStore, key: &Key) -> u16 {
         let shard = store.shard(key);
         self.one(store, shard).start().map_or(0, |()| shard)
@@ -70,7 +70,7 @@ impl Renewers {
         }
         let name = if confirm.is_wanted() { "distlock-confirm" } else { "distlock-renewal" };
         let Others { renewers, closed } = &mut *locked(&self.others);
-        let renewer = renewers.entry((confirm, shard)).or_insert_with(|| (self.make)(name));
+        let renewer = renewers.entry((confirm, shard)).or_insert_with(|| (self.make)(name, shard));
         if *closed {
             renewer.close();
             renewer.stop();

@@ -30,12 +30,14 @@ const LAST: Duration = Duration::from_millis(250);
 /// The most withdrawals in one call. A call that fails is repeated as a whole.
 const BULK: usize = 256;
 
-/// The withdrawals of one thread, which comes back to them. Clones share them.
+/// The withdrawals of one shard, and the thread that comes back to them. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Backlog {
+    /// What the backlogs of all shards have in common.
     pub(super) shared: Arc<BacklogState>,
     pub(super) clock: Clock,
     command_timeout: Duration,
+    shard: u16,
 }
 
 #[derive(Default)]
@@ -54,19 +56,27 @@ pub(super) struct Todo {
     pub(super) in_use: Vec<(Key, Token)>,
     /// Until when to go on trying, once the client is closed.
     pub(super) closing: Option<Instant>,
-    /// Set at the end of the thread: how many withdrawals had no answer.
-    pub(super) left: Option<usize>,
+    /// The shards whose threads have ended.
+    ended: Vec<u16>,
+    /// How many withdrawals had no answer when their threads ended.
+    left: usize,
 }
 
 impl Todo {
-    pub(super) fn unanswered(&self) -> impl Iterator<Item = &Arc<Withdrawal>> {
-        self.jobs.iter().filter(|job| job.answered_at.is_none()).map(|job| &job.what)
+    /// How many withdrawals have had no answer.
+    pub(super) fn unanswered(&self) -> usize {
+        self.left + self.jobs.iter().filter(|job| job.answered_at.is_none()).count()
     }
 }
 
 impl Backlog {
     pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
-        Self { shared: Arc::default(), clock, command_timeout }
+        Self { shared: Arc::default(), clock, command_timeout, shard: 0 }
+    }
+
+    /// The backlog of another shard.
+    pub(super) fn of_shard(&self, shard: u16) -> Self {
+        Self { shard, ..self.clone() }
     }
 
     pub(super) fn command_deadline(&self) -> Instant {
@@ -76,7 +86,7 @@ impl Backlog {
     /// `Err`: the backlog is closed.
     pub(crate) fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
         let mut state = locked(&self.shared.state);
-        if state.left.is_some() {
+        if state.ended.contains(&self.shard) {
             return Err(what);
         }
         state.last_number += 1;
@@ -84,6 +94,7 @@ impl Backlog {
         let (release_in_flight, what) = (what.release_in_flight, Arc::new(what));
         state.jobs.push(OpenWithdrawal {
             number,
+            shard: self.shard,
             what,
             since: now,
             next: now,
@@ -99,7 +110,9 @@ impl Backlog {
     /// Called when the thread begins, and when it begins again after a panic: what it was trying
     /// then is tried again.
     pub(crate) fn begin(&self) {
-        locked(&self.shared.state).jobs.iter_mut().for_each(|job| job.running = false);
+        let mut state = locked(&self.shared.state);
+        let jobs = state.jobs.iter_mut().filter(|job| job.shard == self.shard);
+        jobs.for_each(|job| job.running = false);
     }
 
     /// Tries some of what is due, in one call to its store. Returns when to come back.
@@ -113,14 +126,17 @@ impl Backlog {
         Some(now)
     }
 
-    /// Takes the jobs of one store that `wanted` chooses. Also returns when the next job is due.
+    /// Takes the jobs of one store that `wanted` chooses, all of this shard. Also returns when the
+    /// shard's next job is due.
     fn take(
         &self,
         wanted: impl Fn(&OpenWithdrawal) -> bool,
     ) -> (Vec<(u64, Arc<Withdrawal>)>, Option<Instant>) {
         let mut state = locked(&self.shared.state);
         let Todo { jobs, in_use, .. } = &mut *state;
-        let is_free = |job: &OpenWithdrawal| !in_use.iter().any(|(key, token)| job.is(key, token));
+        let is_free = |job: &OpenWithdrawal| {
+            job.shard == self.shard && !in_use.iter().any(|(key, token)| job.is(key, token))
+        };
         let next = jobs.iter().filter(|job| is_free(job)).map(|job| job.next).min();
         let mut chosen: Vec<&mut OpenWithdrawal> =
             jobs.iter_mut().filter(|job| wanted(job) && is_free(job)).collect();
@@ -188,12 +204,13 @@ impl Backlog {
             }
         }
         if !answered {
-            // A call without an answer delays the other jobs by its whole deadline: let them all
-            // wait until the server is back.
+            // A call without an answer delays the shard's other jobs by its whole deadline: let
+            // them all wait until the server is back.
             let again = now + backoff::outage_pause();
-            let same_store =
-                state.jobs.iter_mut().filter(|job| Arc::ptr_eq(&job.what.store, &first.store));
-            same_store.for_each(|job| job.next = job.next.max(again));
+            let of_server = state.jobs.iter_mut().filter(|job| {
+                job.shard == self.shard && Arc::ptr_eq(&job.what.store, &first.store)
+            });
+            of_server.for_each(|job| job.next = job.next.max(again));
         }
         drop(state);
         self.shared.changed.notify_all();
@@ -224,13 +241,13 @@ impl Backlog {
             }
         }
         let mut state = locked(&self.shared.state);
-        let left: Vec<_> = state.unanswered().cloned().collect();
-        state.left = Some(left.len());
         // Each refers to its store, and the store to this backlog: that would last for ever.
-        let done = std::mem::take(&mut state.jobs);
+        let done: Vec<_> = state.jobs.extract_if(.., |job| job.shard == self.shard).collect();
+        let left: Vec<_> = done.iter().filter(|job| job.answered_at.is_none()).collect();
+        state.left += left.len();
+        state.ended.push(self.shard);
         drop(state);
-        drop(done);
-        for what in left {
+        for OpenWithdrawal { what, .. } in left {
             log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
         }
     }

@@ -60,6 +60,8 @@ impl Withdrawal {
 /// A withdrawal that the cleaner works on.
 pub(super) struct OpenWithdrawal {
     pub(super) number: u64,
+    /// The shard whose thread works on it.
+    pub(super) shard: u16,
     pub(super) what: Arc<Withdrawal>,
     pub(super) since: Instant,
     pub(super) next: Instant,

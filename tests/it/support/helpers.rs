@@ -186,7 +186,9 @@ pub enum Asked {
     Release,
     /// The store has a connection for a release, and has reported that.
     ReleaseIsSent,
-    Withdraw,
+    Withdraw {
+        keys: Vec<String>,
+    },
 }
 
 /// Keeps a pooled connection of a client in use until this is dropped. In a pool of one it is the
@@ -351,7 +353,8 @@ impl LeaseStore for Watched {
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
-        self.notes.around(Asked::Withdraw, || self.inner.withdraw(what, deadline))
+        let keys = what.iter().map(|what| what.key.as_str().to_owned()).collect();
+        self.notes.around(Asked::Withdraw { keys }, || self.inner.withdraw(what, deadline))
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
