@@ -51,8 +51,8 @@ impl Renewers {
         self.one(store, 0).start()
     }
 
-    /// The shard whose threads shall look after a lease that was granted. If they cannot be started,
-    /// those of the first shard have been.
+    /// The shard whose threads shall look after a lease that was granted. If these cannot be
+    /// started, those of the first shard have been.
     pub(super) fn shard(&self, store: &dyn LeaseStore, key: &Key) -> u16 {
         let shard = store.shard(key);
         self.one(store, shard).start().map_or(0, |()| shard)

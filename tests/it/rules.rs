@@ -251,9 +251,10 @@ fn a_dying_thread_sends_nothing_to_the_server_itself() {
     });
     let dead = dead.join().unwrap();
     let withdrawn_by = || {
-        notes.asked().into_iter().find_map(|(_, thread, asked)| {
-            matches!(asked, Asked::Withdraw { .. }).then_some(thread)
-        })
+        notes
+            .asked()
+            .into_iter()
+            .find_map(|(_, thread, asked)| matches!(asked, Asked::Withdraw(_)).then_some(thread))
     };
     eventually(SOON, || withdrawn_by().is_some());
     assert_ne!(withdrawn_by(), Some(dead));

@@ -57,7 +57,7 @@ fn withdrawals_at_a_silent_node_delay_none(leave_at_the_silent: impl Fn(&Server,
         let (answer, answered) = mpsc::channel::<()>();
         let (name, answered) = (names[silent].clone(), Mutex::new(answered));
         let is_there =
-            move |asked: &Asked| matches!(asked, Asked::Withdraw { keys } if keys.contains(&name));
+            move |asked: &Asked| matches!(asked, Asked::Withdraw(keys) if keys.contains(&name));
         let silences = is_there.clone();
         notes.before(move |asked| {
             if silences(asked) {

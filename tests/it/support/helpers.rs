@@ -186,9 +186,7 @@ pub enum Asked {
     Release,
     /// The store has a connection for a release, and has reported that.
     ReleaseIsSent,
-    Withdraw {
-        keys: Vec<String>,
-    },
+    Withdraw(Vec<String>),
 }
 
 /// Keeps a pooled connection of a client in use until this is dropped. In a pool of one it is the
@@ -354,7 +352,7 @@ impl LeaseStore for Watched {
 
     fn withdraw(&self, what: &[Withdraw<'_>], deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let keys = what.iter().map(|what| what.key.as_str().to_owned()).collect();
-        self.notes.around(Asked::Withdraw { keys }, || self.inner.withdraw(what, deadline))
+        self.notes.around(Asked::Withdraw(keys), || self.inner.withdraw(what, deadline))
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
