@@ -133,7 +133,7 @@ pub struct LockOptions {
 }
 
 /// What must have a lease before it counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Confirm {
     /// How many replicas must confirm.
     pub(crate) replicas: u32,

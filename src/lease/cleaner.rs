@@ -3,7 +3,7 @@
 mod backlog;
 mod withdrawal;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub(crate) struct Cleaner {
 
 #[derive(Default)]
 struct Threads {
-    of_shards: HashMap<u16, Worker<Wake>>,
+    of_shards: BTreeMap<u16, Worker<Wake>>,
     closed: bool,
 }
 

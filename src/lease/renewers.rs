@@ -1,6 +1,6 @@
 //! The renewal of all leases of a client.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ pub(crate) struct Renewers {
 
 #[derive(Default)]
 struct Others {
-    renewers: HashMap<(Confirm, u16), Arc<Renewer>>,
+    renewers: BTreeMap<(u16, Confirm), Arc<Renewer>>,
     closed: bool,
 }
 
@@ -70,7 +70,7 @@ impl Renewers {
         }
         let name = if confirm.is_wanted() { "distlock-confirm" } else { "distlock-renewal" };
         let Others { renewers, closed } = &mut *locked(&self.others);
-        let renewer = renewers.entry((confirm, shard)).or_insert_with(|| (self.make)(name, shard));
+        let renewer = renewers.entry((shard, confirm)).or_insert_with(|| (self.make)(name, shard));
         if *closed {
             renewer.close();
             renewer.stop();
