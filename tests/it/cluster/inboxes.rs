@@ -83,6 +83,7 @@ fn an_inbox_that_ends_hears_nothing_that_is_for_the_next() {
     if shards.have_channels() {
         eventually(SOON, || channels(&shards, 0).len() == 2);
     }
+    let before = channels(&shards, 0);
     let guards = [&name, &late].map(|name| client.lock(name).guard().unwrap());
     // The inbox of `name` ends: it is the second at its node.
     let _waiting = waits(&shards, other.clone(), &late, LockOptions::new());
@@ -95,6 +96,8 @@ fn an_inbox_that_ends_hears_nothing_that_is_for_the_next() {
     });
     if shards.have_channels() {
         eventually(SOON, || has_a_waiter(&shards, &name));
+        let is_new = |address| !before.contains(address);
+        assert!(channels(&shards, 0).iter().any(is_new), "no address is used twice");
     }
     guards.into_iter().for_each(|guard| guard.release().unwrap());
     assert!(waiting.result(), "nobody else gets in");
