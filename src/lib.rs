@@ -312,7 +312,7 @@
 //! | `distlock-node-…`, `distlock-hold-…` | Redlock only: two for each node; one asks it, one extends leases there |
 //! | `distlock-sentinel` | Sentinel only: one for each sentinel, listens to it; together they ask all of them every 2 s |
 //! | `distlock-asks` | Sentinel only: asks one sentinel, and ends |
-//! | `distlock-shard` | Cluster only: extends or withdraws at one of several nodes, if slots have moved between them, and ends |
+//! | `distlock-shard` | Cluster only: extends or withdraws at one of several nodes, and ends |
 //!
 //! # What it logs
 //!

@@ -50,11 +50,12 @@ impl Drop for InUse {
         if let Some(at) = at {
             state.in_use.swap_remove(at);
         }
+        let (key, token) = &self.name;
+        let waiting: Vec<u16> =
+            state.jobs.iter().filter(|job| job.is(key, token)).map(|job| job.shard).collect();
         drop(state);
         self.cleaner.backlog.shared.changed.notify_all();
-        for thread in locked(&self.cleaner.threads).of_shards.values() {
-            let _ = thread.send(Wake);
-        }
+        waiting.into_iter().for_each(|shard| self.cleaner.wake(shard));
     }
 }
 
@@ -102,15 +103,19 @@ impl Cleaner {
 
     fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
         let shard = what.store.shard(&what.key);
-        let Threads { of_shards, .. } = &*locked(&self.threads);
-        // The first shard's thread does what another's would, if that could not be started.
-        let has_started = of_shards.get(&shard).is_some_and(Worker::has_started);
+        // The first shard's thread does what another's would, if that has not been started.
+        let has_started =
+            locked(&self.threads).of_shards.get(&shard).is_some_and(Worker::has_started);
         let shard = if has_started { shard } else { 0 };
         self.backlog.of_shard(shard).add(what)?;
-        if let Some(thread) = of_shards.get(&shard) {
+        self.wake(shard);
+        Ok(())
+    }
+
+    fn wake(&self, shard: u16) {
+        if let Some(thread) = locked(&self.threads).of_shards.get(&shard) {
             let _ = thread.send(Wake);
         }
-        Ok(())
     }
 
     /// Begins to use a caller's own value, which may have been used before. A withdrawal of it

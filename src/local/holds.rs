@@ -162,7 +162,7 @@ impl Drop for Holds {
     ///
     /// No I/O here, nothing that can wait for a server, no logging, and no panic: a panic in a
     /// thread-local destructor aborts the process. The cleaner does the rest. Its thread runs: it
-    /// was started before the lease was requested.
+    /// was started before the lease was handed out.
     fn drop(&mut self) {
         for (_, mut hold) in self.0.get_mut().drain() {
             let context = &hold.lock.context;

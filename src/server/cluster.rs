@@ -87,8 +87,8 @@ impl Cluster {
         self.confirm
     }
 
-    /// The number of the node that owns the slot of this name, or 0 if it is not known. It is below
-    /// the number of nodes. A new map may give a node another number.
+    /// The number of the node that owns the slot of this name, or 0 if it is not known. Numbers are
+    /// small. A node keeps its number for as long as it is known.
     pub(crate) fn shard(&self, name: &str) -> u16 {
         self.topology.number(slot::of(name))
     }

@@ -25,12 +25,8 @@ impl Map {
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Address> {
-        self.nodes.get(usize::from(self.number(slot)?))
-    }
-
-    /// The number of the owner of a slot among the nodes.
-    pub(super) fn number(&self, slot: u16) -> Option<u16> {
-        self.owners.get(usize::from(slot)).copied().filter(|number| *number != NOBODY)
+        let index = self.owners.get(usize::from(slot)).filter(|index| **index != NOBODY)?;
+        self.nodes.get(usize::from(*index))
     }
 
     pub(super) fn nodes(&self) -> &[Address] {

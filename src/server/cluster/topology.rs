@@ -58,6 +58,14 @@ impl Nodes {
             |member: &&Member| member.address == *address && member.node.confirm() == confirm;
         self.members.iter().find(is_it)
     }
+
+    /// The number of the node at this address: the smallest that no other has, for as long as it is
+    /// known.
+    fn number(&self, address: &Address) -> u16 {
+        let own = self.members.iter().find(|member| member.address == *address);
+        let is_free = |number: &u16| self.members.iter().all(|member| member.number != *number);
+        own.map(|member| member.number).or_else(|| (0..).find(is_free)).unwrap_or_default()
+    }
 }
 
 /// A node, and where it is.
@@ -65,6 +73,7 @@ impl Nodes {
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) node: Arc<Node>,
+    number: u16,
 }
 
 impl Member {
@@ -106,7 +115,8 @@ impl Topology {
 
     /// The number of the owner of a slot, or 0.
     pub(super) fn number(&self, slot: u16) -> u16 {
-        locked(&self.map).number(slot).unwrap_or_default()
+        let member = self.owner(slot).map(|owner| self.member(owner, Confirm::NOTHING));
+        member.and_then(Result::ok).map_or(0, |member| member.number)
     }
 
     /// Every node that is known.
@@ -143,7 +153,8 @@ impl Topology {
             // Another thread was faster.
             return Ok(member.clone());
         }
-        let member = Member { address, node: Arc::new(node) };
+        let number = nodes.number(&address);
+        let member = Member { address, node: Arc::new(node), number };
         nodes.members.push(member.clone());
         Ok(member)
     }
@@ -235,5 +246,30 @@ impl Topology {
             }
             stays
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    /// Where locks are looked after by node, the number stands for the node (R9).
+    #[test]
+    fn a_node_keeps_its_number_while_others_come_and_go() {
+        let at = |host: &str| Address { host: host.into(), port: 1 };
+        let info = "redis://seed:1".into_connection_info().expect("a URL");
+        let topology = Topology::new(vec![at("seed")], info, Settings::default(), Clock::default());
+        let numbers = |owners: &[&str]| -> Vec<u16> {
+            let mut map = Map::new(&topology.seeds);
+            (0..).zip(owners).for_each(|(slot, owner)| map.learn(slot..=slot, &at(owner)));
+            topology.replace(map);
+            (0..).zip(owners).map(|(slot, _)| topology.number(slot)).collect()
+        };
+        assert_eq!(topology.number(7), 0, "not known");
+        assert_eq!(numbers(&["a", "b", "a", "c"]), [0, 1, 0, 2]);
+        assert_eq!(numbers(&["c", "b", "a"]), [2, 1, 0]);
+        assert_eq!(numbers(&["c", "d", "b"]), [2, 0, 1], "a is gone, and its number is free");
     }
 }
