@@ -7,9 +7,9 @@ use distlock::{Client, ErrorKind, LockOptions};
 
 use super::client;
 use crate::helpers::{SOON, error, get, ms};
+use crate::support::eventually;
 use crate::support::shards::Shards;
 use crate::support::tls::Certificates;
-use crate::support::{Server, eventually};
 
 #[test]
 fn a_cluster_that_died_whole_and_came_back_is_used_again() {
@@ -75,13 +75,9 @@ fn locks_that_replicas_confirm_exclude_each_other_while_every_shard_fails_over()
                 }
             });
         }
-        for (primary, replicas) in shards.primaries.iter().zip(&shards.replicas) {
-            let fail_over = redis::cmd("CLUSTER").arg("FAILOVER").to_owned();
-            fail_over.exec(&mut replicas[0].connection()).unwrap();
-            let says = |node: &Server, what| node.info("replication").contains(what);
-            eventually(SOON, || {
-                says(&replicas[0], "role:master") && says(primary, "link_status:up")
-            });
+        for (place, primary) in shards.primaries.iter().enumerate() {
+            shards.fail_over(place);
+            eventually(SOON, || primary.info("replication").contains("link_status:up"));
         }
         let before: Vec<_> = cycles.iter().map(|count| count.load(Ordering::SeqCst)).collect();
         eventually(SOON, || {

@@ -173,10 +173,9 @@ fn after_a_failover_the_new_primary_wakes_the_waiter() {
     let name = shards.name_at(0, "x");
     let guard = client.lock(&name).guard().unwrap();
     let waiting = waits(&shards, other, &name, patient(&shards));
-    let replica = &shards.replicas[0][0];
-    redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut replica.connection()).unwrap();
+    shards.fail_over(0);
     // The old primary ends the subscription.
-    eventually(SOON, || !channels_at(replica).is_empty());
+    eventually(SOON, || !channels_at(&shards.replicas[0][0]).is_empty());
     guard.release().unwrap();
     assert!(waiting.result());
 }

@@ -1,7 +1,7 @@
 //! A real Redis Cluster: primaries that share the slots, each perhaps with a replica.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::settings::ServerBuilder;
 use super::{Server, eventually};
@@ -11,6 +11,8 @@ const SLOTS: u16 = 16_384;
 /// How long a cluster may take to get ready. A primary says for two seconds after its start that it
 /// is not.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long a replica tries to take over, and a little more.
+const TAKEOVER: Duration = Duration::from_secs(6);
 
 /// The nodes of a cluster. All of them are gone when this is dropped.
 pub struct Shards {
@@ -99,6 +101,21 @@ impl Shards {
         self.begin_move(keys[0], from, to);
         self.move_keys(keys, from, to);
         self.end_move(keys[0], from, to);
+    }
+
+    /// Has the first replica of the primary at `place` take its place. A server that gets no votes
+    /// for that gives it up after five seconds, and is asked again.
+    pub fn fail_over(&self, place: usize) {
+        let replica = &self.replicas[place][0];
+        let mut asked: Option<Instant> = None;
+        eventually(PATIENCE, || {
+            let is_primary = replica.info("replication").contains("role:master");
+            if !is_primary && asked.is_none_or(|asked| asked.elapsed() > TAKEOVER) {
+                let _ = redis::cmd("CLUSTER").arg("FAILOVER").exec(&mut replica.connection());
+                asked = Some(Instant::now());
+            }
+            is_primary
+        });
     }
 
     fn slot(&self, key: &str) -> u16 {
