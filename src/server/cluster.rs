@@ -265,8 +265,8 @@ impl Cluster {
 
     /// The node to ask first: the owner of the slot, or a node that knows the owner.
     fn route(&self, slot: Option<u16>) -> Result<Member, StoreError> {
-        let owner = slot.and_then(|slot| self.topology.owner(slot));
-        match owner.map(|owner| self.member(owner)).transpose()? {
+        let owner = slot.map(|slot| self.topology.member_of(slot, self.confirm)).transpose()?;
+        match owner.flatten() {
             Some(owner) if !owner.is_down() => Ok(owner),
             owner => self.another(owner.as_ref()),
         }

@@ -33,9 +33,7 @@ pub(super) struct Topology {
     info: ConnectionInfo,
     settings: Settings,
     pub(super) clock: Clock,
-    map: Mutex<Map>,
-    /// Made when they are first needed, one for each kind of confirmations.
-    nodes: Mutex<Nodes>,
+    known: Mutex<Known>,
     /// Whether the map has to be asked for soon: a slot has moved since it was.
     is_old: AtomicBool,
     /// When it was asked for last. Locked by the thread that asks.
@@ -46,13 +44,14 @@ pub(super) struct Topology {
     said_refused: AtomicBool,
 }
 
-#[derive(Default)]
-struct Nodes {
+struct Known {
+    map: Map,
+    /// Made when they are first needed, one for each kind of confirmations.
     members: Vec<Member>,
     is_closed: bool,
 }
 
-impl Nodes {
+impl Known {
     fn find(&self, address: &Address, confirm: Confirm) -> Option<&Member> {
         let is_it =
             |member: &&Member| member.address == *address && member.node.confirm() == confirm;
@@ -95,12 +94,15 @@ impl Topology {
         clock: Clock,
     ) -> Self {
         Self {
-            map: Mutex::new(Map::new(&seeds)),
+            known: Mutex::new(Known {
+                map: Map::new(&seeds),
+                members: Vec::new(),
+                is_closed: false,
+            }),
             seeds,
             info,
             settings,
             clock,
-            nodes: Mutex::default(),
             is_old: AtomicBool::new(true),
             asked: Mutex::default(),
             next: AtomicUsize::new(0),
@@ -110,52 +112,68 @@ impl Topology {
 
     /// The owner of a slot, as far as it is known.
     pub(super) fn owner(&self, slot: u16) -> Option<Address> {
-        locked(&self.map).owner(slot).cloned()
+        locked(&self.known).map.owner(slot).cloned()
+    }
+
+    /// The node that owns a slot, as far as it is known.
+    pub(super) fn member_of(
+        &self,
+        slot: u16,
+        confirm: Confirm,
+    ) -> Result<Option<Member>, StoreError> {
+        let known = locked(&self.known);
+        let Some(owner) = known.map.owner(slot) else { return Ok(None) };
+        if let Some(member) = known.find(owner, confirm) {
+            return Ok(Some(member.clone()));
+        }
+        let owner = owner.clone();
+        drop(known);
+        self.member(owner, confirm).map(Some)
     }
 
     /// The number of the owner of a slot, or 0.
     pub(super) fn number(&self, slot: u16) -> u16 {
-        let member = self.owner(slot).map(|owner| self.member(owner, Confirm::NOTHING));
-        member.and_then(Result::ok).map_or(0, |member| member.number)
+        let owner = self.member_of(slot, Confirm::NOTHING).ok().flatten();
+        owner.map_or(0, |member| member.number)
     }
 
     /// Every node that is known.
     pub(super) fn addresses(&self) -> Vec<Address> {
-        locked(&self.map).nodes().to_vec()
+        locked(&self.known).map.nodes().to_vec()
     }
 
     pub(super) fn close(&self) {
-        let mut nodes = locked(&self.nodes);
-        nodes.is_closed = true;
-        nodes.members.iter().for_each(|member| member.node.close());
+        let mut known = locked(&self.known);
+        known.is_closed = true;
+        known.members.iter().for_each(|member| member.node.close());
     }
 
     /// The node at this address.
     pub(super) fn member(&self, address: Address, confirm: Confirm) -> Result<Member, StoreError> {
-        let mut nodes = locked(&self.nodes);
-        if let Some(member) = nodes.find(&address, confirm) {
+        let mut known = locked(&self.known);
+        if let Some(member) = known.find(&address, confirm) {
             return Ok(member.clone());
         }
         let node = if confirm.is_wanted() {
-            drop(nodes);
+            drop(known);
             // It knows of the server what the other one knows.
             let plain = self.member(address.clone(), Confirm::NOTHING)?;
-            nodes = locked(&self.nodes);
+            known = locked(&self.known);
             plain.node.confirming(confirm)
         } else {
             self.node(&address)?
         };
-        if nodes.is_closed {
+        if known.is_closed {
             // A call that was under way when the client was closed was redirected there.
             node.close();
         }
-        if let Some(member) = nodes.find(&address, confirm) {
+        if let Some(member) = known.find(&address, confirm) {
             // Another thread was faster.
             return Ok(member.clone());
         }
-        let number = nodes.number(&address);
+        let number = known.number(&address);
         let member = Member { address, node: Arc::new(node), number };
-        nodes.members.push(member.clone());
+        known.members.push(member.clone());
         Ok(member)
     }
 
@@ -178,7 +196,7 @@ impl Topology {
     /// A node has carried a command out: so it owns the slot, unless another is known, which may
     /// have been asked in vain.
     pub(super) fn confirm_owner(&self, slot: Option<u16>, at: &Address) {
-        let mut map = locked(&self.map);
+        let map = &mut locked(&self.known).map;
         if let Some(slot) = slot.filter(|slot| map.owner(*slot).is_none()) {
             map.learn(slot..=slot, at);
         }
@@ -190,7 +208,7 @@ impl Topology {
 
     /// Remembers the owner of a slot that has moved.
     pub(super) fn learn(&self, slot: u16, owner: &Address) {
-        locked(&self.map).learn(slot..=slot, owner);
+        locked(&self.known).map.learn(slot..=slot, owner);
         self.forget();
     }
 
@@ -237,10 +255,10 @@ impl Topology {
 
     /// Takes this map for the present one, and closes the connections to nodes that are not in it.
     fn replace(&self, map: Map) {
-        let stay = map.nodes().to_vec();
-        *locked(&self.map) = map;
-        locked(&self.nodes).members.retain(|member| {
-            let stays = stay.contains(&member.address);
+        let Known { map: known, members, .. } = &mut *locked(&self.known);
+        *known = map;
+        members.retain(|member| {
+            let stays = known.nodes().contains(&member.address);
             if !stays {
                 member.node.close();
             }
