@@ -283,8 +283,9 @@ mod tests {
     #[test]
     fn after_a_failure_nobody_tries_for_a_pause() {
         let gate = open();
+        assert!(!gate.is_shut());
         gate.shut(&WHY);
-        assert!(gate.enter(NO_WAIT).is_none());
+        assert!(gate.is_shut() && gate.enter(NO_WAIT).is_none());
         let gate = Gate::new(LONG);
         drop(gate.enter(NO_WAIT).expect("the first"));
         assert!(gate.enter(NO_WAIT).is_none(), "a failed probe has a pause after it");
