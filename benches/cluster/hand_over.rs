@@ -146,8 +146,10 @@ fn judge(aims: &mut Aims, rows: &[Row], processes: usize) {
         median(pairs.map(|(cluster, one)| what(cluster) / what(one)))
     };
     aims.at_most(
-        &format!("hand-over, {processes} processes: p50 in round trips, cluster / one server"),
-        ratio(trips),
+        &format!("hand-over, {processes} processes: p50, cluster / one server"),
+        // In time: the probe's GET finds a core awake now and then, and varies by half between
+        // rounds in which a hand-over does not.
+        ratio(|round| round.hand_over_p50 as f64),
         1.05,
     );
     aims.at_most(
