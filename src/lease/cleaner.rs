@@ -79,9 +79,10 @@ impl Cleaner {
     /// Withdraws soon, and again until nothing can be left. Once the client is closed: at once, on
     /// this thread, and only once.
     pub(crate) fn withdraw(&self, what: Withdrawal) {
+        let shard = what.store.shard(&what.key);
         // An attempt without an answer may be the first at its shard.
-        let _ = self.start(what.store.shard(&what.key));
-        if let Err(what) = self.add(what) {
+        let _ = self.start(shard);
+        if let Err(what) = self.add(shard, what) {
             let _ = what.try_once(self.backlog.command_deadline());
         }
     }
@@ -98,11 +99,10 @@ impl Cleaner {
     /// As `withdraw`, but neither blocks nor panics, so that a thread-local destructor may call it.
     /// After `close` it does nothing: closing released every hold.
     pub(crate) fn withdraw_later(&self, what: Withdrawal) {
-        let _ = self.add(what);
+        let _ = self.add(what.store.shard(&what.key), what);
     }
 
-    fn add(&self, what: Withdrawal) -> Result<(), Withdrawal> {
-        let shard = what.store.shard(&what.key);
+    fn add(&self, shard: u16, what: Withdrawal) -> Result<(), Withdrawal> {
         // The first shard's thread does what another's would, if that has not been started.
         let has_started =
             locked(&self.threads).of_shards.get(&shard).is_some_and(Worker::has_started);
