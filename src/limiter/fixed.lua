@@ -32,6 +32,8 @@ if rest < 0 or rest > window then
 end
 -- Other clients also count what they refuse.
 local left = math.max(capacity - used, 0)
+-- A millisecond that ends between the two looks at the clock makes this too long, and nothing makes
+-- it too short.
 local reset = math.min((rest + 1) * 1000 - redis.call('TIME')[2] % 1000, window * 1000)
 if wanted > left then
   return {0, left, reset, reset}
