@@ -202,7 +202,8 @@ impl Client {
     /// `cluster-require-full-coverage` is `yes`, as it is by default: then all nodes refuse. A
     /// thread for each node extends the leases that were granted there. After a failover or a move
     /// of slots, or when nodes have come or gone, one thread may extend leases at two nodes. While
-    /// one of these is silent, extends at the other may be late by a sixth of a lease.
+    /// one of these is silent, each extend there may delay those at the other: most often by less
+    /// than a sixth of its lease, and never by more than two command timeouts.
     ///
     /// ```no_run
     /// # fn main() -> distlock::Result<()> {

@@ -1,4 +1,4 @@
-//! `Within`: how long an exchange may take once its connection is open.
+//! How long an exchange may take.
 
 use std::time::{Duration, Instant};
 
@@ -24,5 +24,31 @@ impl Within {
     #[must_use]
     pub fn end(&self, now: Instant) -> Instant {
         now.max(self.connect_by) + self.reply
+    }
+}
+
+/// The time limit of an exchange.
+#[derive(Clone, Copy)]
+pub(crate) enum TimeLimit {
+    /// One deadline for connecting and for the replies.
+    By(Instant),
+    /// A deadline for connecting; the replies have a time of their own, which starts once the
+    /// connection is open.
+    Within(Within),
+}
+
+impl TimeLimit {
+    pub(crate) fn connect_by(self) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => within.connect_by,
+        }
+    }
+
+    pub(crate) fn reply_by(self, connected: Instant) -> Instant {
+        match self {
+            Self::By(deadline) => deadline,
+            Self::Within(within) => connected + within.reply,
+        }
     }
 }

@@ -12,18 +12,18 @@
 mod channels;
 mod map;
 mod open;
+mod over;
 mod redirection;
+mod shares;
 mod slot;
 mod topology;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Instant;
 
 use super::call::{Call, Command, Reply};
 use super::dial::Address;
-use super::node::Node;
 use super::script::Part;
 use crate::base::error::ErrorKind;
 use crate::base::key::hash_tag;
@@ -32,7 +32,9 @@ use crate::base::store_error::StoreError;
 use crate::base::within::Within;
 pub(crate) use channels::WeakCluster;
 pub(crate) use open::{in_url, open};
+use over::Over;
 use redirection::Redirection;
+use shares::{Open, at_once, by_node};
 use topology::{Member, Topology};
 
 /// How many redirections a call follows.
@@ -62,13 +64,6 @@ impl At {
     fn error(&mut self) -> StoreError {
         self.unserved.take().map_or_else(too_many, |(_, error)| error)
     }
-}
-
-/// A command of a batch that has no answer yet.
-struct Open {
-    /// Its place in the batch.
-    index: usize,
-    at: At,
 }
 
 type Replies = Vec<Result<Reply, StoreError>>;
@@ -114,15 +109,16 @@ impl Cluster {
     /// Sends a command to the owner of its slot, and reads the reply.
     pub(crate) fn call(&self, call: &Call<'_>, deadline: Instant) -> Result<Reply, StoreError> {
         let slot = slot_of(&call.command);
+        let over = Over::Pool(deadline);
         let mut at = At::first(self.route(slot)?);
         for _ in 0..=MOST_REDIRECTIONS {
             let answer = at.member.node.ask(&call.again(at.asking), deadline);
-            if let Some(reply) = self.step(&mut at, answer, deadline) {
+            if let Some(reply) = self.step(&mut at, answer, over) {
                 if let Ok(Reply { asked_at, .. }) = reply {
                     if !at.asking {
                         self.topology.confirm_owner(slot, &at.member.address);
                     }
-                    self.topology.refresh(&at.member.address, asked_at, deadline);
+                    self.topology.refresh(&at.member, asked_at, over);
                 }
                 return reply;
             }
@@ -133,25 +129,16 @@ impl Cluster {
     /// Sends many commands at once, each to the owner of its slot, and reads the reply to each, or
     /// why there is none. No node waits for another.
     pub(crate) fn batch(&self, commands: &[Command<'_>], deadline: Instant) -> Replies {
-        self.batch_over(commands, deadline, &|node, commands| node.ask_batch(commands, deadline))
+        self.batch_over(commands, Over::Pool(deadline))
     }
 
     /// The same over the nodes' connections for renewal.
     pub(crate) fn renew(&self, commands: &[Command<'_>], within: Within) -> Replies {
-        let clock = &self.topology.clock;
-        let end = within.end(clock.now());
-        self.batch_over(commands, end, &|node, commands| {
-            let within = Within { reply: within.reply.min(clock.left(end)), ..within };
-            node.ask_renewing(commands, within)
-        })
+        let end = within.end(self.topology.clock.now());
+        self.batch_over(commands, Over::Renewing { within, end })
     }
 
-    fn batch_over(
-        &self,
-        commands: &[Command<'_>],
-        deadline: Instant,
-        ask: &(dyn Fn(&Node, &[Command<'_>]) -> Replies + Sync),
-    ) -> Replies {
+    fn batch_over(&self, commands: &[Command<'_>], over: Over) -> Replies {
         let mut replies: Replies = Vec::new();
         replies.resize_with(commands.len(), || Err(too_many()));
         let mut open = Vec::new();
@@ -164,12 +151,12 @@ impl Cluster {
         let mut answered = None;
         for _ in 0..=MOST_REDIRECTIONS {
             let mut again = Vec::new();
-            for (asked, answers) in at_once(by_node(open), commands, ask) {
+            for (asked, answers) in at_once(by_node(open), commands, over) {
                 for (Open { index, mut at }, answer) in asked.into_iter().zip(answers) {
-                    match self.step(&mut at, answer, deadline) {
+                    match self.step(&mut at, answer, over) {
                         None => again.push(Open { index, at }),
                         Some(Ok(reply)) => {
-                            answered = Some((at.member.address, reply.asked_at));
+                            answered = Some((at.member, reply.asked_at));
                             replies[index] = Ok(reply);
                         }
                         Some(error) => replies[index] = error,
@@ -184,8 +171,8 @@ impl Cluster {
         for Open { index, mut at } in open {
             replies[index] = Err(at.error());
         }
-        if let Some((address, asked_at)) = answered {
-            self.topology.refresh(&address, asked_at, deadline);
+        if let Some((member, asked_at)) = answered {
+            self.topology.refresh(&member, asked_at, over);
         }
         replies
     }
@@ -196,10 +183,10 @@ impl Cluster {
         &self,
         at: &mut At,
         answer: Result<Reply, StoreError>,
-        deadline: Instant,
+        over: Over,
     ) -> Option<Result<Reply, StoreError>> {
-        let result = self.understand(at, answer, deadline);
-        if result.is_none() && self.topology.clock.left(deadline).is_zero() {
+        let result = self.understand(at, answer, over);
+        if result.is_none() && self.topology.clock.left(over.end()).is_zero() {
             // A healthy connection would be given up for a call that has no time.
             return Some(Err(at.error()));
         }
@@ -210,11 +197,11 @@ impl Cluster {
         &self,
         at: &mut At,
         answer: Result<Reply, StoreError>,
-        deadline: Instant,
+        over: Over,
     ) -> Option<Result<Reply, StoreError>> {
         let refused = match answer {
             Ok(reply) => match Redirection::of(&reply.value) {
-                Some(to) => return self.follow(to, at, deadline).err().map(Err),
+                Some(to) => return self.follow(to, at, over).err().map(Err),
                 None => match reply.understood() {
                     Err(error) if error.kind == ErrorKind::Unavailable => error,
                     reply => return Some(reply),
@@ -253,6 +240,9 @@ impl Cluster {
                 Ok(()) => return Ok(()),
                 Err(error) => first.get_or_insert(error),
             };
+            if self.topology.clock.left(deadline).is_zero() {
+                break;
+            }
             member = self.another(Some(&member))?;
         }
         Err(first.unwrap_or_else(too_many))
@@ -291,7 +281,7 @@ impl Cluster {
     }
 
     /// Goes where a redirection leads.
-    fn follow(&self, to: Redirection, at: &mut At, deadline: Instant) -> Result<(), StoreError> {
+    fn follow(&self, to: Redirection, at: &mut At, over: Over) -> Result<(), StoreError> {
         let (member, asking) = match to {
             Redirection::Moved(slot, to) => match to.at(&at.member.address) {
                 Some(owner) => {
@@ -301,7 +291,7 @@ impl Cluster {
                 // The map has its address.
                 None => {
                     self.topology.forget();
-                    self.topology.refresh(&at.member.address, self.topology.clock.now(), deadline);
+                    self.topology.refresh(&at.member, self.topology.clock.now(), over);
                     (self.route(Some(slot))?, false)
                 }
             },
@@ -344,48 +334,4 @@ fn is_moving() -> StoreError {
 fn too_many() -> StoreError {
     let message = "the cluster redirected the command too often, or too late";
     StoreError::not_sent(ErrorKind::Unavailable, message)
-}
-
-/// The commands that go to each node.
-fn by_node(open: Vec<Open>) -> Vec<Vec<Open>> {
-    let mut groups: Vec<Vec<Open>> = Vec::new();
-    for one in open {
-        match groups.iter_mut().find(|group| group[0].at.member.is(&one.at.member)) {
-            Some(group) => group.push(one),
-            None => groups.push(vec![one]),
-        }
-    }
-    groups
-}
-
-/// Asks each node for its commands, all nodes at once: one that is silent delays no other (R9).
-fn at_once(
-    groups: Vec<Vec<Open>>,
-    commands: &[Command<'_>],
-    ask: &(dyn Fn(&Node, &[Command<'_>]) -> Replies + Sync),
-) -> Vec<(Vec<Open>, Replies)> {
-    let ask = |group: &[Open]| {
-        let asked: Vec<_> =
-            group.iter().map(|one| commands[one.index].again(one.at.asking)).collect();
-        group.first().map_or_else(Vec::new, |one| ask(&one.at.member.node, &asked))
-    };
-    let ask = &ask;
-    let answers: Vec<_> = thread::scope(|scope| {
-        let Some((first, others)) = groups.split_first() else { return Vec::new() };
-        let started: Vec<_> = others
-            .iter()
-            .map(|group| {
-                let thread = thread::Builder::new().name("distlock-shard".into());
-                (group, thread.spawn_scoped(scope, move || ask(group)))
-            })
-            .collect();
-        let mut answers = vec![ask(first)];
-        answers.extend(started.into_iter().map(|(group, thread)| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // No thread could be started.
-            Err(_) => ask(group),
-        }));
-        answers
-    });
-    groups.into_iter().zip(answers).collect()
 }

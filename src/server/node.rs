@@ -22,7 +22,7 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::locked;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
-use crate::base::within::Within;
+use crate::base::within::{TimeLimit, Within};
 
 /// One Redis server, for commands that need the same confirmations. While a replica is away, such a
 /// command keeps its connection for as long as its lease allows, so those with other needs have
@@ -38,32 +38,6 @@ pub(crate) struct Node {
     /// Who has to confirm its grants and extends.
     confirm: Confirm,
     closed: AtomicBool,
-}
-
-/// The time limit of an exchange.
-#[derive(Clone, Copy)]
-enum TimeLimit {
-    /// One deadline for connecting and for the replies.
-    By(Instant),
-    /// A deadline for connecting; the replies have a time of their own, which starts once the
-    /// connection is open.
-    Within(Within),
-}
-
-impl TimeLimit {
-    fn connect_by(self) -> Instant {
-        match self {
-            Self::By(deadline) => deadline,
-            Self::Within(within) => within.connect_by,
-        }
-    }
-
-    fn reply_by(self, connected: Instant) -> Instant {
-        match self {
-            Self::By(deadline) => deadline,
-            Self::Within(within) => connected + within.reply,
-        }
-    }
 }
 
 impl Node {
@@ -188,6 +162,26 @@ impl Node {
                 talked => talked,
             }
         })
+    }
+
+    /// Sends a command that needs no confirmations over a pooled connection that is open and free,
+    /// and reads its reply. `None`: there is none.
+    pub(super) fn ask_over_a_free_one(
+        &self,
+        command: &Command<'_>,
+        reply: Duration,
+    ) -> Option<Result<Reply, StoreError>> {
+        let within = Within { reply, connect_by: self.endpoint.clock.now() };
+        self.over_an_open_one(TimeLimit::Within(within), &mut unconfirmed(command))
+    }
+
+    /// The same over renewal's own connection.
+    pub(super) fn ask_after_renewing(
+        &self,
+        command: &Command<'_>,
+        within: Within,
+    ) -> Result<Reply, StoreError> {
+        self.talk_in(&self.renewing, TimeLimit::Within(within), &mut unconfirmed(command))
     }
 
     fn batch_over(
@@ -357,6 +351,16 @@ impl Node {
         }
         empty(&self.renewing);
         self.endpoint.close();
+    }
+}
+
+/// An exchange of one command.
+fn unconfirmed(
+    command: &Command<'_>,
+) -> impl FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> redis::RedisResult<Reply> {
+    |mut exchange, buffer, asked_at| {
+        let (value, _) = exchange.run(command, buffer, None)?;
+        Ok(Reply { asked_at, value, confirmations: None })
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod apart;
 mod inboxes;
+mod maps;
 mod moves;
 mod nodes;
 mod redirections;

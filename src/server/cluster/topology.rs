@@ -7,24 +7,23 @@ use std::time::{Duration, Instant};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::map::Map;
+use super::over::Over;
 use crate::base::clock::Clock;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::{locked, log};
-use crate::server::call::{Call, Command, Resend};
+use crate::server::call::{Command, Reply};
 use crate::server::dial::Address;
 use crate::server::node::Node;
 use crate::server::script::Part;
 use crate::server::settings::Settings;
 use crate::server::shape::Shape;
 
-/// How often the whole map is asked for at most.
+/// How often the whole map is asked for at most. Twice as long after each that does not come.
 const BETWEEN_MAPS: Duration = Duration::from_secs(1);
 /// How often at least, by a client whose commands are answered: nodes come and go, and no command
 /// is redirected because of that. If all nodes that it knows are gone, it finds no other.
 const LONGEST_BETWEEN_MAPS: Duration = Duration::from_secs(60);
-/// How long a call that has its own reply waits for the map at most.
-const FOR_A_MAP: Duration = Duration::from_millis(500);
 
 /// What the client knows of the nodes.
 pub(super) struct Topology {
@@ -36,12 +35,19 @@ pub(super) struct Topology {
     known: Mutex<Known>,
     /// Whether the map has to be asked for soon: a slot has moved since it was.
     is_old: AtomicBool,
-    /// When it was asked for last. Locked by the thread that asks.
-    asked: Mutex<Option<Instant>>,
+    /// Locked by the thread that asks for it.
+    asked: Mutex<Asked>,
     /// Where the search for a node that answers goes on.
     pub(super) next: AtomicUsize,
     /// Whether it has been said that the map is refused.
     said_refused: AtomicBool,
+}
+
+/// The last question for the map.
+struct Asked {
+    at: Option<Instant>,
+    /// How long until it may be asked for again.
+    pause: Duration,
 }
 
 struct Known {
@@ -104,7 +110,7 @@ impl Topology {
             settings,
             clock,
             is_old: AtomicBool::new(true),
-            asked: Mutex::default(),
+            asked: Mutex::new(Asked { at: None, pause: BETWEEN_MAPS }),
             next: AtomicUsize::new(0),
             said_refused: AtomicBool::new(false),
         }
@@ -219,28 +225,26 @@ impl Topology {
 
     /// Asks a node that has answered what it was asked at `asked_at` for the whole map, if that is
     /// needed, and unless somebody asks, or has asked a moment before.
-    pub(super) fn refresh(&self, from: &Address, asked_at: Instant, deadline: Instant) {
+    pub(super) fn refresh(&self, from: &Member, asked_at: Instant, over: Over) {
         let Ok(mut asked) = self.asked.try_lock() else { return };
         let is_old = self.is_old.load(Ordering::SeqCst);
-        let pause = if is_old { BETWEEN_MAPS } else { LONGEST_BETWEEN_MAPS };
-        if asked.is_some_and(|asked| asked_at.saturating_duration_since(asked) < pause) {
+        let pause = if is_old { asked.pause } else { LONGEST_BETWEEN_MAPS };
+        if asked.at.is_some_and(|at| asked_at.saturating_duration_since(at) < pause) {
             return;
         }
-        let now = self.clock.now();
-        *asked = Some(now);
+        asked.at = Some(self.clock.now());
         // Before it is asked for: whatever moves meanwhile makes it old again.
         self.is_old.store(false, Ordering::SeqCst);
         let slots = Command::new(&[Part::Text("CLUSTER"), Part::Text("SLOTS")], Shape::Array);
-        let call = Call::new(slots).resend(Resend::Always);
-        // Replicas have nothing to confirm.
-        let reply = self
-            .member(from.clone(), Confirm::NOTHING)
-            .and_then(|member| member.node.call(&call, deadline.min(now + FOR_A_MAP)));
-        match reply {
-            Ok(reply) => match Map::read(&reply.value, from, &self.seeds) {
-                Some(map) => self.replace(map),
-                None => self.forget(),
-            },
+        let Some(reply) = over.ask_for_map(&from.node, &slots) else { return self.forget() };
+        let map = reply
+            .and_then(Reply::understood)
+            .map(|reply| Map::read(&reply.value, &from.address, &self.seeds));
+        match map {
+            Ok(Some(map)) => {
+                asked.pause = BETWEEN_MAPS;
+                self.replace(map);
+            }
             Err(error) if error.permanent => {
                 if !self.said_refused.swap(true, Ordering::Relaxed) {
                     log::warn!(
@@ -249,7 +253,10 @@ impl Topology {
                     );
                 }
             }
-            Err(_) => self.forget(),
+            Ok(None) | Err(_) => {
+                asked.pause = (asked.pause * 2).min(LONGEST_BETWEEN_MAPS);
+                self.forget();
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use distlock::testing::{FakeClock, slot_of_name};
+use distlock::testing::slot_of_name;
 use distlock::{Client, ErrorKind, Layout, LockOptions};
 
 use super::client;
@@ -13,7 +13,7 @@ use crate::support::shards::Shards;
 use crate::support::{eventually, ports, within};
 
 /// A node that redirects every `SET` in this way, to this port.
-fn node(says: &'static str, to: &Arc<AtomicU16>) -> FakeServer {
+pub(super) fn node(says: &'static str, to: &Arc<AtomicU16>) -> FakeServer {
     let to = Arc::clone(to);
     FakeServer::start(move |_, command| {
         if is(command, "SET") {
@@ -52,63 +52,6 @@ fn a_circle_ends_after_five_redirections() {
     }
 }
 
-/// How often this node was asked for the map.
-fn maps_of(node: &FakeServer) -> usize {
-    let asks = |command: &[Vec<u8>]| command.get(1).is_some_and(|word| word == b"SLOTS");
-    node.commands().iter().filter(|(_, command)| asks(command)).count()
-}
-
-#[test]
-fn the_map_is_asked_for_at_most_once_a_second() {
-    let to = Arc::new(AtomicU16::new(0));
-    let owner = FakeServer::start(|_, command| match command {
-        _ if is(command, "EVALSHA") => Reply::int(1),
-        _ => Reply::usual(command),
-    });
-    to.store(owner.port(), Ordering::SeqCst);
-    let seed = node("MOVED", &to);
-    let clock = FakeClock::new();
-    let client = Client::cluster_builder([seed.url()]).clock(clock.clone()).build().unwrap();
-    let maps = || maps_of(&seed) + maps_of(&owner);
-    for seconds in 1..4 {
-        for n in 0..20 {
-            client.lock(&format!("{seconds}-{n}")).with(|_| ()).unwrap();
-        }
-        assert_eq!(maps(), seconds);
-        clock.advance(ms(1000));
-    }
-    assert_eq!(owner.count("SET"), 60, "each command is carried out once");
-}
-
-/// Nodes that have come since are in no redirection, and the nodes that the client knows may all be
-/// gone one day.
-#[test]
-fn the_map_is_asked_for_once_a_minute_where_nothing_is_redirected() {
-    let port = Arc::new(AtomicU16::new(0));
-    let own = Arc::clone(&port);
-    let node = FakeServer::start(move |_, command| match command.get(1) {
-        Some(word) if word == b"SLOTS" => {
-            let owner = [Reply::bulk(b""), Reply::int(own.load(Ordering::SeqCst).into())];
-            let all = [Reply::int(0), Reply::int(16_383), Reply::array(&owner)];
-            Reply::array(&[Reply::array(&all)])
-        }
-        _ => serves(0, command),
-    });
-    port.store(node.port(), Ordering::SeqCst);
-    let clock = FakeClock::new();
-    let client = Client::cluster_builder([node.url()]).clock(clock.clone()).build().unwrap();
-    let lock = || client.lock("x").with(|_| ()).unwrap();
-    lock();
-    for minutes in 1..4 {
-        clock.advance(ms(59_000));
-        lock();
-        assert_eq!(maps_of(&node), minutes);
-        clock.advance(ms(1000));
-        lock();
-        assert_eq!(maps_of(&node), minutes + 1);
-    }
-}
-
 #[test]
 fn a_redirection_to_a_node_that_is_gone_fails_at_once() {
     let gone = Arc::new(AtomicU16::new(ports::refused()));
@@ -120,21 +63,6 @@ fn a_redirection_to_a_node_that_is_gone_fails_at_once() {
         assert!(!failed.may_be_held());
     }
     assert!(nodes.iter().map(|node| node.count("SET")).sum::<usize>() <= 6);
-}
-
-#[test]
-fn a_node_without_a_map_costs_no_lock() {
-    let to = Arc::new(AtomicU16::new(0));
-    let owner = FakeServer::start(|_, command| match command.get(1) {
-        Some(word) if word == b"SLOTS" => Reply::Silence,
-        _ if is(command, "EVALSHA") => Reply::int(1),
-        _ => Reply::usual(command),
-    });
-    to.store(owner.port(), Ordering::SeqCst);
-    let seed = node("MOVED", &to);
-    let client = Client::cluster([seed.url()]).unwrap();
-    client.lock("x").with(|guard| assert!(guard.is_valid())).unwrap();
-    assert_eq!(maps_of(&owner), 1);
 }
 
 #[test]
@@ -162,7 +90,7 @@ fn a_node_that_does_not_know_its_own_name_is_found_by_the_map() {
 }
 
 /// A node that carries out everything.
-fn serves(_: usize, command: &[Vec<u8>]) -> Reply {
+pub(super) fn serves(_: usize, command: &[Vec<u8>]) -> Reply {
     let is_script = is(command, "EVALSHA") && command[2] != b"0";
     if is_script { Reply::int(1) } else { Reply::usual(command) }
 }
