@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a call over a connection of its own may take.
+/// How long a call may take that shall not wait for other calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Within {
     /// How long the reply may take, once there is a connection.
@@ -38,6 +38,11 @@ pub(crate) enum TimeLimit {
 }
 
 impl TimeLimit {
+    /// For a connection that is open.
+    pub(crate) fn once_open(reply: Duration, now: Instant) -> Self {
+        Self::Within(Within { reply, connect_by: now })
+    }
+
     pub(crate) fn connect_by(self) -> Instant {
         match self {
             Self::By(deadline) => deadline,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use redis::{RedisResult, Value};
 
-use super::call::Command;
+use super::call::{Command, Reply};
 use super::confirm::{self, Confirmations, Wanted};
 use super::connection::Transport;
 use super::demotion;
@@ -187,4 +187,14 @@ impl Exchange<'_> {
 
 fn is_refusal(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(_))
+}
+
+/// The exchange of one command that needs no confirmations.
+pub(super) fn unconfirmed(
+    command: &Command<'_>,
+) -> impl FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> RedisResult<Reply> {
+    |mut exchange, buffer, asked_at| {
+        let (value, _) = exchange.run(command, buffer, None)?;
+        Ok(Reply { asked_at, value, confirmations: None })
+    }
 }

@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::call::{Call, Command, Reply, Resend};
 use super::confirm::{Confirmations, Wanted};
 use super::endpoint::Endpoint;
-use super::exchange::{ConnectionState, Exchange, ExchangeFn};
+use super::exchange::{ConnectionState, Exchange, ExchangeFn, unconfirmed};
 use super::pool::{Pool, Slot};
 use super::script::Part;
 use super::sentinel::service::Service;
@@ -171,17 +171,18 @@ impl Node {
         command: &Command<'_>,
         reply: Duration,
     ) -> Option<Result<Reply, StoreError>> {
-        let within = Within { reply, connect_by: self.endpoint.clock.now() };
-        self.over_an_open_one(TimeLimit::Within(within), &mut unconfirmed(command))
+        let limit = TimeLimit::once_open(reply, self.endpoint.clock.now());
+        self.over_an_open_one(limit, &mut unconfirmed(command))
     }
 
     /// The same over renewal's own connection.
-    pub(super) fn ask_after_renewing(
+    pub(super) fn ask_over_renewals_own(
         &self,
         command: &Command<'_>,
-        within: Within,
-    ) -> Result<Reply, StoreError> {
-        self.talk_in(&self.renewing, TimeLimit::Within(within), &mut unconfirmed(command))
+        reply: Duration,
+    ) -> Option<Result<Reply, StoreError>> {
+        let limit = TimeLimit::once_open(reply, self.endpoint.clock.now());
+        self.talk_if_open(&self.renewing, limit, &mut unconfirmed(command))
     }
 
     fn batch_over(
@@ -227,25 +228,34 @@ impl Node {
         talk: ExchangeFn<'_, T>,
     ) -> Option<Result<T, StoreError>> {
         let clock = &self.endpoint.clock;
-        let generation = self.endpoint.generation();
-        let is_open = |slot: &Slot| slot.connection.is_some() && slot.generation == generation;
         match &self.pool {
             Pool::Own(pool) => {
+                let generation = self.endpoint.generation();
+                let is_open = |slot: &Slot| slot.is_open(generation);
                 let mut found = pool.find(|| clock.left(limit.connect_by()), is_open)?;
                 Some(self.talk(found.slot(), limit, talk))
             }
-            Pool::One(slot) => {
-                let mut free = free(slot)?;
-                let result = is_open(&free).then(|| self.talk(&mut free, limit, talk));
-                drop(free);
-                self.empty_if_closed(slot);
-                result
-            }
+            Pool::One(slot) => self.talk_if_open(slot, limit, talk),
             Pool::Programs(pool) => {
                 let deadline = || limit.reply_by(clock.now());
                 pool.talk_over_an_idle_one(&self.endpoint, deadline, talk)
             }
         }
+    }
+
+    /// Talks over the connection of this slot, if that is open, and free.
+    fn talk_if_open<T>(
+        &self,
+        slot: &Mutex<Slot>,
+        limit: TimeLimit,
+        talk: ExchangeFn<'_, T>,
+    ) -> Option<Result<T, StoreError>> {
+        let mut free = free(slot)?;
+        let is_open = free.is_open(self.endpoint.generation());
+        let result = is_open.then(|| self.talk(&mut free, limit, talk));
+        drop(free);
+        self.empty_if_closed(slot);
+        result
     }
 
     /// Talks over a connection that others may be waiting for.
@@ -319,8 +329,8 @@ impl Node {
                     // The server has answered. Its replicas say nothing about other connections.
                     return Err(endpoint.failed(&error, !fresh));
                 }
-                // Except if an extend timed out: it had only a little time, which says nothing
-                // about other connections.
+                // Except if an extend, or a question for a map, timed out: it had only a little
+                // time, which says nothing about other connections.
                 if !(matches!(limit, TimeLimit::Within(_)) && error.is_timeout()) {
                     endpoint.distrust(generation, demotion::says(&error));
                 }
@@ -351,16 +361,6 @@ impl Node {
         }
         empty(&self.renewing);
         self.endpoint.close();
-    }
-}
-
-/// An exchange of one command.
-fn unconfirmed(
-    command: &Command<'_>,
-) -> impl FnMut(Exchange<'_>, &mut Vec<u8>, Instant) -> redis::RedisResult<Reply> {
-    |mut exchange, buffer, asked_at| {
-        let (value, _) = exchange.run(command, buffer, None)?;
-        Ok(Reply { asked_at, value, confirmations: None })
     }
 }
 

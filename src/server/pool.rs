@@ -31,6 +31,13 @@ pub(crate) struct Slot {
     pub(crate) buffer: Vec<u8>,
 }
 
+impl Slot {
+    /// Whether it has a connection that was opened after so many failures.
+    pub(crate) fn is_open(&self, generation: u64) -> bool {
+        self.connection.is_some() && self.generation == generation
+    }
+}
+
 /// Makes slots for r2d2.
 #[derive(Debug)]
 pub(crate) struct Slots;

@@ -38,19 +38,24 @@ impl Over {
         }
     }
 
-    /// Asks a node that has just answered for the map. The caller has its own reply, so it waits
-    /// for no connection that others use: renewal must not (R9). `None`: there is none.
+    /// Asks a node that has just answered for the map. The caller has its own reply, so it opens no
+    /// connection and waits for none that others use: renewal must not (R9). `None`: there is none,
+    /// or no time.
     pub(super) fn ask_for_map(
         self,
         node: &Node,
         slots: &Command<'_>,
     ) -> Option<Result<Reply, StoreError>> {
+        let most = match self {
+            Self::Pool(_) => FOR_A_MAP,
+            // Its wait counts as the server's answer to an extend, which would get more and more
+            // time.
+            Self::Renewing { within, .. } => within.reply / 2,
+        };
+        let reply = Some(self.at_most(node, most)).filter(|reply| !reply.is_zero())?;
         match self {
-            Self::Pool(_) => node.ask_over_a_free_one(slots, self.at_most(node, FOR_A_MAP)),
-            Self::Renewing { within, .. } => {
-                let reply = self.at_most(node, within.reply);
-                Some(node.ask_after_renewing(slots, Within { reply, ..within }))
-            }
+            Self::Pool(_) => node.ask_over_a_free_one(slots, reply),
+            Self::Renewing { .. } => node.ask_over_renewals_own(slots, reply),
         }
     }
 

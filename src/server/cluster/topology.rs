@@ -232,11 +232,15 @@ impl Topology {
         if asked.at.is_some_and(|at| asked_at.saturating_duration_since(at) < pause) {
             return;
         }
-        asked.at = Some(self.clock.now());
+        let now = self.clock.now();
         // Before it is asked for: whatever moves meanwhile makes it old again.
         self.is_old.store(false, Ordering::SeqCst);
         let slots = Command::new(&[Part::Text("CLUSTER"), Part::Text("SLOTS")], Shape::Array);
-        let Some(reply) = over.ask_for_map(&from.node, &slots) else { return self.forget() };
+        let Some(reply) = over.ask_for_map(&from.node, &slots) else {
+            self.is_old.fetch_or(is_old, Ordering::SeqCst);
+            return;
+        };
+        asked.at = Some(now);
         let map = reply
             .and_then(Reply::understood)
             .map(|reply| Map::read(&reply.value, &from.address, &self.seeds));
