@@ -14,12 +14,12 @@
 //! majority. Later answers only change what is known of their node. Each thread asks one question
 //! after another, so a withdrawal reaches its node after the attempt.
 
-mod claim;
 mod extends;
 mod leases;
 mod node_thread;
 mod open;
 mod tally;
+mod traces;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -35,10 +35,10 @@ use crate::base::store_error::StoreError;
 use crate::base::worker::Stopped;
 use crate::lease::token::Token;
 use crate::limiter::port::{Decision, LimitStore, Take};
-use claim::Claim;
 use node_thread::{Job, Lane, Member, NodeThread, ToWithdraw, Withdrawals, Withdrawn};
 pub(crate) use open::Nodes;
 use tally::Tally;
+use traces::Traces;
 
 /// Once a majority has answered without deciding, the others get twice the time elapsed so far,
 /// and at least this.
@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_millis(50);
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
     /// The attempts that were granted, and those without an answer, until they are withdrawn.
-    claims: Mutex<HashMap<(Key, Token), Arc<Claim>>>,
+    known: Mutex<HashMap<(Key, Token), Arc<Traces>>>,
     clock: Clock,
     command_timeout: Duration,
 }
@@ -74,7 +74,7 @@ impl Quorum {
         let node_thread =
             |(number, member)| NodeThread::new(number, member, clock.clone(), command_timeout);
         let node_threads = (1..).zip(members).map(node_thread).collect();
-        Self { node_threads, claims: Mutex::default(), clock, command_timeout }
+        Self { node_threads, known: Mutex::default(), clock, command_timeout }
     }
 
     /// Asks for a sign of life from a majority.
@@ -117,18 +117,18 @@ impl Quorum {
     }
 
     /// The caller will ask to withdraw it, sooner or later.
-    fn remember(&self, claim: Arc<Claim>) {
-        let name = (claim.key.clone(), claim.token.clone());
-        locked(&self.claims).insert(name, claim);
+    fn remember(&self, traces: Arc<Traces>) {
+        let name = (traces.key.clone(), traces.token.clone());
+        locked(&self.known).insert(name, traces);
     }
 
     /// The leases of these tokens, to be withdrawn.
     fn targets(&self, names: impl Iterator<Item = (Key, Token)>) -> Arc<[ToWithdraw]> {
-        let claims = locked(&self.claims);
+        let known = locked(&self.known);
         names
             .map(|name| {
-                let claim = claims.get(&name).cloned();
-                ToWithdraw { key: name.0, token: name.1, claim }
+                let traces = known.get(&name).cloned();
+                ToWithdraw { key: name.0, token: name.1, traces }
             })
             .collect()
     }
@@ -142,7 +142,7 @@ impl Quorum {
         deadline: Instant,
     ) -> Round<Vec<Withdrawn>> {
         // Before any node is asked: what has not been sent until now is never sent.
-        what.iter().filter_map(|target| target.claim.as_ref()).for_each(|claim| claim.end());
+        what.iter().filter_map(|target| target.traces.as_ref()).for_each(|traces| traces.end());
         let begun = self.clock.now();
         let (tell, answers) = bounded(self.node_threads.len());
         for (index, node_thread) in self.node_threads.iter().enumerate() {
@@ -157,8 +157,8 @@ impl Quorum {
 
     /// Nobody will ask again to withdraw these.
     fn forget<'a>(&self, what: impl Iterator<Item = &'a ToWithdraw>) {
-        let mut claims = locked(&self.claims);
-        what.for_each(|target| _ = claims.remove(&(target.key.clone(), target.token.clone())));
+        let mut known = locked(&self.known);
+        what.for_each(|target| _ = known.remove(&(target.key.clone(), target.token.clone())));
     }
 
     /// Collects answers until they decide the question, by this, or its time is over.

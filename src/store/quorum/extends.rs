@@ -26,10 +26,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
 use super::leases::attempt;
 use super::node_thread::{Job, Lane, Member};
 use super::tally::Tally;
+use super::traces::Traces;
 use super::{Quorum, Round, Verdict};
 use crate::base::clock::Clock;
 use crate::base::key::Key;
@@ -49,7 +49,7 @@ struct ToExtend {
     token: Token,
     length: Duration,
     /// `None`: it was not granted here, or is withdrawn.
-    claim: Option<Arc<Claim>>,
+    traces: Option<Arc<Traces>>,
 }
 
 type Answers = Vec<Result<bool, StoreError>>;
@@ -63,15 +63,15 @@ impl ToExtend {
     /// Gives the lease to one node, on its thread, if all of the conditions above are met. `false`:
     /// the node did not answer.
     fn re_grant(&self, (node, member): (usize, &Member), clock: &Clock, timeout: Duration) -> bool {
-        let Some(claim) = &self.claim else { return true };
-        let Some(sent) = claim.missing(node) else { return true };
+        let Some(traces) = &self.traces else { return true };
+        let Some(sent) = traces.missing(node) else { return true };
         let (now, until) = (clock.now(), valid_until(sent, self.length));
-        if now >= until || claim.has_ended() {
+        if now >= until || traces.has_ended() {
             return true;
         }
-        let ask = attempt(claim, self.length, false, until.min(now + timeout));
+        let ask = attempt(traces, self.length, false, until.min(now + timeout));
         let answer = member.leases.try_acquire(&ask);
-        claim.attempted(node, &answer, clock.now(), self.length);
+        traces.attempted(node, &answer, clock.now(), self.length);
         answer.is_ok()
     }
 }
@@ -79,8 +79,8 @@ impl ToExtend {
 impl Quorum {
     fn to_extend(&self, lease: &Extend<'_>) -> ToExtend {
         let name = (lease.key.clone(), lease.token.clone());
-        let claim = locked(&self.claims).get(&name).cloned();
-        ToExtend { key: name.0, token: name.1, length: lease.lease, claim }
+        let traces = locked(&self.known).get(&name).cloned();
+        ToExtend { key: name.0, token: name.1, length: lease.lease, traces }
     }
 
     pub(super) fn extend_everywhere(&self, leases: &[Extend<'_>], within: Within) -> Answers {
@@ -123,8 +123,8 @@ impl Quorum {
         // In turn: a node that is slow may not have had the attempt yet.
         let round = self.ask(deadline, Lane::Questions, move |node, member| {
             let answer = member.leases.extend_one(&asked.ask(), deadline);
-            if let Some(claim) = &asked.claim {
-                claim.extended(node, &answer, (sent, clock.now()), asked.length);
+            if let Some(traces) = &asked.traces {
+                traces.extended(node, &answer, (sent, clock.now()), asked.length);
             }
             answer
         });
@@ -149,8 +149,8 @@ impl Quorum {
             let answers = member.leases.extend(&leases, within);
             let now = clock.now();
             for (lease, answer) in wanted.iter().zip(&answers) {
-                if let Some(claim) = &lease.claim {
-                    claim.extended(node, answer, (sent, now), lease.length);
+                if let Some(traces) = &lease.traces {
+                    traces.extended(node, answer, (sent, now), lease.length);
                 }
             }
             Ok(answers)
@@ -160,15 +160,15 @@ impl Quorum {
     /// Gives the leases that a majority confirmed again to the nodes that miss them. Waits for
     /// nobody. A node that is slow to deny an extend has its turn after the next one.
     fn send_re_grants(&self, wanted: &Arc<[ToExtend]>, sent: Instant, decided: &[Option<bool>]) {
-        let claim = |i: usize| wanted.get(i).and_then(|lease| lease.claim.as_ref());
+        let traces = |i: usize| wanted.get(i).and_then(|lease| lease.traces.as_ref());
         let confirmed: Vec<usize> =
             (0..decided.len()).filter(|i| decided[*i] == Some(true)).collect();
-        confirmed.iter().filter_map(|i| claim(*i)).for_each(|claim| claim.confirmed(sent));
+        confirmed.iter().filter_map(|i| traces(*i)).for_each(|traces| traces.confirmed(sent));
         // When the majority's confirmation is over for all of the leases.
         let deadline = sent + wanted.iter().map(|lease| lease.length).max().unwrap_or_default();
         for (node, node_thread) in self.node_threads.iter().enumerate() {
             let is_missing =
-                |i: &usize| claim(*i).is_some_and(|claim| claim.missing(node).is_some());
+                |i: &usize| traces(*i).is_some_and(|traces| traces.missing(node).is_some());
             let which: Vec<usize> = confirmed.iter().copied().filter(is_missing).collect();
             for which in which.chunks(TOGETHER) {
                 let (which, wanted) = (which.to_vec(), Arc::clone(wanted));
@@ -189,7 +189,7 @@ impl Quorum {
     fn withdraw_lost<'a>(&self, lost: impl Iterator<Item = &'a ToExtend>) {
         // The others are being withdrawn already.
         let lost =
-            lost.filter(|lease| lease.claim.as_ref().is_some_and(|claim| !claim.has_ended()));
+            lost.filter(|lease| lease.traces.as_ref().is_some_and(|traces| !traces.has_ended()));
         let what = self.targets(lost.map(|lease| (lease.key.clone(), lease.token.clone())));
         if !what.is_empty() {
             self.forget(what.iter());

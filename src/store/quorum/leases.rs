@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::claim::Claim;
 use super::node_thread::{Lane, ToWithdraw, Withdrawn};
 use super::tally::{Tally, Undecided, gone, granted, holder, remaining};
+use super::traces::Traces;
 use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
@@ -31,21 +31,21 @@ impl Quorum {
     /// node may have granted the lease, and its answer to a second question would be a refusal.
     fn send_attempt(
         &self,
-        claim: &Arc<Claim>,
+        traces: &Arc<Traces>,
         lease: Duration,
         contended: bool,
         deadline: Instant,
     ) -> Round<Answer> {
-        let (claim, clock) = (Arc::clone(claim), self.clock.clone());
+        let (traces, clock) = (Arc::clone(traces), self.clock.clone());
         self.ask(deadline, Lane::Questions, move |node, member| {
-            if claim.has_ended() {
+            if traces.has_ended() {
                 return Err(StoreError::not_sent(
                     ErrorKind::Unavailable,
                     "the attempt was given up before the node was asked",
                 ));
             }
-            let answer = member.leases.try_acquire(&attempt(&claim, lease, contended, deadline));
-            claim.attempted(node, &answer, clock.now(), lease);
+            let answer = member.leases.try_acquire(&attempt(&traces, lease, contended, deadline));
+            traces.attempted(node, &answer, clock.now(), lease);
             answer
         })
     }
@@ -65,14 +65,14 @@ impl Quorum {
 /// token already has it from elsewhere, because it is a replica, or a second name of a server
 /// (R31).
 pub(super) fn attempt(
-    claim: &Claim,
+    traces: &Traces,
     lease: Duration,
     contended: bool,
     deadline: Instant,
 ) -> Ask<'_> {
     Ask {
-        key: &claim.key,
-        token: &claim.token,
+        key: &traces.key,
+        token: &traces.token,
         attempt: 1,
         lease,
         fences: 0,
@@ -112,14 +112,14 @@ impl LeaseStore for Quorum {
         // Before the first node is asked (R1).
         let asked_at = self.clock.now();
         let deadline = ask.deadline.min(asked_at + time_to_grant(ask.lease));
-        let claim = Arc::new(Claim::new(ask.key, ask.token, self.node_threads.len()));
-        let round = self.send_attempt(&claim, ask.lease, ask.contended, deadline);
+        let traces = Arc::new(Traces::new(ask.key, ask.token, self.node_threads.len()));
+        let round = self.send_attempt(&traces, ask.lease, ask.contended, deadline);
         let give_up = || {
             // At once, so that what a minority granted keeps nobody out; on every node that may
             // have it; and without waiting for any node.
-            if !claim.has_ended() {
+            if !traces.has_ended() {
                 let (key, token) = (ask.key.clone(), ask.token.clone());
-                let what = [ToWithdraw { key, token, claim: Some(Arc::clone(&claim)) }];
+                let what = [ToWithdraw { key, token, traces: Some(Arc::clone(&traces)) }];
                 self.withdraw_everywhere(&what.into(), self.clock.now() + self.command_timeout);
             }
         };
@@ -143,7 +143,7 @@ impl LeaseStore for Quorum {
         });
         let grants = tally.count(granted);
         if grants >= tally.majority() {
-            self.remember(claim);
+            self.remember(traces);
             return Ok(Answer::Granted { asked_at, fences: None });
         }
         let answers = tally.count(|_| true);
@@ -155,7 +155,7 @@ impl LeaseStore for Quorum {
         }
         let failure = tally.failure();
         if failure.may_have_run {
-            self.remember(claim);
+            self.remember(traces);
         }
         Err(failure)
     }
@@ -254,10 +254,10 @@ impl LeaseStore for Quorum {
             }
             let shortest = held().filter_map(|held| held.remaining).min();
             let until = deadline.min(read_at + shortest.unwrap_or(self.command_timeout));
-            // Not by our own claim, if the lock is ours: what no majority confirms is not carried
+            // Not by our own traces, if the lock is ours: what no majority confirms is not carried
             // out later.
             let target =
-                |token: &Token| ToWithdraw { key: key.clone(), token: token.clone(), claim: None };
+                |token: &Token| ToWithdraw { key: key.clone(), token: token.clone(), traces: None };
             let what: Arc<[ToWithdraw]> = tokens.iter().map(target).collect();
             // The others are attempts: one of them may become the next holder.
             let votes = |token: &&Token| held().filter(|held| held.token == **token).count();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
-use super::claim::Claim;
+use super::traces::Traces;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::key::Key;
@@ -69,7 +69,7 @@ pub(super) struct ToWithdraw {
     pub(super) token: Token,
     /// `None`: the token is somebody else's, or has been withdrawn before. Every node is asked
     /// then, and only once.
-    pub(super) claim: Option<Arc<Claim>>,
+    pub(super) traces: Option<Arc<Traces>>,
 }
 
 /// The result of withdrawing one lease from one node. `Ok(None)`: the lease is gone, but it is
@@ -126,7 +126,7 @@ impl NodeThread {
     /// be under way.
     pub(super) fn withdraw(&self, withdrawals: Withdrawals) {
         if let Err((Job::Withdraw(late), _)) = self.send(Job::Withdraw(withdrawals)) {
-            let what = late.what.iter().map(|target| ToWithdraw { claim: None, ..target.clone() });
+            let what = late.what.iter().map(|target| ToWithdraw { traces: None, ..target.clone() });
             self.thread.withdraw(&Withdrawals { what: what.collect(), ..late });
         }
     }
@@ -184,7 +184,7 @@ fn is_question(job: &Job) -> bool {
 impl Talker {
     /// Withdrawals go first: nobody renews a lease that is being released, and a crowd of attempts
     /// must not let it run out (R9). What creates the same lease and waits behind them is not sent
-    /// any more, because its claim has ended.
+    /// any more, because that lease has ended.
     fn serve(&self, work: &Receiver<Job>, questions: &Mutex<VecDeque<Job>>) {
         self.backlog.begin();
         loop {
@@ -229,17 +229,17 @@ impl Talker {
         let mut told: Vec<Withdrawn> = what.iter().map(|_| Ok(Some(Gone::NotOurs))).collect();
         // The node has nothing of the others: they were refused there, or never sent.
         let may_have =
-            |i: &usize| what[*i].claim.as_ref().is_none_or(|claim| claim.left(*node).is_some());
+            |i: &usize| what[*i].traces.as_ref().is_none_or(|traces| traces.left(*node).is_some());
         let asked: Vec<usize> = (0..what.len()).filter(may_have).collect();
         let answers = match asked.is_empty() {
             true => Vec::new(),
             false => self.ask_to_withdraw(what, &asked, *deadline),
         };
         for (i, (answer, again)) in asked.iter().zip(answers) {
-            let ToWithdraw { key, token, claim } = &what[*i];
-            if let Some(claim) = claim
-                && let Some(left) = claim.left(*node)
-                && claim.withdrawn(*node, answer.is_ok())
+            let ToWithdraw { key, token, traces } = &what[*i];
+            if let Some(traces) = traces
+                && let Some(left) = traces.left(*node)
+                && traces.withdrawn(*node, answer.is_ok())
             {
                 let _ = self.backlog.add(Withdrawal {
                     lease: self.clock.left(left.until),

@@ -14,16 +14,16 @@ use crate::lease::store::Answer;
 use crate::lease::token::Token;
 
 /// One attempt, and the hold that it may have become.
-pub(super) struct Claim {
+pub(super) struct Traces {
     pub(super) key: Key,
     pub(super) token: Token,
     /// Set before the first withdrawal is sent. What creates the lease on a node checks it on the
     /// node's thread: so it is never sent, or comes before the withdrawal.
     ended: AtomicBool,
-    state: Mutex<ClaimState>,
+    state: Mutex<State>,
 }
 
-struct ClaimState {
+struct State {
     nodes: Vec<AtNode>,
     /// When the last two extends were sent that a majority has confirmed: a node that is slow
     /// denies one only after the next one was sent.
@@ -53,13 +53,13 @@ pub(super) struct Left {
     pub(super) unanswered: bool,
 }
 
-impl Claim {
+impl Traces {
     pub(super) fn new(key: &Key, token: &Token, nodes: usize) -> Self {
         Self {
             key: key.clone(),
             token: token.clone(),
             ended: AtomicBool::new(false),
-            state: Mutex::new(ClaimState {
+            state: Mutex::new(State {
                 nodes: vec![AtNode::default(); nodes],
                 confirmed: [None; 2],
             }),
@@ -168,58 +168,61 @@ mod tests {
 
     #[test]
     fn a_node_may_have_what_it_granted_and_what_it_did_not_answer() {
-        let (now, claim) = (Instant::now(), Claim::new(&Key::new("a".into()), &Token::new("t"), 4));
+        let (now, traces) =
+            (Instant::now(), Traces::new(&Key::new("a".into()), &Token::new("t"), 4));
         let granted = Answer::Granted { asked_at: now, fences: None };
         let refused = Answer::Refused { asked_at: now, remaining: None, heard: false };
-        claim.attempted(0, &Ok(granted), now, LEASE);
-        claim.attempted(1, &Ok(refused), now, LEASE);
-        claim.attempted(2, &Err(lost()), now, LEASE);
-        claim.attempted(3, &Err(StoreError::not_sent(ErrorKind::Unavailable, "down")), now, LEASE);
-        let left = |node| claim.left(node).map(|left| (left.until, left.unanswered));
+        traces.attempted(0, &Ok(granted), now, LEASE);
+        traces.attempted(1, &Ok(refused), now, LEASE);
+        traces.attempted(2, &Err(lost()), now, LEASE);
+        traces.attempted(3, &Err(StoreError::not_sent(ErrorKind::Unavailable, "down")), now, LEASE);
+        let left = |node| traces.left(node).map(|left| (left.until, left.unanswered));
         assert_eq!(left(0), Some((now + LEASE, false)));
         assert_eq!((left(1), left(3), left(4)), (None, None, None));
         assert_eq!(left(2), Some((now + LEASE, true)));
         // An extend creates nothing, answered or not; where something is, it lasts longer.
         let later = now + LEASE / 2;
-        (0..2).for_each(|node| claim.extended(node, &Err(lost()), (now, later), LEASE));
+        (0..2).for_each(|node| traces.extended(node, &Err(lost()), (now, later), LEASE));
         assert_eq!(left(0), Some((later + LEASE, false)));
         assert_eq!(left(1), None);
     }
 
     #[test]
     fn a_node_misses_the_lease_only_once_what_it_was_given_has_run_out() {
-        let (now, claim) = (Instant::now(), Claim::new(&Key::new("a".into()), &Token::new("t"), 2));
-        claim.attempted(0, &Ok(Answer::Granted { asked_at: now, fences: None }), now, LEASE);
+        let (now, traces) =
+            (Instant::now(), Traces::new(&Key::new("a".into()), &Token::new("t"), 2));
+        traces.attempted(0, &Ok(Answer::Granted { asked_at: now, fences: None }), now, LEASE);
         let deny =
-            |sent| (0..2).for_each(|node| claim.extended(node, &Ok(false), (sent, sent), LEASE));
-        let missing = || [0, 1].map(|node| claim.missing(node));
+            |sent| (0..2).for_each(|node| traces.extended(node, &Ok(false), (sent, sent), LEASE));
+        let missing = || [0, 1].map(|node| traces.missing(node));
         let (early, late) = (now + LEASE / 2, now + LEASE);
         deny(early);
         assert_eq!(missing(), [None, None], "no majority has confirmed it");
-        claim.confirmed(early);
+        traces.confirmed(early);
         assert_eq!(missing(), [None, Some(early)]);
         // The next extend was confirmed before this node has answered it.
-        claim.confirmed(late);
+        traces.confirmed(late);
         assert_eq!(missing(), [None, Some(early)]);
         deny(late);
         assert_eq!(missing(), [Some(late), Some(late)]);
         // Once for each denial.
-        claim.attempted(0, &Err(lost()), late, LEASE);
-        claim.extended(1, &Ok(true), (late, late), LEASE);
+        traces.attempted(0, &Err(lost()), late, LEASE);
+        traces.extended(1, &Ok(true), (late, late), LEASE);
         assert_eq!(missing(), [None, None]);
         deny(late + LEASE / 2);
-        (1..4).for_each(|later| claim.confirmed(late + LEASE / 2 * later));
+        (1..4).for_each(|later| traces.confirmed(late + LEASE / 2 * later));
         assert_eq!(missing(), [None, None], "both last to later than that");
     }
 
     #[test]
     fn a_withdrawal_is_in_the_backlog_once_until_nothing_can_be_left() {
-        let (now, claim) = (Instant::now(), Claim::new(&Key::new("a".into()), &Token::new("t"), 2));
-        claim.attempted(0, &Ok(Answer::Granted { asked_at: now, fences: None }), now, LEASE);
-        claim.attempted(1, &Err(lost()), now, LEASE);
-        assert!(claim.withdrawn(0, false) && claim.withdrawn(1, true));
-        assert!(!claim.withdrawn(0, false) && !claim.withdrawn(1, true));
-        assert!(!claim.withdrawn(0, true));
-        assert!(claim.left(0).is_none() && claim.left(1).is_some());
+        let (now, traces) =
+            (Instant::now(), Traces::new(&Key::new("a".into()), &Token::new("t"), 2));
+        traces.attempted(0, &Ok(Answer::Granted { asked_at: now, fences: None }), now, LEASE);
+        traces.attempted(1, &Err(lost()), now, LEASE);
+        assert!(traces.withdrawn(0, false) && traces.withdrawn(1, true));
+        assert!(!traces.withdrawn(0, false) && !traces.withdrawn(1, true));
+        assert!(!traces.withdrawn(0, true));
+        assert!(traces.left(0).is_none() && traces.left(1).is_some());
     }
 }
