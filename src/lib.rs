@@ -354,6 +354,7 @@ pub use lease::lost::{Lost, LostReason};
 pub use limiter::RateLimiter;
 pub use limiter::port::Decision;
 pub use lock::Lock;
+pub use lock::claim::Claim;
 pub use lock::condition::Condition;
 pub use lock::guard::{DynLockGuard, LockGuard};
 pub use lock::redis_lock::RedisLock;

@@ -1,5 +1,6 @@
 //! What users work with: the `Lock` trait, which is the contract, and its implementation.
 
+pub(crate) mod claim;
 pub(crate) mod condition;
 pub(crate) mod guard;
 pub(crate) mod redis_lock;

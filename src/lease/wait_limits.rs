@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::context::Context;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::interrupt::{Interruption, Ringing};
+use crate::base::interrupt::{Interrupt, Interruption, Ringing};
 use crate::base::options::LockOptions;
 
 /// How many uncontended grants it takes until a lock that was seen contended no longer counts as
@@ -28,6 +28,12 @@ pub(crate) struct WaitLimits<'a> {
 }
 
 impl<'a> WaitLimits<'a> {
+    /// None but the interrupt.
+    pub(crate) fn none(interrupt: Option<&'a Interrupt>) -> Self {
+        let interrupt = interrupt.map(Interruption::of);
+        Self { once: false, deadline: None, trying: false, interrupt }
+    }
+
     /// An error if the caller was interrupted or the client was closed. A forked child is found out
     /// by each call once, at its start, because that costs a system call.
     pub(crate) fn check(&self, context: &Context) -> Result<()> {

@@ -14,11 +14,12 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::{LockOptions, check_lease, whole_millis};
 use crate::base::store_error::StoreError;
 use crate::lease::context::Context;
+use crate::lease::granted::Lease;
 use crate::lease::held::{Extended, Released};
 use crate::lease::lost::Lost;
 use crate::lease::store::LeaseStore;
 use crate::local::SharedLock;
-use crate::local::holds::{self, Hold, Over};
+use crate::local::holds::{self, Over};
 
 /// A lock on a server, by name. Made by [`Client::lock`](crate::Client::lock); cheap to make and to
 /// clone; same name, same lock.
@@ -129,16 +130,19 @@ impl RedisLock {
     /// `InvalidInput`: nothing was sent, and the lease is as before. `Denied`, `Server`: the lease
     /// is as before, too.
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        let length = whole_millis(lease);
+        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease));
+        self.extend_lease(&held.ok_or_else(|| self.not_held())?, lease)
+    }
+
+    pub(super) fn extend_lease(&self, held: &Arc<Lease>, length: Duration) -> Result<()> {
+        let length = whole_millis(length);
         check_lease(length).map_err(|error| self.named(error))?;
         let context = self.context();
         context.check_process().map_err(|error| self.named(error))?;
-        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease))
-            .ok_or_else(|| self.not_held())?;
         if !held.is_valid() {
             return Err(self.lost());
         }
-        match context.extend(&held, length) {
+        match context.extend(held, length) {
             Extended::Yes => Ok(()),
             Extended::Lost => Err(self.lost()),
             Extended::No(error) => Err(self.failed(error)),
@@ -179,9 +183,9 @@ impl RedisLock {
         &self.shared.context
     }
 
-    /// Releases the lease of a hold (R12).
-    fn release(&self, hold: &Hold) -> Result<()> {
-        match self.context().release(&hold.lease) {
+    /// Releases a lease that nobody owns any more (R12).
+    fn release(&self, lease: &Arc<Lease>) -> Result<()> {
+        match self.context().release(lease) {
             Released::Yes => Ok(()),
             Released::Lost => Err(self.lost()),
             Released::Unknown(error) => {

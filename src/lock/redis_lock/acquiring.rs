@@ -1,10 +1,11 @@
-//! Acquiring: one more hold for this thread, or a lease.
+//! Acquiring: one more hold for this thread, or a lease, which a hold or a claim then owns.
 
 use std::sync::Arc;
 
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interruption;
+use crate::base::options::LockOptions;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::Ended;
@@ -22,7 +23,10 @@ impl RedisLock {
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
             return again.map(|()| true);
         }
-        self.acquire_first(limits).map_err(|error| self.named(error))
+        match self.acquire_lease(limits).map_err(|error| self.named(error))? {
+            Some((lease, turn)) => self.hold(lease, turn).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// One more hold of a lock that this thread holds already.
@@ -48,7 +52,33 @@ impl RedisLock {
         self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options"))
     }
 
-    pub(super) fn acquire_first(&self, limits: &WaitLimits<'_>) -> Result<bool> {
+    /// A lease for a claim.
+    pub(in crate::lock) fn acquire_for_claim(
+        &self,
+        limits: &WaitLimits<'_>,
+    ) -> Result<Option<(Arc<Lease>, u64)>> {
+        if self.is_held() {
+            // It would wait for this very thread.
+            let held = Error::new(ErrorKind::Conflict, "this thread holds the lock already");
+            return Err(self.named(held));
+        }
+        self.acquire_lease(limits).map_err(|error| self.named(error))
+    }
+
+    /// Ends a claim.
+    pub(in crate::lock) fn give_up_claim(&self, lease: &Arc<Lease>, turn: u64) -> Result<()> {
+        self.give_up(lease, Some(turn), &self.options)
+    }
+
+    /// The error of a wait without limits that ends without a lease all the same.
+    pub(in crate::lock) fn without_it() -> Error {
+        Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
+    }
+
+    /// A lease, and the number of the turn that comes with it. Both belong to no thread: whoever
+    /// calls gives them up by [`give_up`](Self::give_up). `None`: the time or the attempts of a
+    /// `try_lock` are used up.
+    fn acquire_lease(&self, limits: &WaitLimits<'_>) -> Result<Option<(Arc<Lease>, u64)>> {
         self.shared.check_name()?;
         let context = self.context();
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
@@ -57,11 +87,11 @@ impl RedisLock {
         context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);
         let turn = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
-        let Some((turn, handover)) = turn else { return Ok(false) };
+        let Some((turn, handover)) = turn else { return Ok(None) };
         let report = |report| self.shared.queue.report(report, context.clock.now());
         let (mut acquisition, silent_since) = match handover {
             Handover::Lease(lease) if lease.is_valid() => {
-                return self.hold(turn, &lease).map(|()| true);
+                return Ok(Some(self.own(lease, turn)));
             }
             // The lease was lost on its way from the last thread.
             Handover::Lease(_) => (self.acquisition()?, None),
@@ -85,12 +115,12 @@ impl RedisLock {
                     context.finish(&lease, Ended::GivenUp { release_sent: false });
                     return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
                 }
-                self.hold(turn, &lease).map(|()| true)
+                Ok(Some(self.own(lease, turn)))
             }
             ended => {
                 let unused = turn.pass_place(acquisition);
                 let left_behind = unused.is_some_and(|unused| unused.give_up(&wait));
-                ended.map(|_| false).map_err(|error| error.leaving(left_behind))
+                ended.map(|_| None).map_err(|error| error.leaving(left_behind))
             }
         }
     }
@@ -100,27 +130,54 @@ impl RedisLock {
         Acquisition::new(self.context(), &self.store, observer, &self.shared.key, &self.options)
     }
 
-    pub(super) fn hold(&self, turn: Turn<'_>, lease: &Arc<Lease>) -> Result<()> {
-        let turn = turn.hold(lease);
+    fn own(&self, lease: Arc<Lease>, turn: Turn<'_>) -> (Arc<Lease>, u64) {
+        let turn = turn.hold(&lease);
         if lease.has_ended() {
             // Lost between the grant and this moment: the loss could not pass the turn on, so it
             // passes on now.
-            self.shared.queue.leave_after_loss(lease);
+            self.shared.queue.leave_after_loss(&lease);
         }
+        (lease, turn)
+    }
+
+    /// The first hold of this thread.
+    fn hold(&self, lease: Arc<Lease>, turn: u64) -> Result<()> {
         let hold = Hold {
             lock: Arc::clone(&self.shared),
             options: Arc::clone(&self.options),
-            lease: Arc::clone(lease),
+            fence: lease.held_fence(),
+            lease,
             turn: Some(turn),
             count: 1,
-            fence: lease.held_fence(),
             over: None,
         };
         holds::enter(hold).or_else(|hold| {
             // The thread is ending: nobody would ever remove this hold or give up its turn.
-            let released = self.release(&hold);
-            self.shared.queue.leave(hold.turn);
-            released.and_then(|()| Err(Error::unsupported("a thread that is ending cannot lock")))
+            let given_up = self.give_up(&hold.lease, hold.turn, &hold.options);
+            let ending = Error::unsupported("a thread that is ending cannot lock");
+            given_up.and(Err(self.named(ending)))
         })
+    }
+
+    /// Passes a lease on to the next thread of this process, or releases it, and gives up the turn
+    /// that came with it.
+    pub(super) fn give_up(
+        &self,
+        lease: &Arc<Lease>,
+        turn: Option<u64>,
+        options: &Arc<LockOptions>,
+    ) -> Result<()> {
+        // Checked before any mutex is locked: in a forked child it may stay locked for ever. The
+        // lease is not even dropped there.
+        if let Err(error) = self.context().check_process() {
+            std::mem::forget(Arc::clone(lease));
+            return Err(self.named(error));
+        }
+        if self.shared.queue.hand_off(turn, lease, options) {
+            return Ok(());
+        }
+        let released = self.release(lease);
+        self.shared.queue.leave(turn);
+        released
     }
 }

@@ -18,8 +18,7 @@ impl RedisLock {
     /// # Errors
     /// As [`Lock::lock`].
     pub fn lock(&self) -> Result<()> {
-        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
-        self.acquire(&limits).map(drop)
+        self.acquire(&WaitLimits::none(None)).map(drop)
     }
 
     /// Locks, unless `interrupt` ends the wait. As [`Lock::lock_interruptibly`].
@@ -27,9 +26,7 @@ impl RedisLock {
     /// # Errors
     /// As [`Lock::lock_interruptibly`].
     pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        let interrupt = Some(Interruption::of(interrupt));
-        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt };
-        self.acquire(&limits).map(drop)
+        self.acquire(&WaitLimits::none(Some(interrupt))).map(drop)
     }
 
     /// Locks if it can within `timeout`. As [`Lock::try_lock`].
@@ -49,7 +46,11 @@ impl RedisLock {
         self.acquire(&self.limits(timeout, Some(interrupt)))
     }
 
-    fn limits<'a>(&self, timeout: Duration, interrupt: Option<&'a Interrupt>) -> WaitLimits<'a> {
+    pub(in crate::lock) fn limits<'a>(
+        &self,
+        timeout: Duration,
+        interrupt: Option<&'a Interrupt>,
+    ) -> WaitLimits<'a> {
         WaitLimits {
             once: timeout.is_zero(),
             deadline: self.deadline(timeout),
@@ -68,20 +69,7 @@ impl RedisLock {
             Dropped::NotHeld => Err(self.not_held()),
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
-            Dropped::Last(hold) => {
-                // Checked before any mutex is locked: in a forked child it may stay locked for
-                // ever. The hold is not dropped there, either.
-                if let Err(error) = self.context().check_process() {
-                    std::mem::forget(hold);
-                    return Err(self.named(error));
-                }
-                if self.shared.queue.hand_off(hold.turn, &hold.lease, &hold.options) {
-                    return Ok(());
-                }
-                let released = self.release(&hold);
-                self.shared.queue.leave(hold.turn);
-                released
-            }
+            Dropped::Last(hold) => self.give_up(&hold.lease, hold.turn, &hold.options),
         }
     }
 

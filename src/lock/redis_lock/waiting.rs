@@ -99,7 +99,7 @@ impl RedisLock {
         }
         let turn = self.shared.queue.adopt(&lease);
         if lease.has_ended() {
-            // Lost since it was granted, as in `hold`.
+            // Lost since it was granted, as in `own`.
             self.shared.queue.leave_after_loss(&lease);
         }
         let fence = lease.held_fence();
@@ -132,7 +132,7 @@ impl RedisLock {
         acquisition: &mut Acquisition,
         refused: Option<HeldFor>,
     ) -> Result<Arc<Lease>> {
-        let limits = WaitLimits { once: false, deadline: None, trying: false, interrupt: None };
+        let limits = WaitLimits::none(None);
         let attempts = &mut Attempts::unlimited();
         let mut wait = Wait {
             limits: &limits,
@@ -144,16 +144,14 @@ impl RedisLock {
         };
         let granted = acquisition.run(&mut wait, refused);
         let granted = granted.map_err(|error| error.leaving(acquisition.leaves_something()))?;
-        granted.ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
-        })
+        granted.ok_or_else(Self::without_it)
     }
 
     /// Puts back a hold that a wait in a condition had removed.
     fn keep<T>(&self, hold: Hold, error: Error) -> Result<T> {
         match holds::enter(hold) {
             Ok(()) => Err(error),
-            Err(hold) => self.release(&hold).and(Err(error)),
+            Err(hold) => self.give_up(&hold.lease, hold.turn, &hold.options).and(Err(error)),
         }
     }
 
