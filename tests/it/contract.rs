@@ -3,6 +3,7 @@
 //! A new store is one more line in `over_every_store!` at the end. A store must refuse what it says
 //! that it cannot do.
 
+mod claims;
 mod leases;
 mod locks;
 mod queue;
@@ -279,6 +280,13 @@ macro_rules! over_every_store {
                     a_lease_is_renewed_until_it_is_unlocked
                     a_lease_that_is_not_renewed_runs_out
                     threads_of_two_clients_never_hold_it_at_once
+                }
+                claims {
+                    a_claim_excludes_holds_and_claims_of_every_client
+                    whatever_thread_has_a_claim_releases_it
+                    a_claim_waits_behind_a_hold_and_a_hold_behind_a_claim
+                    a_claim_is_renewed_and_extended
+                    a_claim_that_was_lost_releases_nothing
                 }
             }
         }
