@@ -132,8 +132,8 @@ fn ours(url: &str) -> Vec<Row> {
         }
     };
     let client = Client::open(url).unwrap();
-    let (plain, guarded, again) =
-        (client.lock("ours"), client.lock("ours:guarded"), client.lock("ours:again"));
+    let (plain, again) = (client.lock("ours"), client.lock("ours:again"));
+    let (guarded, claimed) = (client.lock("ours:guarded"), client.lock("ours:claimed"));
     let fenced = client.lock_with("ours:fenced", LockOptions::new().fenced()).unwrap();
     again.lock().unwrap();
     let again = move || {
@@ -154,6 +154,7 @@ fn ours(url: &str) -> Vec<Row> {
             fenced.unlock().unwrap();
         }),
         Row::here("distlock `guard`", move || drop(guarded.guard().unwrap())),
+        Row::here("distlock `claim`", move || drop(claimed.claim().unwrap())),
         Row::new("distlock, re-entrant", Run::Here(Box::new(again), REENTRIES)),
     ]
 }
@@ -226,19 +227,26 @@ fn report(rows: &[Row], rounds: usize, samples: u64) {
 
 fn aims(rows: &[Row]) {
     let p50 = |row: &Row| median(row.rounds.iter().map(|round| round.0));
-    let over_raw = |label: &str| {
-        let row = rows.iter().find(|row| row.label == label);
-        row.map_or(f64::NAN, |row| {
-            median(row.rounds.iter().zip(&rows[0].rounds).map(|(own, raw)| own.0 / raw.0))
-        })
+    let row = |label: &str| rows.iter().find(|row| row.label == label);
+    let over = |label: &str, other: &str| match (row(label), row(other)) {
+        (Some(row), Some(other)) => {
+            median(row.rounds.iter().zip(&other.rounds).map(|(own, other)| own.0 / other.0))
+        }
+        _ => f64::NAN,
     };
-    let of = |label: &str| rows.iter().find(|row| row.label == label).map_or(f64::NAN, p50);
+    let over_raw = |label: &str| over(label, &rows[0].label);
+    let of = |label: &str| row(label).map_or(f64::NAN, p50);
     let peers = rows.iter().filter(|row| matches!(row.run, Run::There { .. })).map(p50);
     let fastest = peers.reduce(f64::min).unwrap_or(f64::NAN);
     let mut aims = Aims::new();
     aims.at_most("plain, times the raw pair", over_raw("distlock `lock`, `unlock`"), 1.03);
     aims.at_most("fenced, times the raw pair", over_raw("distlock, fenced"), 1.10);
     aims.at_most("re-entrant, ns", of("distlock, re-entrant"), 60.0);
+    aims.at_most(
+        "a claim, times `lock` and `unlock`",
+        over("distlock `claim`", "distlock `lock`, `unlock`"),
+        1.01,
+    );
     aims.at_most("plain, times the fastest peer", of("distlock `lock`, `unlock`") / fastest, 1.0);
     aims.print();
 }

@@ -181,7 +181,7 @@
 //! | `Denied`, `WrongType`, `Unsupported` | as before the call | no, unless the server refused one command of a script, or to confirm: as the row above |
 //! | `Closed` | only by count, if it held it before: the close has ended the lease | yes, after an unanswered attempt; [`Client::close`] counts such locks |
 //! | `InvalidInput` | as before the call | no |
-//! | `Conflict` | yes, with other options | yes, as before |
+//! | `Conflict` | yes, with other options, or by a hold where it asked for a claim | yes, as before |
 //!
 //! This table is not for a wait in a condition, which releases the lock first: [`Condition::wait`]
 //! says after which errors the lock is held.
@@ -207,6 +207,21 @@
 //! });
 //! lock.unlock()?;
 //! lock.unlock()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Where a lock has to pass from thread to thread, as with a job that one thread takes and another
+//! finishes, take it by [`claim`](RedisLock::claim). A [`Claim`] belongs to no thread, is `Send` and
+//! `Sync`, and releases the lock when it is dropped. It is not reentrant.
+//!
+//! ```
+//! # use distlock::Client;
+//! # fn main() -> distlock::Result<()> {
+//! # let lock = Client::open("memory://")?.lock("orders:42");
+//! let claim = lock.claim()?;
+//! let worker = std::thread::spawn(move || claim.release());
+//! worker.join().unwrap()?;
 //! # Ok(())
 //! # }
 //! ```
@@ -324,7 +339,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; a claim's release failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
 //!

@@ -51,7 +51,8 @@ pub enum ErrorKind {
     WrongType,
     /// A name, a duration or another setting cannot work. Nothing was sent. Not held.
     InvalidInput,
-    /// This thread holds the lock with other options. Its hold is unchanged.
+    /// This thread holds the lock with other options, or asks for a claim on a lock that it holds.
+    /// Its hold is unchanged.
     Conflict,
     /// This store, layout or server cannot do what was asked. Not held.
     Unsupported,

@@ -25,8 +25,8 @@ use crate::local::holds::{self, Over};
 /// clone; same name, same lock.
 ///
 /// A hold belongs to the thread that locked. The same thread may lock again, and must unlock as
-/// often; that costs no round trip. Without contention, `lock` and the last `unlock` are one round
-/// trip each.
+/// often; that costs no round trip. A [`Claim`](crate::Claim) belongs to no thread. Without
+/// contention, `lock` and the last `unlock` are one round trip each, as are a claim and its release.
 ///
 /// After a loss this thread still *holds* the lock: it must still call `unlock` for each `lock`.
 /// Each of these calls fails with [`is_lost`](Error::is_lost), and so does any further `lock`

@@ -30,10 +30,14 @@ fn owner(port: &Arc<AtomicU16>, last: i64) -> FakeServer {
     node
 }
 
+/// Whether a command asks for the map.
+fn is_for_the_map(words: &[Vec<u8>]) -> bool {
+    words.get(1).is_some_and(|word| word == b"SLOTS")
+}
+
 /// How often this node was asked for the map.
 fn maps_of(node: &FakeServer) -> usize {
-    let asks = |command: &[Vec<u8>]| command.get(1).is_some_and(|word| word == b"SLOTS");
-    node.commands().iter().filter(|(_, command)| asks(command)).count()
+    node.commands().iter().filter(|(_, command)| is_for_the_map(command)).count()
 }
 
 #[test]
@@ -110,7 +114,12 @@ fn a_node_without_a_map_costs_no_lock() {
 
 /// The commands that ask for the map.
 fn for_the_map(fault: Fault) -> Rule {
-    Rule::on("CLUSTER", fault).when(|words| words.get(1).is_some_and(|word| word == b"SLOTS"))
+    Rule::on("CLUSTER", fault).when(is_for_the_map)
+}
+
+/// Whether a command is about the lock "busy".
+fn is_busy(words: &[Vec<u8>]) -> bool {
+    words.iter().any(|word| word.ends_with(b"busy"))
 }
 
 /// The pool's only connection is in use when the map is due.
@@ -128,7 +137,6 @@ fn renewal_asks_for_the_map_over_its_own_connection() {
     let next = proxy.add(for_the_map(Fault::DelayReply(ms(0))));
     let held = client.lock("held").guard().unwrap();
     assert_eq!(lost.fired(), 1, "it is due again in two seconds");
-    let is_busy = |words: &[Vec<u8>]| words.iter().any(|word| word.ends_with(b"busy"));
     let busy = proxy.add(Rule::any(Fault::HoldReply).when(is_busy).next(1));
     thread::scope(|scope| {
         let looking = scope.spawn(|| client.lock("busy").is_locked());
@@ -150,7 +158,6 @@ fn a_map_that_comes_late_costs_one_connection() {
     look("x");
     assert_eq!(lost.fired(), 1);
     let three_at_once = || {
-        let is_busy = |words: &[Vec<u8>]| words.iter().any(|word| word.ends_with(b"busy"));
         let busy = proxy.add(Rule::any(Fault::HoldReply).when(is_busy).next(3));
         thread::scope(|scope| {
             (0..3).for_each(|_| drop(scope.spawn(|| look("busy"))));

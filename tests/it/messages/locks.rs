@@ -16,6 +16,7 @@ fn locks() {
     lock.lock().unwrap();
     let fenced = here.lock_with("job", LockOptions::new().fenced()).unwrap();
     cases.push(Case::new("held with other options", fenced.lock()));
+    cases.push(Case::new("`claim` of a lock that this thread holds", lock.claim().map(drop)));
     lock.force_unlock().unwrap();
     cases.push(Case::new("`unlock` after the lease was lost", lock.unlock()));
     cases.push(unconfirmed());

@@ -180,8 +180,8 @@ fn a_decision_says_the_limit_and_when_all_permits_are_back() {
                 one.reset > least && one.reset <= if is_smooth { ms(10_000) } else { ms(40_000) }
             );
             assert!(all.reset > ms(30_000) && all.reset <= ms(40_000), "{all:?}");
-            // The window does not slide. By less than the pause, because the server reads its clock
-            // twice, once for the milliseconds.
+            // The window does not slide. Half of the pause is compared, because the server reads
+            // its clock twice, once for the milliseconds.
             assert!(none.reset + pause / 2 < all.reset, "{none:?} after {all:?}");
             assert!(none.retry_after <= none.reset, "{none:?}");
             assert_eq!(none.retry_after_secs(), none.retry_after.as_secs_f64().ceil() as u64);
