@@ -212,8 +212,8 @@
 //! ```
 //!
 //! Where a lock has to pass from thread to thread, as with a job that one thread takes and another
-//! finishes, take it by [`claim`](RedisLock::claim). A [`Claim`] belongs to no thread, is `Send` and
-//! `Sync`, and releases the lock when it is dropped. It is not reentrant.
+//! finishes, take it by [`claim`](RedisLock::claim). A [`Claim`] belongs to no thread, is `Send`
+//! and `Sync`, and releases the lock when it is dropped. It is not reentrant.
 //!
 //! ```
 //! # use distlock::Client;

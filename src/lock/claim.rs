@@ -102,7 +102,7 @@ impl Claim {
     /// # Errors
     /// As [`RedisLock::extend`], without `NotHeld`.
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        self.lock.extend_lease(&self.lease, lease)
+        self.lock.extend_lease(Some(Arc::clone(&self.lease)), lease)
     }
 
     /// Releases the lock, and returns the result. One round trip; none if another thread of this

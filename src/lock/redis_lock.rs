@@ -130,19 +130,19 @@ impl RedisLock {
     /// `InvalidInput`: nothing was sent, and the lease is as before. `Denied`, `Server`: the lease
     /// is as before, too.
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        let held = holds::with(&self.shared, |hold| Arc::clone(&hold.lease));
-        self.extend_lease(&held.ok_or_else(|| self.not_held())?, lease)
+        self.extend_lease(holds::with(&self.shared, |hold| Arc::clone(&hold.lease)), lease)
     }
 
-    pub(super) fn extend_lease(&self, held: &Arc<Lease>, length: Duration) -> Result<()> {
+    pub(super) fn extend_lease(&self, held: Option<Arc<Lease>>, length: Duration) -> Result<()> {
         let length = whole_millis(length);
         check_lease(length).map_err(|error| self.named(error))?;
         let context = self.context();
         context.check_process().map_err(|error| self.named(error))?;
+        let held = held.ok_or_else(|| self.not_held())?;
         if !held.is_valid() {
             return Err(self.lost());
         }
-        match context.extend(held, length) {
+        match context.extend(&held, length) {
             Extended::Yes => Ok(()),
             Extended::Lost => Err(self.lost()),
             Extended::No(error) => Err(self.failed(error)),
