@@ -213,18 +213,8 @@
 //!
 //! Where a lock has to pass from thread to thread, as with a job that one thread takes and another
 //! finishes, take it by [`claim`](RedisLock::claim). A [`Claim`] belongs to no thread, is `Send`
-//! and `Sync`, and releases the lock when it is dropped. It is not reentrant.
-//!
-//! ```
-//! # use distlock::Client;
-//! # fn main() -> distlock::Result<()> {
-//! # let lock = Client::open("memory://")?.lock("orders:42");
-//! let claim = lock.claim()?;
-//! let worker = std::thread::spawn(move || claim.release());
-//! worker.join().unwrap()?;
-//! # Ok(())
-//! # }
-//! ```
+//! and `Sync`, and releases the lock when it is dropped. It is not reentrant. The guide has [an
+//! example](guide::practice#a-lock-that-belongs-to-a-job).
 //!
 //! # Several processes, and order
 //!

@@ -14,8 +14,8 @@ use crate::base::log;
 /// One hold of a lock; dropping it unlocks.
 ///
 /// It owns its lock, so it fits into a struct. It stays on its thread, because the hold belongs to
-/// the thread; a [`Claim`](crate::Claim) can be sent to another. An error of the unlock in `drop` goes to the log at `warn`;
-/// [`release`](LockGuard::release) returns it.
+/// the thread; a [`Claim`](crate::Claim) can be sent to another. An error of the unlock in `drop`
+/// goes to the log at `warn`; [`release`](LockGuard::release) returns it.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {

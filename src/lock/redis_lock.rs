@@ -26,7 +26,8 @@ use crate::local::holds::{self, Over};
 ///
 /// A hold belongs to the thread that locked. The same thread may lock again, and must unlock as
 /// often; that costs no round trip. A [`Claim`](crate::Claim) belongs to no thread. Without
-/// contention, `lock` and the last `unlock` are one round trip each, as are a claim and its release.
+/// contention, `lock` and the last `unlock` are one round trip each, and so are `claim` and its
+/// release.
 ///
 /// After a loss this thread still *holds* the lock: it must still call `unlock` for each `lock`.
 /// Each of these calls fails with [`is_lost`](Error::is_lost), and so does any further `lock`
