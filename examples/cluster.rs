@@ -204,8 +204,8 @@ impl Cluster {
             migrate.extend(keys.iter().map(String::as_str));
             from.ask::<()>(&migrate)?;
         }
-        // The other primaries are told as well: until they have heard which claim is the newer one,
-        // the new owner's may be worth less to them than the old owner's.
+        // The other primaries are told as well: until they have heard which of the two owns it by
+        // the newer word, they may believe the old one.
         let is_other = |node: &&Redis| ![to.port, from.port].contains(&node.port);
         let is_primary = |node: &&Redis| node.says(&["INFO", "replication"], "role:master");
         let others = self.servers.all.iter().filter(is_other).filter(is_primary);

@@ -122,7 +122,7 @@
 //! # }
 //! ```
 //!
-//! Threads that work for the holder ask its [`Validity`].
+//! Threads that work for the holder, or for the owner of a claim, ask its [`Validity`].
 //!
 //! Between `ensure_valid` and the write the process may be paused once more. Only the protected
 //! resource can close that gap, by comparing *fences*: numbers that grow with every acquisition.
@@ -181,8 +181,9 @@
 //! | `Denied`, `WrongType`, `Unsupported` | as before the call | no, unless the server refused one command of a script, or to confirm: as the row above |
 //! | `Closed` | only by count, if it held it before: the close has ended the lease | yes, after an unanswered attempt; [`Client::close`] counts such locks |
 //! | `InvalidInput` | as before the call | no |
-//! | `Conflict` | yes, with other options, or by a hold where it asked for a claim | yes, as before |
+//! | `Conflict` | yes, with other options, or it asked for a claim | yes, as before |
 //!
+//! A claim has no thread and no count: after any error of its release nothing is left to unlock.
 //! This table is not for a wait in a condition, which releases the lock first: [`Condition::wait`]
 //! says after which errors the lock is held.
 //!

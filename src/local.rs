@@ -1,6 +1,7 @@
 //! This process and its threads: who holds what, and whose turn it is.
 
 pub(crate) mod holds;
+pub(crate) mod owned;
 pub(crate) mod queue;
 
 use std::collections::HashMap;

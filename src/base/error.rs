@@ -21,9 +21,9 @@ pub enum ErrorKind {
     /// This thread does not hold the lock. The call changed nothing; another thread or process may
     /// hold it.
     NotHeld,
-    /// This thread held the lock, and the lease was lost: it ran out, the server said that it
-    /// belongs to somebody else, or the client was closed. Another process may hold the lock now.
-    /// This thread leaves nothing behind for longer than the rest of one lease.
+    /// This thread or claim held the lock, and the lease was lost: it ran out, the server said that
+    /// it belongs to somebody else, or the client was closed. Another process may hold the lock
+    /// now. This thread leaves nothing behind for longer than the rest of one lease.
     Lost,
     /// The server did not answer, so it is unknown whether it carried the request out. After an
     /// unlock: the lock may still be held on the server; the background keeps removing it, and it

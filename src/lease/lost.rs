@@ -50,7 +50,7 @@ impl Lost {
         &self.name
     }
 
-    /// The fence of the lost hold; `None` where the lock is not fenced.
+    /// The fence of the lost hold or claim; `None` where the lock is not fenced.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         self.fence

@@ -28,8 +28,8 @@ pub(crate) struct WaitLimits<'a> {
 }
 
 impl<'a> WaitLimits<'a> {
-    /// None but the interrupt.
-    pub(crate) fn none(interrupt: Option<&'a Interrupt>) -> Self {
+    /// Those of a wait that only the interrupt ends, if there is one.
+    pub(crate) fn endless(interrupt: Option<&'a Interrupt>) -> Self {
         let interrupt = interrupt.map(Interruption::of);
         Self { once: false, deadline: None, trying: false, interrupt }
     }

@@ -8,17 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::SharedLock;
-use crate::base::options::LockOptions;
-use crate::lease::granted::Lease;
+use super::owned::Owned;
 use crate::lease::lost::Ended;
 
 /// A lock that this thread holds.
 pub(crate) struct Hold {
     pub(crate) lock: Arc<SharedLock>,
-    pub(crate) options: Arc<LockOptions>,
-    pub(crate) lease: Arc<Lease>,
-    /// The turn that comes with the hold; `None`: another thread of this process has the turn.
-    pub(crate) turn: Option<u64>,
+    pub(crate) owned: Owned,
     /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
     pub(crate) fence: Option<u64>,
@@ -29,11 +25,11 @@ pub(crate) struct Hold {
 impl Hold {
     /// Becomes true when the hold ends.
     pub(crate) fn over(&mut self) -> Over {
-        self.over.get_or_insert_with(OverOnDrop::default).0.clone()
+        self.over.get_or_insert_with(OverOnDrop::default).over()
     }
 }
 
-/// Whether a hold has ended.
+/// Whether a hold or a claim has ended.
 #[derive(Clone, Default)]
 pub(crate) struct Over(Arc<AtomicBool>);
 
@@ -47,9 +43,15 @@ impl Over {
     }
 }
 
-/// Ends with the hold.
+/// Ends with the hold, or with the claim.
 #[derive(Default)]
 pub(crate) struct OverOnDrop(Over);
+
+impl OverOnDrop {
+    pub(crate) fn over(&self) -> Over {
+        self.0.clone()
+    }
+}
 
 impl Drop for OverOnDrop {
     fn drop(&mut self) {
@@ -148,7 +150,7 @@ pub(crate) fn drop_one(lock: &Arc<SharedLock>) -> Dropped {
             let hold = holds.get_mut(&address(lock))?;
             if hold.count > 1 {
                 hold.count -= 1;
-                return Some(Dropped::Held { lost: hold.lease.expiry.is_over() });
+                return Some(Dropped::Held { lost: hold.owned.lease.expiry.is_over() });
             }
             holds.remove(&address(lock)).map(|hold| Dropped::Last(ended(hold)))
         })
@@ -173,8 +175,8 @@ impl Drop for Holds {
                 continue;
             }
             hold.over = None;
-            context.finish(&hold.lease, Ended::Abandoned);
-            hold.lock.queue.leave(hold.turn);
+            context.finish(&hold.owned.lease, Ended::Abandoned);
+            hold.lock.queue.leave(hold.owned.turn);
         }
     }
 }

@@ -1,34 +1,43 @@
 //! `Claim`: a lock held by a value instead of a thread.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::redis_lock::RedisLock;
-use super::validity::signed;
+use super::validity::{Validity, signed};
 use crate::base::error::Result;
 use crate::base::interrupt::Interrupt;
 use crate::base::log;
-use crate::lease::granted::Lease;
 use crate::lease::wait_limits::WaitLimits;
+use crate::local::holds::OverOnDrop;
+use crate::local::owned::Owned;
 
 /// A lock that belongs to this value, and to no thread; dropping it releases the lock. Made by
 /// [`RedisLock::claim`].
 ///
-/// **A claim is not reentrant.** A thread that has a claim on a lock, and locks or claims it again,
-/// waits for itself: without an end in [`lock`](RedisLock::lock) and [`claim`](RedisLock::claim),
-/// which nobody can tell from a wait for another, because any thread may release the claim.
+/// It is for a lock that has to leave its thread, such as that of a job which one thread accepts
+/// and another finishes. Where the lock stays, prefer [`with`](RedisLock::with) and guards: they
+/// are reentrant.
 ///
-/// It can be sent to another thread, kept in a job that several threads work on in turn, or shared
-/// by reference or in an `Arc`; whoever drops it releases the lock. In everything else it is as a
-/// hold: it waits in the same queues, excludes holds and other claims, is renewed, has a fence of
-/// its own, and its loss is told to [`on_lost`](RedisLock::on_lost). It keeps its client open.
+/// **A claim is not reentrant.** A thread that has a claim, and calls `lock`, `guard`, `with` or
+/// `claim` on the same lock, waits for itself, as long as it waits for anybody; `try_lock` and
+/// [`try_claim`](RedisLock::try_claim) say that another has it. The crate cannot tell this from a
+/// wait that ends, because another thread might release the claim.
 ///
-/// [`is_held`](RedisLock::is_held), [`unlock`](RedisLock::unlock) and the other calls of
-/// [`RedisLock`] that speak of this thread's hold do not see claims, and neither do conditions.
+/// In everything else it is as a hold: it waits in the same queues, excludes holds and other
+/// claims, is renewed, has a fence if the lock is [`fenced`](crate::LockOptions::fenced), and its
+/// loss is told to [`on_lost`](RedisLock::on_lost). It ends when it is dropped, whatever thread has
+/// taken it or had it, and keeps its client open until then. What asks the server sees it:
+/// [`is_locked`](RedisLock::is_locked), [`inspect`](RedisLock::inspect),
+/// [`force_unlock`](RedisLock::force_unlock). What speaks of this thread's hold does not:
+/// [`is_held`](RedisLock::is_held), [`fence`](RedisLock::fence), [`extend`](RedisLock::extend),
+/// [`unlock`](RedisLock::unlock) and the others. Conditions need a hold.
 ///
-/// An error of the release in `drop` goes to the log at `warn`; [`release`](Claim::release) returns
-/// it. A claim that is leaked, as by [`std::mem::forget`], is renewed until the client is closed.
+/// The drop, like [`release`](Claim::release), may block for up to two command timeouts, and for
+/// one more if the claim was the last to keep its client open. An error of the release in `drop`
+/// goes to the log at `warn`. A claim that is leaked, as by [`std::mem::forget`], is renewed as its
+/// options say, and keeps its client open, until [`Client::close`](crate::Client::close).
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -45,14 +54,15 @@ use crate::lease::wait_limits::WaitLimits;
               `let _claim = lock.claim()?`"]
 pub struct Claim {
     lock: RedisLock,
-    lease: Arc<Lease>,
-    /// The turn that comes with the lease.
-    turn: u64,
+    owned: Owned,
     released: bool,
+    /// What its `Validity` values look at.
+    over: OnceLock<OverOnDrop>,
 }
 
 impl Claim {
-    /// The lock.
+    /// The lock. Its `is_valid`, `fence`, `extend` and the like speak of this thread's hold, and
+    /// not of this claim.
     #[must_use]
     pub fn lock(&self) -> &RedisLock {
         &self.lock
@@ -62,14 +72,22 @@ impl Claim {
     /// far. Local: no round trip. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.lease.is_valid()
+        self.owned.lease.is_valid()
     }
 
     /// How long the lease is still valid unless it is extended; zero once it is lost. Local: no
     /// round trip.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.lease.expiry.remaining()
+        self.owned.lease.expiry.remaining()
+    }
+
+    /// The same questions for others, who work for the owner of this claim and must not keep the
+    /// lock.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        let over = self.over.get_or_init(OverOnDrop::default).over();
+        self.lock.validity_of(&self.owned.lease, over, self.fence())
     }
 
     /// An error unless the lease is valid. Local: no round trip. As
@@ -85,8 +103,8 @@ impl Claim {
     /// [`LockOptions::fenced`](crate::LockOptions::fenced). It stays the same on every thread.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        // Only whoever owns the lease passes it on, and that ends the claim.
-        self.lease.held_fence()
+        // Only its end moves the lease on to another owner, and to the next fence.
+        self.owned.lease.held_fence()
     }
 
     /// The same, for SQL and other languages without unsigned integers. No fence is larger than
@@ -102,21 +120,24 @@ impl Claim {
     /// # Errors
     /// As [`RedisLock::extend`], without `NotHeld`.
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        self.lock.extend_lease(Some(Arc::clone(&self.lease)), lease)
+        self.lock.extend_lease(Some(Arc::clone(&self.owned.lease)), lease)
     }
 
     /// Releases the lock, and returns the result. One round trip; none if another thread of this
-    /// process waits for the lock with the same options, which may get the lease as it is.
+    /// process waits for the lock with the same options and gets the lease as it is.
     ///
     /// # Errors
     /// As [`Lock::unlock`](crate::Lock::unlock), without `NotHeld`. The claim is gone in any case.
+    /// `Unsupported` in a forked child, where the claim of the parent stays.
     pub fn release(mut self) -> Result<()> {
-        self.released = true;
         self.give_up()
     }
 
-    fn give_up(&self) -> Result<()> {
-        self.lock.give_up_claim(&self.lease, self.turn)
+    fn give_up(&mut self) -> Result<()> {
+        self.released = true;
+        // Every `Validity` hears of the end before the release.
+        self.over.take();
+        self.lock.give_up(&self.owned)
     }
 }
 
@@ -141,14 +162,16 @@ impl fmt::Debug for Claim {
 }
 
 impl RedisLock {
-    /// Takes the lock for a [`Claim`], which belongs to no thread, and blocks until it can. One
-    /// round trip without contention; it waits as [`lock`](Self::lock) does.
+    /// Takes the lock for a [`Claim`], which belongs to no thread, and blocks until it can. It
+    /// waits as [`lock`](Self::lock) does; one round trip without contention.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but for `Lost`; and `Conflict` if this thread holds the lock by
-    /// `lock`, a guard or `with`, because the claim would wait for that hold.
+    /// As [`lock`](Self::lock), without `Lost`. `Conflict` if this thread holds the lock by `lock`,
+    /// a guard or `with`, also if the lease of that hold is lost: the thread has to unlock first,
+    /// because the claim would wait for it. In the destructor of a thread that ends, where
+    /// [`lock`](Self::lock) is `Unsupported`, a claim works.
     pub fn claim(&self) -> Result<Claim> {
-        self.claim_in_the_end(None)
+        self.claim_or_fail(None)
     }
 
     /// Takes the lock for a [`Claim`], unless `interrupt` ends the wait. Otherwise as
@@ -158,15 +181,15 @@ impl RedisLock {
     /// As [`claim`](Self::claim), and `Interrupted`, as of
     /// [`lock_interruptibly`](Self::lock_interruptibly).
     pub fn claim_interruptibly(&self, interrupt: &Interrupt) -> Result<Claim> {
-        self.claim_in_the_end(Some(interrupt))
+        self.claim_or_fail(Some(interrupt))
     }
 
     /// Takes the lock for a [`Claim`] if it can within `timeout`, which is that of
     /// [`Lock::try_lock`](crate::Lock::try_lock). `None`: another has it.
     ///
     /// # Errors
-    /// As [`claim`](Self::claim); but `Unavailable` as
-    /// [`Lock::try_lock`](crate::Lock::try_lock).
+    /// As [`claim`](Self::claim); but `Unavailable` as soon as the time is over, if the last
+    /// attempt had no answer, as of [`Lock::try_lock`](crate::Lock::try_lock).
     pub fn try_claim(&self, timeout: Duration) -> Result<Option<Claim>> {
         self.claim_within(&self.limits(timeout, None))
     }
@@ -184,13 +207,14 @@ impl RedisLock {
         self.claim_within(&self.limits(timeout, Some(interrupt)))
     }
 
-    fn claim_in_the_end(&self, interrupt: Option<&Interrupt>) -> Result<Claim> {
-        let claim = self.claim_within(&WaitLimits::none(interrupt))?;
-        claim.ok_or_else(Self::without_it)
+    fn claim_or_fail(&self, interrupt: Option<&Interrupt>) -> Result<Claim> {
+        let claim = self.claim_within(&WaitLimits::endless(interrupt))?;
+        claim.ok_or_else(|| self.ended_without_lease())
     }
 
     fn claim_within(&self, limits: &WaitLimits<'_>) -> Result<Option<Claim>> {
-        let owned = self.acquire_for_claim(limits)?;
-        Ok(owned.map(|(lease, turn)| Claim { lock: self.clone(), lease, turn, released: false }))
+        let claim =
+            |owned| Claim { lock: self.clone(), owned, released: false, over: OnceLock::new() };
+        Ok(self.acquire_lease(limits)?.map(claim))
     }
 }

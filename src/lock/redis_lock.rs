@@ -80,14 +80,14 @@ impl RedisLock {
     /// Whether this thread holds the lock and its lease is valid. Local: no round trip.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        holds::with(&self.shared, |hold| hold.lease.is_valid()).unwrap_or(false)
+        holds::with(&self.shared, |hold| hold.owned.lease.is_valid()).unwrap_or(false)
     }
 
     /// How long this thread's lease is still valid unless it is extended: zero once lost, `None` if
     /// the thread does not hold the lock. Local: no round trip.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        holds::with(&self.shared, |hold| hold.lease.expiry.remaining())
+        holds::with(&self.shared, |hold| hold.owned.lease.expiry.remaining())
     }
 
     /// The fence of this thread's hold; `None` if it does not hold the lock, or without
@@ -106,14 +106,22 @@ impl RedisLock {
 
     /// What tells other threads whether this thread's hold still counts.
     pub(super) fn validity(&self) -> Validity {
-        let hold =
-            holds::with(&self.shared, |hold| (hold.over(), Arc::clone(&hold.lease), hold.fence));
+        let hold = holds::with(&self.shared, |hold| {
+            (hold.over(), Arc::clone(&hold.owned.lease), hold.fence)
+        });
         match hold {
-            Some((over, lease, fence)) => {
-                Validity::new(&self.shared.name, Some(lease), over, fence)
-            }
+            Some((over, lease, fence)) => self.validity_of(&lease, over, fence),
             None => Validity::new(&self.shared.name, None, Over::ended(), None),
         }
+    }
+
+    pub(super) fn validity_of(
+        &self,
+        lease: &Arc<Lease>,
+        over: Over,
+        fence: Option<u64>,
+    ) -> Validity {
+        Validity::new(&self.shared.name, Some(Arc::clone(lease)), over, fence)
     }
 
     /// That of a hold whose lease was lost.
@@ -131,9 +139,10 @@ impl RedisLock {
     /// `InvalidInput`: nothing was sent, and the lease is as before. `Denied`, `Server`: the lease
     /// is as before, too.
     pub fn extend(&self, lease: Duration) -> Result<()> {
-        self.extend_lease(holds::with(&self.shared, |hold| Arc::clone(&hold.lease)), lease)
+        self.extend_lease(holds::with(&self.shared, |hold| Arc::clone(&hold.owned.lease)), lease)
     }
 
+    /// `held`: `None` if this thread does not hold the lock.
     pub(super) fn extend_lease(&self, held: Option<Arc<Lease>>, length: Duration) -> Result<()> {
         let length = whole_millis(length);
         check_lease(length).map_err(|error| self.named(error))?;
@@ -156,13 +165,13 @@ impl RedisLock {
 
     /// Calls `callback` whenever a lease of this lock is lost in this client: once per lost lease,
     /// on a thread of its own, in the order in which callbacks were added. The callback stays as
-    /// long as a handle or a hold of the lock exists.
+    /// long as a handle, a hold or a claim of the lock exists.
     ///
     /// Called when the server says that a lease is not ours, when a lease runs out while it is
-    /// held, when an `unlock` finds the loss, and when the client is closed while the lock is held.
-    /// A callback that panics is logged; a slow one delays other callbacks, and no renewal. A
-    /// callback must not have a handle of this lock: as long as it exists, so would the lock, and
-    /// its client would stay open.
+    /// held, when an `unlock` or a claim's release finds the loss, and when the client is closed
+    /// while the lock is held. A callback that panics is logged; a slow one delays other callbacks,
+    /// and no renewal. A callback must not have a handle or a claim of this lock: as long as it
+    /// exists, so would the lock, and its client would stay open.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {

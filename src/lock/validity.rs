@@ -1,4 +1,4 @@
-//! `Validity`: whether a hold still counts, for threads that work for its holder.
+//! `Validity`: whether a hold or a claim still counts, for threads that work for its owner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::lease::granted::Lease;
 use crate::local::holds::Over;
 
-/// Whether a hold still counts, for the threads that work for its holder. Made by
-/// [`LockGuard::validity`](crate::LockGuard::validity); cheap to clone; every call is local.
+/// Whether a hold or a claim still counts, for the threads that work for its owner. Made by
+/// [`LockGuard::validity`](crate::LockGuard::validity) and
+/// [`Claim::validity`](crate::Claim::validity); cheap to clone; every call is local.
 ///
-/// It can look, and nothing else: only the thread that locked can extend or unlock. It speaks of
-/// one hold: once the holder has unlocked, or waits in a condition, it is over for good.
+/// It can look, and nothing else: it neither extends nor keeps the lock. It speaks of one hold, or
+/// of one claim: once that has ended, or its thread waits in a condition, it is over for good.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -46,27 +47,27 @@ impl Validity {
         Self { name: Arc::clone(name), lease, over, fence }
     }
 
-    /// Whether the hold lasts and its lease is valid. Once `false`, it stays `false`.
+    /// Whether the hold or claim lasts and its lease is valid. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.valid_lease().is_some()
     }
 
-    /// How long the lease is still valid unless it is extended; zero once the hold is over.
+    /// How long the lease is still valid unless it is extended; zero once it is over.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.valid_lease().map_or(Duration::ZERO, |lease| lease.expiry.remaining())
     }
 
-    /// An error unless the hold lasts and its lease is valid. As
+    /// An error unless the hold or claim lasts and its lease is valid. As
     /// [`LockGuard::ensure_valid`](crate::LockGuard::ensure_valid), it speaks of now.
     ///
     /// # Errors
-    /// `NotHeld`: the holder has unlocked, or waits in a condition. `Lost`: another process may
-    /// hold the lock.
+    /// `NotHeld`: the hold or claim has ended, or its thread waits in a condition. `Lost`: another
+    /// may hold the lock.
     pub fn ensure_valid(&self) -> Result<()> {
         if self.over.is_over() {
-            let error = Error::new(ErrorKind::NotHeld, "the hold is over");
+            let error = Error::new(ErrorKind::NotHeld, "the hold or claim has ended");
             return Err(error.named(&self.name));
         }
         if self.is_valid() { Ok(()) } else { Err(lost().named(&self.name)) }

@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_millis(50);
 pub(crate) struct Quorum {
     node_threads: Vec<NodeThread>,
     /// The attempts that were granted, and those without an answer, until they are withdrawn.
-    known: Mutex<HashMap<(Key, Token), Arc<Traces>>>,
+    traces: Mutex<HashMap<(Key, Token), Arc<Traces>>>,
     clock: Clock,
     command_timeout: Duration,
 }
@@ -74,7 +74,7 @@ impl Quorum {
         let node_thread =
             |(number, member)| NodeThread::new(number, member, clock.clone(), command_timeout);
         let node_threads = (1..).zip(members).map(node_thread).collect();
-        Self { node_threads, known: Mutex::default(), clock, command_timeout }
+        Self { node_threads, traces: Mutex::default(), clock, command_timeout }
     }
 
     /// Asks for a sign of life from a majority.
@@ -119,15 +119,15 @@ impl Quorum {
     /// The caller will ask to withdraw it, sooner or later.
     fn remember(&self, traces: Arc<Traces>) {
         let name = (traces.key.clone(), traces.token.clone());
-        locked(&self.known).insert(name, traces);
+        locked(&self.traces).insert(name, traces);
     }
 
     /// The leases of these tokens, to be withdrawn.
     fn targets(&self, names: impl Iterator<Item = (Key, Token)>) -> Arc<[ToWithdraw]> {
-        let known = locked(&self.known);
+        let traces = locked(&self.traces);
         names
             .map(|name| {
-                let traces = known.get(&name).cloned();
+                let traces = traces.get(&name).cloned();
                 ToWithdraw { key: name.0, token: name.1, traces }
             })
             .collect()
@@ -157,8 +157,8 @@ impl Quorum {
 
     /// Nobody will ask again to withdraw these.
     fn forget<'a>(&self, what: impl Iterator<Item = &'a ToWithdraw>) {
-        let mut known = locked(&self.known);
-        what.for_each(|target| _ = known.remove(&(target.key.clone(), target.token.clone())));
+        let mut traces = locked(&self.traces);
+        what.for_each(|target| _ = traces.remove(&(target.key.clone(), target.token.clone())));
     }
 
     /// Collects answers until they decide the question, by this, or its time is over.

@@ -202,8 +202,10 @@ fn printed(client: &Client, options: &LockOptions) -> String {
     let conflict = error(other.lock());
     delete_by(client, "job");
     let lost = error(guard.release());
+    let claim = lock.claim().unwrap();
     format!(
-        "{client:?} {lock:?} {options:?} {holder:?} {conflict:?} {conflict} {lost:?} {lost} {:?}",
+        "{client:?} {lock:?} {options:?} {holder:?} {conflict:?} {conflict} {lost:?} {lost} {:?} \
+         {claim:?}",
         distlock::Interrupt::new()
     )
 }

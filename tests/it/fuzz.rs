@@ -52,15 +52,15 @@ impl Caller<'_> {
         value
     }
 
-    fn enters(
+    /// What a call returned if it let us in. `already`: whether we were in before.
+    fn let_in<T>(
         &self,
         name: &str,
-        lock: &RedisLock,
-        work: impl FnOnce() -> distlock::Result<bool>,
-    ) -> bool {
-        let already = lock.is_held();
+        already: bool,
+        work: impl FnOnce() -> distlock::Result<Option<T>>,
+    ) -> Option<T> {
         let before: Vec<usize> = self.servers.iter().map(Odd::grants).collect();
-        let entered = self.call(name, work).unwrap_or(false);
+        let entered = self.call(name, work).unwrap_or(None);
         let grants = self
             .servers
             .iter()
@@ -69,18 +69,39 @@ impl Caller<'_> {
             .count();
         let majority = self.servers.len() / 2 + 1;
         assert!(
-            !entered || already || grants >= majority,
+            entered.is_none() || already || grants >= majority,
             "{}: {name} let us in by the word of {grants}",
             self.what
         );
-        assert!(!entered || lock.is_held(), "{}: {name}", self.what);
-        assert!(
-            !entered || !self.fenced || lock.fence().is_some(),
-            "{}: {name} let us in without a fence",
-            self.what
-        );
-        ENTERED.fetch_add(usize::from(entered), Ordering::SeqCst);
+        ENTERED.fetch_add(usize::from(entered.is_some()), Ordering::SeqCst);
         entered
+    }
+
+    fn enters(&self, name: &str, lock: &RedisLock, work: impl FnOnce() -> distlock::Result<bool>) {
+        let entered =
+            self.let_in(name, lock.is_held(), || work().map(|locked| locked.then_some(())));
+        if entered.is_some() {
+            assert!(lock.is_held(), "{}: {name}", self.what);
+            self.has_its_fence(name, lock.fence());
+        }
+    }
+
+    fn has_its_fence(&self, name: &str, fence: Option<u64>) {
+        assert!(!self.fenced || fence.is_some(), "{}: {name} let us in without a fence", self.what);
+    }
+
+    /// Takes a claim if the lock can be had, and ends it in one way or another.
+    fn claims(&mut self, lock: &RedisLock) {
+        let Some(claim) = self.let_in("try_claim", false, || lock.try_claim(ms(20))) else {
+            return;
+        };
+        self.has_its_fence("try_claim", claim.fence());
+        drop(self.call("extend a claim", || claim.extend(ms(500))));
+        if self.rng.bool() {
+            drop(self.call("release a claim", || claim.release()));
+        } else {
+            self.call("drop a claim", || drop(claim));
+        }
     }
 
     fn options(&mut self) -> LockOptions {
@@ -109,10 +130,10 @@ impl Caller<'_> {
         let Ok(lock) = self.client.lock_with("a", options) else { return };
         lock.on_lost(|_| ());
         for _ in 0..8 {
-            match self.rng.u32(0..14) {
-                0 | 1 => drop(self.enters("lock", &lock, || lock.lock().map(|()| true))),
-                2 | 3 => drop(self.enters("try_lock", &lock, || lock.try_lock(Duration::ZERO))),
-                4 => drop(self.enters("try_lock in time", &lock, || lock.try_lock(ms(30)))),
+            match self.rng.u32(0..16) {
+                0 | 1 => self.enters("lock", &lock, || lock.lock().map(|()| true)),
+                2 | 3 => self.enters("try_lock", &lock, || lock.try_lock(Duration::ZERO)),
+                4 => self.enters("try_lock in time", &lock, || lock.try_lock(ms(30))),
                 5 | 6 => drop(self.call("unlock", || lock.unlock())),
                 7 => drop(self.call("extend", || lock.extend(ms(500)))),
                 8 => drop(self.call("inspect", || lock.inspect())),
@@ -125,7 +146,8 @@ impl Caller<'_> {
                     assert!(decision.is_err() || self.servers.len() == 1);
                     drop(self.call("acquire", || limiter.acquire(ms(30))));
                 }
-                12 => drop(self.call("execute", || {
+                12 | 13 => self.claims(&lock),
+                14 => drop(self.call("execute", || {
                     self.client.execute(|connection| {
                         redis::cmd("GET").arg("x").query::<Vec<u8>>(connection)
                     })

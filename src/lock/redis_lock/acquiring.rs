@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interruption;
-use crate::base::options::LockOptions;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::Ended;
 use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
+use crate::local::owned::Owned;
 use crate::local::queue::{Handover, Turn};
 
 impl RedisLock {
@@ -23,8 +23,8 @@ impl RedisLock {
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
             return again.map(|()| true);
         }
-        match self.acquire_lease(limits).map_err(|error| self.named(error))? {
-            Some((lease, turn)) => self.hold(lease, turn).map(|()| true),
+        match self.acquire_lease(limits)? {
+            Some(owned) => self.hold(owned).map(|()| true),
             None => Ok(false),
         }
     }
@@ -34,7 +34,7 @@ impl RedisLock {
         if !self.same_options(hold) {
             return Err(self.conflict());
         }
-        if !hold.lease.is_valid() {
+        if !hold.owned.lease.is_valid() {
             return Err(self.lost());
         }
         hold.count = hold
@@ -45,45 +45,35 @@ impl RedisLock {
     }
 
     pub(super) fn same_options(&self, hold: &Hold) -> bool {
-        Arc::ptr_eq(&hold.options, &self.options) || hold.options == self.options
+        Arc::ptr_eq(&hold.owned.options, &self.options) || hold.owned.options == self.options
     }
 
     pub(super) fn conflict(&self) -> Error {
         self.named(Error::new(ErrorKind::Conflict, "this thread holds the lock with other options"))
     }
 
-    /// A lease for a claim.
-    pub(in crate::lock) fn acquire_for_claim(
-        &self,
-        limits: &WaitLimits<'_>,
-    ) -> Result<Option<(Arc<Lease>, u64)>> {
-        if self.is_held() {
-            // It would wait for this very thread.
-            let held = Error::new(ErrorKind::Conflict, "this thread holds the lock already");
-            return Err(self.named(held));
-        }
-        self.acquire_lease(limits).map_err(|error| self.named(error))
-    }
-
-    /// Ends a claim.
-    pub(in crate::lock) fn give_up_claim(&self, lease: &Arc<Lease>, turn: u64) -> Result<()> {
-        self.give_up(lease, Some(turn), &self.options)
-    }
-
     /// The error of a wait without limits that ends without a lease all the same.
-    pub(in crate::lock) fn without_it() -> Error {
-        Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it")
+    pub(in crate::lock) fn ended_without_lease(&self) -> Error {
+        let error = Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it");
+        self.named(error)
     }
 
-    /// A lease, and the number of the turn that comes with it. Both belong to no thread: whoever
-    /// calls gives them up by [`give_up`](Self::give_up). `None`: the time or the attempts of a
-    /// `try_lock` are used up.
-    fn acquire_lease(&self, limits: &WaitLimits<'_>) -> Result<Option<(Arc<Lease>, u64)>> {
+    /// A lease, for the first hold of this thread or for a claim; whoever calls ends it by
+    /// [`give_up`](Self::give_up). `None`: the time or the attempts of a `try_lock` are used up.
+    pub(in crate::lock) fn acquire_lease(&self, limits: &WaitLimits<'_>) -> Result<Option<Owned>> {
+        self.acquire_unnamed(limits).map_err(|error| self.named(error))
+    }
+
+    fn acquire_unnamed(&self, limits: &WaitLimits<'_>) -> Result<Option<Owned>> {
         self.shared.check_name()?;
         let context = self.context();
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         context.check_process()?;
         limits.check(context)?;
+        if self.is_held() {
+            // A claim: it would wait for this very thread.
+            return Err(Error::new(ErrorKind::Conflict, "this thread holds the lock already"));
+        }
         context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);
         let turn = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
@@ -130,30 +120,23 @@ impl RedisLock {
         Acquisition::new(self.context(), &self.store, observer, &self.shared.key, &self.options)
     }
 
-    fn own(&self, lease: Arc<Lease>, turn: Turn<'_>) -> (Arc<Lease>, u64) {
+    /// The lease has an owner from now on, and the turn passes on with its end.
+    fn own(&self, lease: Arc<Lease>, turn: Turn<'_>) -> Owned {
         let turn = turn.hold(&lease);
         if lease.has_ended() {
             // Lost between the grant and this moment: the loss could not pass the turn on, so it
             // passes on now.
             self.shared.queue.leave_after_loss(&lease);
         }
-        (lease, turn)
+        Owned { lease, turn: Some(turn), options: Arc::clone(&self.options) }
     }
 
     /// The first hold of this thread.
-    fn hold(&self, lease: Arc<Lease>, turn: u64) -> Result<()> {
-        let hold = Hold {
-            lock: Arc::clone(&self.shared),
-            options: Arc::clone(&self.options),
-            fence: lease.held_fence(),
-            lease,
-            turn: Some(turn),
-            count: 1,
-            over: None,
-        };
-        holds::enter(hold).or_else(|hold| {
+    fn hold(&self, owned: Owned) -> Result<()> {
+        let (lock, fence) = (Arc::clone(&self.shared), owned.lease.held_fence());
+        holds::enter(Hold { lock, owned, count: 1, fence, over: None }).or_else(|hold| {
             // The thread is ending: nobody would ever remove this hold or give up its turn.
-            let given_up = self.give_up(&hold.lease, hold.turn, &hold.options);
+            let given_up = self.give_up(&hold.owned);
             let ending = Error::unsupported("a thread that is ending cannot lock");
             given_up.and(Err(self.named(ending)))
         })
@@ -161,23 +144,19 @@ impl RedisLock {
 
     /// Passes a lease on to the next thread of this process, or releases it, and gives up the turn
     /// that came with it.
-    pub(super) fn give_up(
-        &self,
-        lease: &Arc<Lease>,
-        turn: Option<u64>,
-        options: &Arc<LockOptions>,
-    ) -> Result<()> {
+    pub(in crate::lock) fn give_up(&self, owned: &Owned) -> Result<()> {
+        let Owned { lease, turn, options } = owned;
         // Checked before any mutex is locked: in a forked child it may stay locked for ever. The
         // lease is not even dropped there.
         if let Err(error) = self.context().check_process() {
             std::mem::forget(Arc::clone(lease));
             return Err(self.named(error));
         }
-        if self.shared.queue.hand_off(turn, lease, options) {
+        if self.shared.queue.hand_off(*turn, lease, options) {
             return Ok(());
         }
         let released = self.release(lease);
-        self.shared.queue.leave(turn);
+        self.shared.queue.leave(*turn);
         released
     }
 }

@@ -18,7 +18,7 @@ impl RedisLock {
     /// # Errors
     /// As [`Lock::lock`].
     pub fn lock(&self) -> Result<()> {
-        self.acquire(&WaitLimits::none(None)).map(drop)
+        self.acquire(&WaitLimits::endless(None)).map(drop)
     }
 
     /// Locks, unless `interrupt` ends the wait. As [`Lock::lock_interruptibly`].
@@ -26,7 +26,7 @@ impl RedisLock {
     /// # Errors
     /// As [`Lock::lock_interruptibly`].
     pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.acquire(&WaitLimits::none(Some(interrupt))).map(drop)
+        self.acquire(&WaitLimits::endless(Some(interrupt))).map(drop)
     }
 
     /// Locks if it can within `timeout`. As [`Lock::try_lock`].
@@ -69,7 +69,7 @@ impl RedisLock {
             Dropped::NotHeld => Err(self.not_held()),
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
-            Dropped::Last(hold) => self.give_up(&hold.lease, hold.turn, &hold.options),
+            Dropped::Last(hold) => self.give_up(&hold.owned),
         }
     }
 

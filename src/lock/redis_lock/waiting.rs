@@ -17,6 +17,7 @@ use crate::lease::store::Notify;
 use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
+use crate::local::owned::Owned;
 use crate::lock::condition::ConditionLock;
 
 impl ConditionLock for RedisLock {
@@ -64,10 +65,10 @@ impl RedisLock {
         })?;
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
-        let leaving = Leaving::of_a_wait(context, &hold.lease);
+        let leaving = Leaving::of_a_wait(context, &hold.owned.lease);
         let released = |how| {
             leaving.end(how);
-            self.shared.queue.leave(hold.turn);
+            self.shared.queue.leave(hold.owned.turn);
         };
         let woken = acquisition.wait_in(condition, &leaving, limits, &|| {
             released(Ended::Released { copy_in_flight: false })
@@ -82,7 +83,8 @@ impl RedisLock {
             Err(Failed::NotEntered(error)) => {
                 leaving.let_go();
                 drop(leaving);
-                let error = if hold.lease.is_valid() { self.named(error) } else { self.lost() };
+                let error =
+                    if hold.owned.lease.is_valid() { self.named(error) } else { self.lost() };
                 return self.keep(hold, error);
             }
             Err(Failed::Unknown(error)) => {
@@ -103,7 +105,7 @@ impl RedisLock {
             self.shared.queue.leave_after_loss(&lease);
         }
         let fence = lease.held_fence();
-        let held = holds::enter(Hold { lease, turn, fence, ..hold });
+        let held = holds::enter(Hold { owned: Owned { lease, turn, ..hold.owned }, fence, ..hold });
         debug_assert!(held.is_ok(), "its old hold was there a moment ago");
         outcome.map_err(|error| self.named(error))
     }
@@ -132,7 +134,7 @@ impl RedisLock {
         acquisition: &mut Acquisition,
         refused: Option<HeldFor>,
     ) -> Result<Arc<Lease>> {
-        let limits = WaitLimits::none(None);
+        let limits = WaitLimits::endless(None);
         let attempts = &mut Attempts::unlimited();
         let mut wait = Wait {
             limits: &limits,
@@ -144,21 +146,22 @@ impl RedisLock {
         };
         let granted = acquisition.run(&mut wait, refused);
         let granted = granted.map_err(|error| error.leaving(acquisition.leaves_something()))?;
-        granted.ok_or_else(Self::without_it)
+        granted.ok_or_else(|| self.ended_without_lease())
     }
 
     /// Puts back a hold that a wait in a condition had removed.
     fn keep<T>(&self, hold: Hold, error: Error) -> Result<T> {
         match holds::enter(hold) {
             Ok(()) => Err(error),
-            Err(hold) => self.give_up(&hold.lease, hold.turn, &hold.options).and(Err(error)),
+            Err(hold) => self.give_up(&hold.owned).and(Err(error)),
         }
     }
 
     /// This thread's lease, if it is valid and was acquired with the options of this handle.
     fn held(&self) -> Result<Arc<Lease>> {
-        let held =
-            holds::with(&self.shared, |hold| (Arc::clone(&hold.lease), self.same_options(hold)));
+        let held = holds::with(&self.shared, |hold| {
+            (Arc::clone(&hold.owned.lease), self.same_options(hold))
+        });
         let (lease, same_options) = held.ok_or_else(|| self.not_held())?;
         if !same_options {
             return Err(self.conflict());

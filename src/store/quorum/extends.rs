@@ -79,7 +79,7 @@ impl ToExtend {
 impl Quorum {
     fn to_extend(&self, lease: &Extend<'_>) -> ToExtend {
         let name = (lease.key.clone(), lease.token.clone());
-        let traces = locked(&self.known).get(&name).cloned();
+        let traces = locked(&self.traces).get(&name).cloned();
         ToExtend { key: name.0, token: name.1, length: lease.lease, traces }
     }
 

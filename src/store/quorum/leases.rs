@@ -254,7 +254,7 @@ impl LeaseStore for Quorum {
             }
             let shortest = held().filter_map(|held| held.remaining).min();
             let until = deadline.min(read_at + shortest.unwrap_or(self.command_timeout));
-            // Not by our own traces, if the lock is ours: what no majority confirms is not carried
+            // Without our own traces, if the lock is ours: what no majority confirms is not carried
             // out later.
             let target =
                 |token: &Token| ToWithdraw { key: key.clone(), token: token.clone(), traces: None };

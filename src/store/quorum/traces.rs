@@ -13,7 +13,7 @@ use crate::base::store_error::StoreError;
 use crate::lease::store::Answer;
 use crate::lease::token::Token;
 
-/// One attempt, and the hold that it may have become.
+/// One attempt, and the lease that it may have become.
 pub(super) struct Traces {
     pub(super) key: Key,
     pub(super) token: Token,

@@ -88,7 +88,7 @@ fn from(world: &World, place: usize) -> [&Server; SHARDS] {
 }
 
 /// Whether all nodes know the same of each other: who has which slots, by which epoch. A new owner
-/// whose epoch is not the highest loses against the old owner's claim, which may be on its way.
+/// whose epoch is not the highest loses against the old owner's word, which may be on its way.
 fn agree(world: &World) -> bool {
     let map = |node: &Server| {
         let nodes = redis::cmd("CLUSTER").arg("NODES").query(&mut node.connection());

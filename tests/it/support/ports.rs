@@ -66,7 +66,7 @@ fn next<T>(bind: impl Fn(SocketAddrV4) -> io::Result<T>) -> T {
     let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if ports.next == ports.end {
-            ports.claim();
+            ports.take_a_block();
         }
         let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, ports.next);
         ports.next += 1;
@@ -89,7 +89,7 @@ fn number(socket: &Socket) -> u16 {
 }
 
 impl Ports {
-    fn claim(&mut self) {
+    fn take_a_block(&mut self) {
         // Every process begins at another block, so that two of them rarely try the same one.
         let start = std::process::id().wrapping_mul(79) % BLOCKS;
         for block in (0..BLOCKS).map(|n| (start + n) % BLOCKS) {

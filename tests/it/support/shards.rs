@@ -192,7 +192,7 @@ pub fn keys(slot: u16, node: &Server) -> Vec<String> {
 }
 
 /// Gives a slot away, once its keys have moved. The other primaries are told as well, the former
-/// owner first: one that heard of it late would take the new owner's claim for an old one.
+/// owner first: one that heard of it late would take the new owner's word for an old one.
 pub fn end_move(slot: u16, to: &Server, others: &[&Server]) {
     for at in std::iter::once(&to).chain(others) {
         set_slot(slot, at, "NODE", to);
