@@ -311,7 +311,7 @@
 //! | `distlock-confirm` | extends the leases of locks that do: one for each kind of confirmations, in a cluster up to one for each node |
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held; in a cluster up to one for each node |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock; in a cluster one for each node where somebody has waited |
-//! | `distlock-notify` | calls `on_lost` callbacks; started by the first loss that has one |
+//! | `distlock-notify` | calls `on_lost` callbacks, and drops them; started by the first loss that has one, or the first such lock that is dropped |
 //! | `distlock-log` | calls the program's logger, and ends |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |

@@ -77,6 +77,7 @@ impl Drop for SharedLock {
         if let Some(names) = self.names.upgrade() {
             names.forget(&self.name);
         }
+        self.context.notifier.drop_soon(std::mem::take(&mut *locked(&self.on_lost)));
     }
 }
 

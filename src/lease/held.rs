@@ -50,7 +50,11 @@ impl Context {
             Err(error) if !error.may_have_run => Extended::No(error),
             Err(error) => Extended::Unknown(error),
         };
-        self.renewers.of(held).reschedule(held);
+        if let Extended::Lost = result {
+            // Otherwise renewal goes on as before: an extend by hand does not put it off. With
+            // Redlock, renewal is what gives the lease back to nodes that have lost it (R33).
+            self.renewers.of(held).look_now(held);
+        }
         result
     }
 

@@ -135,20 +135,12 @@ impl Renewer {
         locked(&self.thread.book).remove(lease)
     }
 
-    /// Looks at `lease` again after its end was moved by hand.
-    pub(crate) fn reschedule(&self, lease: &Lease) {
+    /// Looks at a lease that was found to be lost.
+    pub(crate) fn look_now(&self, lease: &Lease) {
         let mut book = locked(&self.thread.book);
-        let due = book.with_entry(lease, |entry| {
-            self.thread.next_due(
-                &entry.lease,
-                entry.lease.extends_left.load(Ordering::SeqCst),
-                self.thread.clock.now(),
-            )
-        });
-        if let Some(due) = due {
-            book.set_due(lease, due);
-            self.wake_for(book, due);
-        }
+        let now = self.thread.clock.now();
+        book.set_due(lease, now);
+        self.wake_for(book, now);
     }
 
     fn wake_for(&self, mut book: std::sync::MutexGuard<'_, Book>, due: Instant) {

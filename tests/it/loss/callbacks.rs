@@ -189,3 +189,36 @@ fn a_callback_whose_panic_value_panics_ends_no_other_callback() {
     }
     assert_told_once(&told, &has_told(LostReason::Taken));
 }
+
+/// 1. Renewal extends the lease; 2. it is unlocked, and the last handle of the lock goes; 3. the
+///    extend comes back, and renewal drops the last reference to the lease and the lock.
+#[test]
+fn what_a_callback_owns_is_dropped_where_it_delays_no_renewal() {
+    struct Owned(mpsc::Sender<Option<String>>);
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            self.0.send(thread::current().name().map(str::to_owned)).unwrap();
+        }
+    }
+    let (client, notes) = Notes::of(Client::builder("memory://"));
+    let (tell, told) = mpsc::channel();
+    let (go_on, gone) = mpsc::channel::<()>();
+    let gone = Mutex::new(gone);
+    let (extends, extended) = mpsc::channel();
+    notes.after(move |asked| {
+        if matches!(asked, Asked::Extend { keys, .. } if keys == &["job"]) {
+            extends.send(()).unwrap();
+            let _ = gone.lock().unwrap().recv_timeout(SOON);
+        }
+    });
+    let lock = client.lock_with("job", lease(ms(1_500))).unwrap();
+    let owned = Owned(tell);
+    lock.on_lost(move |_| drop(owned.0.clone()));
+    lock.lock().unwrap();
+    extended.recv_timeout(SOON).unwrap();
+    lock.unlock().unwrap();
+    drop(lock);
+    go_on.send(()).unwrap();
+    assert_eq!(told.recv_timeout(SOON).unwrap().as_deref(), Some("distlock-notify"));
+    assert_eq!(client.remembered(), (0, 0));
+}

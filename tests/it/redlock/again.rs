@@ -44,6 +44,20 @@ fn nodes_that_are_down_one_after_another_do_not_end_a_hold() {
     eventually(SOON, || nodes.holding("a").is_empty());
 }
 
+/// An extend by hand gives the lease back to no node. Renewal does, which it must not put off.
+#[test]
+fn a_node_gets_the_lease_back_however_often_its_owner_extends_it() {
+    let nodes = Nodes::start();
+    let client = nodes.client();
+    let claim = client.lock_with("a", short()).unwrap().claim().unwrap();
+    eventually(SOON, || nodes.holding("a").len() == 5);
+    nodes.nodes[0].forget("a");
+    eventually(SOON, || {
+        claim.extend(SHORT).unwrap();
+        nodes.holding("a").len() == 5
+    });
+}
+
 #[test]
 fn nodes_that_missed_the_lease_are_given_it_and_another_holders_lease_is_left_alone() {
     let nodes = Nodes::start();
