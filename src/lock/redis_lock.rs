@@ -170,8 +170,9 @@ impl RedisLock {
     /// Called when the server says that a lease is not ours, when a lease runs out while it is
     /// held, when an `unlock` or a claim's release finds the loss, and when the client is closed
     /// while the lock is held. A callback that panics is logged; a slow one delays other callbacks,
-    /// and no renewal. A callback must not have a handle or a claim of this lock: as long as it
-    /// exists, so would the lock, and its client would stay open.
+    /// and no renewal. It is dropped on the same thread, after the lock. A callback must not have a
+    /// handle or a claim of this lock: as long as it exists, so would the lock, and its client
+    /// would stay open.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
