@@ -21,18 +21,20 @@ use crate::local::owned::Owned;
 /// are reentrant.
 ///
 /// **A claim is not reentrant.** A thread that has a claim, and calls `lock`, `guard`, `with` or
-/// `claim` on the same lock, waits for itself, as long as it waits for anybody; `try_lock` and
-/// [`try_claim`](RedisLock::try_claim) say that another has it. The crate cannot tell this from a
-/// wait that ends, because another thread might release the claim.
+/// `claim` on the same lock, waits for itself: for ever, unless its attempts are limited or the
+/// claim's lease runs out. `try_lock` and [`try_claim`](RedisLock::try_claim) say that another has
+/// it. The crate cannot refuse such a wait, because another thread might end the claim.
 ///
 /// In everything else it is as a hold: it waits in the same queues, excludes holds and other
 /// claims, is renewed, has a fence if the lock is [`fenced`](crate::LockOptions::fenced), and its
-/// loss is told to [`on_lost`](RedisLock::on_lost). It ends when it is dropped, whatever thread has
-/// taken it or had it, and keeps its client open until then. What asks the server sees it:
-/// [`is_locked`](RedisLock::is_locked), [`inspect`](RedisLock::inspect),
-/// [`force_unlock`](RedisLock::force_unlock). What speaks of this thread's hold does not:
+/// loss is told to [`on_lost`](RedisLock::on_lost). It ends when it is dropped, and not with any
+/// thread, and keeps its client open until then.
+///
+/// Of the calls of [`RedisLock`], those that ask the server see a claim:
+/// [`is_locked`](RedisLock::is_locked), [`inspect`](RedisLock::inspect) and
+/// [`force_unlock`](RedisLock::force_unlock). Those that are about this thread's hold do not:
 /// [`is_held`](RedisLock::is_held), [`fence`](RedisLock::fence), [`extend`](RedisLock::extend),
-/// [`unlock`](RedisLock::unlock) and the others. Conditions need a hold.
+/// [`unlock`](RedisLock::unlock) and so on. Conditions need a hold.
 ///
 /// The drop, like [`release`](Claim::release), may block for up to two command timeouts, and for
 /// one more if the claim was the last to keep its client open. An error of the release in `drop`
@@ -61,8 +63,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The lock. Its `is_valid`, `fence`, `extend` and the like speak of this thread's hold, and
-    /// not of this claim.
+    /// The lock. Its `is_valid`, `fence` and `extend` are about this thread's hold, and not about
+    /// this claim.
     #[must_use]
     pub fn lock(&self) -> &RedisLock {
         &self.lock
@@ -82,7 +84,7 @@ impl Claim {
         self.owned.lease.expiry.remaining()
     }
 
-    /// The same questions for others, who work for the owner of this claim and must not keep the
+    /// The same questions, for threads that work for the owner of this claim. They do not keep the
     /// lock.
     #[must_use]
     pub fn validity(&self) -> Validity {

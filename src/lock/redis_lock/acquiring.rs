@@ -147,7 +147,7 @@ impl RedisLock {
     pub(in crate::lock) fn give_up(&self, owned: &Owned) -> Result<()> {
         let Owned { lease, turn, options } = owned;
         // Checked before any mutex is locked: in a forked child it may stay locked for ever. The
-        // lease is not even dropped there.
+        // drop of the lease could lock one, too, so one more reference keeps it there.
         if let Err(error) = self.context().check_process() {
             std::mem::forget(Arc::clone(lease));
             return Err(self.named(error));
