@@ -11,7 +11,8 @@ use log::Level;
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
 use crate::helpers::{
-    SOON, Underway, client, delete, error, get, is_free, keys, lease, memory, ms, on_another_thread,
+    Asked, Notes, SOON, Underway, client, delete, error, get, is_free, keys, lease, memory, ms,
+    on_another_thread,
 };
 use crate::holds::forked;
 use crate::logs;
@@ -141,6 +142,28 @@ fn validity_of_a_claim_ends_with_it_and_keeps_nothing() {
     assert!(error(validity.ensure_valid()).is_lost());
     drop(claim);
     assert!(error(validity.ensure_valid()).is_not_held() && !again.is_valid());
+}
+
+/// The lock may be another's before the answer to the release has come.
+#[test]
+fn validity_of_a_claim_ends_before_its_release_is_sent() {
+    let (client, notes) = Notes::of(Client::builder("memory://"));
+    for by_drop in [false, true] {
+        let claim = client.lock("job").claim().unwrap();
+        let (validity, (tell, told)) = (claim.validity(), mpsc::channel());
+        assert!(validity.is_valid());
+        notes.before(move |asked| {
+            if *asked == Asked::Release {
+                tell.send(validity.is_valid()).unwrap();
+            }
+        });
+        if by_drop {
+            drop(claim)
+        } else {
+            claim.release().unwrap()
+        }
+        assert_eq!(told.recv_timeout(SOON), Ok(false));
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use distlock::{Client, Renewal};
 
-use crate::helpers::{SOON, client, error, get, lease, ms, on_another_thread, pttl};
+use super::HOUR;
+use crate::helpers::{SOON, client, delete, error, get, lease, ms, on_another_thread, pttl};
 use crate::support::{Proxy, Server, eventually};
 
 #[test]
@@ -70,4 +71,17 @@ fn an_extend_without_an_answer_is_unknown_and_the_lock_is_still_held() {
     eventually(SOON, || lock.extend(SOON * 60).is_ok());
     assert!(lock.remaining().unwrap() > SOON * 50);
     lock.unlock().unwrap();
+}
+
+/// Renewal would look at this lease in 20 minutes.
+#[test]
+fn what_an_extend_finds_lost_is_forgotten_at_once() {
+    let server = Server::start();
+    let client = client(&server);
+    let lock = client.lock_with("job", lease(HOUR)).unwrap();
+    lock.lock().unwrap();
+    delete(&server, "job");
+    assert!(error(lock.extend(HOUR)).is_lost() && error(lock.unlock()).is_lost());
+    drop(lock);
+    eventually(SOON, || client.remembered() == (0, 0));
 }
