@@ -34,13 +34,15 @@ pub(crate) enum Extended {
 }
 
 impl Context {
-    /// Extends a lease that is held until `length` from now, unless it ends later anyway.
+    /// Extends a lease that is held until `length` from now, unless it ends later anyway. Does not
+    /// put renewal off: with Redlock, renewal is what gives the lease back to nodes that have lost
+    /// it (R33).
     pub(crate) fn extend(&self, held: &Arc<Lease>, length: Duration) -> Extended {
         let asked_at = self.clock.now();
         let extend = Extend { key: &held.key, token: &held.token, lease: length };
         held.may_last(length);
         let answer = held.store.extend_one(&extend, asked_at + self.timeouts.command_timeout);
-        let result = match answer {
+        match answer {
             Ok(true) if held.expiry.extended(asked_at, length) => Extended::Yes,
             Ok(true) => Extended::Lost,
             Ok(false) => {
@@ -49,13 +51,7 @@ impl Context {
             }
             Err(error) if !error.may_have_run => Extended::No(error),
             Err(error) => Extended::Unknown(error),
-        };
-        if let Extended::Lost = result {
-            // Otherwise renewal goes on as before: an extend by hand does not put it off. With
-            // Redlock, renewal is what gives the lease back to nodes that have lost it (R33).
-            self.renewers.of(held).look_now(held);
         }
-        result
     }
 
     /// Releases a lease that nobody holds any more.

@@ -135,14 +135,6 @@ impl Renewer {
         locked(&self.thread.book).remove(lease)
     }
 
-    /// Looks at a lease that was found to be lost.
-    pub(crate) fn look_now(&self, lease: &Lease) {
-        let mut book = locked(&self.thread.book);
-        let now = self.thread.clock.now();
-        book.set_due(lease, now);
-        self.wake_for(book, now);
-    }
-
     fn wake_for(&self, mut book: std::sync::MutexGuard<'_, Book>, due: Instant) {
         let wake = match book.sleep {
             Sleep::Awake => false,
