@@ -185,10 +185,11 @@ inline s_acquire(h, a, got) {
 	fi
 }
 
+/* One that is not ours serves the queue, too, if nobody holds the lock. */
 inline s_release(h) {
 	if
-	:: key == TOKEN(h) -> serve()
-	:: key != TOKEN(h)
+	:: key == TOKEN(h) || key == NOBODY -> serve()
+	:: key != TOKEN(h) && key != NOBODY
 	fi
 }
 
