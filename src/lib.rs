@@ -387,6 +387,7 @@ pub mod testing {
     };
     pub use crate::lease::token::Token;
     pub use crate::server::cluster::slot_of_name;
+    pub use crate::store::scripts;
 }
 
 /// The examples of the README are compiled, too.

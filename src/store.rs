@@ -32,6 +32,8 @@ use crate::server::settings::Settings;
 use crate::server::url::parse;
 use inbox::Inboxes;
 use layout::Leases;
+#[cfg(feature = "testing")]
+pub use layout::scripts;
 use memory::Memory;
 pub(crate) use quorum::Nodes;
 use quorum::{NoLimits, Quorum};

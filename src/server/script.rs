@@ -23,6 +23,11 @@ impl Script {
         Self { body, by_hash, shape }
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn body(&self) -> &'static str {
+        self.body
+    }
+
     pub(crate) fn by_hash(&self, keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {
         begin(buffer, 3 + parts.len());
         buffer.extend_from_slice(&self.by_hash);

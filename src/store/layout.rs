@@ -3,7 +3,10 @@
 pub(crate) mod answers;
 mod leases;
 mod plain;
+mod queue;
 mod redisson;
+#[cfg(feature = "testing")]
+mod shared;
 mod table;
 mod timestamp;
 
@@ -66,4 +69,31 @@ pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
     let servers = Servers::One(Arc::clone(node));
     let inboxes = Arc::new(Inboxes::new(servers.clone(), "", Arc::new(|_, _| {})));
     Arc::new(ServerLeases::new((servers.clone(), servers), inboxes, plain::table()))
+}
+
+/// The scripts of a layout with a queue, by name, for tests that choose their keys and arguments.
+/// `shared`: those of the layout for locks with shares, which no call uses yet.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn scripts(shared: bool) -> Vec<(&'static str, &'static str)> {
+    let Table { acquire, release, extend, inspect, force, wakes, .. } =
+        if shared { shared::table() } else { plain::table() };
+    let mut scripts = vec![
+        ("acquire", acquire),
+        ("release", release),
+        ("extend", extend),
+        ("inspect", inspect),
+        ("force", force),
+    ];
+    if let table::Wakes::Queue(queue) = wakes {
+        let table::QueueScripts { acquire_alone, release_alone, withdraw, wait, notify } = *queue;
+        scripts.extend([
+            ("acquire_alone", acquire_alone),
+            ("release_alone", release_alone),
+            ("withdraw", withdraw),
+            ("wait", wait),
+            ("notify", notify),
+        ]);
+    }
+    scripts.into_iter().map(|(name, script)| (name, script.body())).collect()
 }

@@ -45,6 +45,7 @@ mod redisson_layout;
 mod redlock;
 mod renewal;
 mod replicas;
+mod rooms;
 mod round_trips;
 mod rules;
 mod secrets;

@@ -15,7 +15,7 @@ pub(crate) struct Table {
     /// Whether the lock's value is the token alone: then `SET key token NX PX lease` is all of an
     /// uncontended acquire without a fence.
     pub(crate) holds_token: bool,
-    /// Keys, token, lease in ms, whether a key that holds the token is ours, how many fences if
+    /// Keys, token, lease in ms, whether a lease that has the token is ours, how many fences if
     /// there are any in this layout; and of a waiter that queues: inbox, attempt, how long it is
     /// alive in ms, first lease in ms.
     pub(crate) acquire: Script,
@@ -48,7 +48,7 @@ pub(crate) enum Wakes {
 
 /// What only a layout with a queue can do.
 pub(crate) struct QueueScripts {
-    /// Keys of the lease, token, lease in ms, whether a key that holds the token is ours: acquires
+    /// Keys of the lease, token, lease in ms, whether a lease that has the token is ours: acquires
     /// without a look at the queue.
     pub(crate) acquire_alone: Script,
     /// Keys of the lease, token: releases without a look at the queue.

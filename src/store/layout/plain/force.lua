@@ -1,11 +1,11 @@
--- Releases a plain lock of any holder, and hands it to the first waiter that listens. Foreign data
--- is left alone: GET refuses it.
+-- Releases a plain lock of any holder, and serves the queue. Foreign data is left alone.
 --
--- KEYS  see queue.lua
+-- KEYS  see keys.lua
 -- Result  1 released   0 nobody held it
-local holder = redis.call('GET', lock)
+if foreign then
+  return foreign
+end
 if not holder then
   return 0
 end
-hand_over_or_delete(holder)
-return 1
+return hand_over(holder)

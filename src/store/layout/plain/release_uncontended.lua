@@ -1,6 +1,5 @@
 -- Releases a plain lock that is ours and that nobody waits for; everything else is left to the rest
--- of the script. Keys, arguments and result: see release.lua. Comes before the functions of
--- queue.lua, because making them costs more than all of this.
+-- of the script, whose functions cost more. Keys, arguments and result: see release.lua.
 if redis.call('EXISTS', KEYS[3]) == 0 then
   if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return 0

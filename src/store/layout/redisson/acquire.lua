@@ -16,7 +16,7 @@ if held_by and not mine then
 end
 local fence, count = 0, 0
 if ARGV[4] ~= '0' then
-  -- Redisson adds 1 to the same counter. The rest is as in `reserve` of serve.lua: all new fences
+  -- Redisson adds 1 to the same counter. The rest is as in `reserve` of fences.lua: all new fences
   -- are greater than the counter, the last is the server's clock in µs, and the first block after a
   -- loss is a single fence.
   local now, last = redis.call('TIME'), redis.call('GET', counter)

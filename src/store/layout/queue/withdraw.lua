@@ -1,8 +1,8 @@
 -- Undoes what attempts with a token may have done: leaves the condition or the queue, passes the
--- waiter's notification on, and releases the lock if the token holds it, which hands it to the
--- first waiter that listens.
+-- waiter's notification on, and releases the lease if there is one. Then the queue is served, also
+-- without a lease: others may have waited behind this waiter for room that they fit in.
 --
--- KEYS  see queue.lua
+-- KEYS  see keys.lua
 -- ARGV  1 token
 -- Result  1 released   0 not ours
 local token = ARGV[1]
@@ -17,8 +17,4 @@ despite_foreign(function()
     pass_on(token, entry)
   end
 end)
-if redis.call('GET', lock) ~= token then
-  return 0
-end
-hand_over_or_delete(token)
-return 1
+return hand_over(token)
