@@ -142,6 +142,13 @@ impl Room {
         }
     }
 
+    /// Calls the scripts as a user who may do all but this: `-` and a command.
+    fn be_a_user_who_may_not(&mut self, but: &str) {
+        let rules = ["SETUSER", "limited", "on", "nopass", "~*", "&*", "+@all", but];
+        redis::cmd("ACL").arg(&rules).exec(&mut self.connection).unwrap();
+        redis::cmd("AUTH").arg(&["limited", ""]).exec(&mut self.connection).unwrap();
+    }
+
     /// Who was handed the lock, in this order.
     fn served(&mut self) -> Vec<String> {
         self.messages().into_iter().map(|(.., token)| token).collect()
@@ -326,15 +333,13 @@ fn a_holder_that_no_queue_knew_of_is_not_served_again() {
 
 #[test]
 fn a_waiter_that_could_not_be_told_does_not_have_the_lock() {
-    for (shared, prefix) in [(false, ""), (true, "w:")] {
+    for (shared, prefix) in [(false, ""), (true, "w:"), (true, "p1/1:")] {
         let mut room = Room::new(shared);
         room.listen("inbox", true);
         let (holder, waiter) = (token(prefix, 1), token(prefix, 2));
         assert_eq!(room.acquire(&holder, LONG, None), Told::Granted { fence: 0 });
         let _ = room.acquire(&waiter, LONG, Some(("inbox", 1)));
-        let rules = ["SETUSER", "silent", "on", "nopass", "~*", "&*", "+@all", "-publish"];
-        redis::cmd("ACL").arg(&rules).exec(&mut room.connection).unwrap();
-        redis::cmd("AUTH").arg(&["silent", ""]).exec(&mut room.connection).unwrap();
+        room.be_a_user_who_may_not("-publish");
         assert!(room.yes("release", &[&holder]));
         assert!(!room.connection.exists::<_, bool>(KEYS[0]).unwrap(), "shared: {shared}");
         assert_eq!(room.queue(), [waiter], "it keeps its place");
@@ -350,9 +355,7 @@ fn what_may_not_be_looked_at_is_not_said_to_be_somebody_elses() {
         assert_eq!(room.acquire(&holder, LONG, None), Told::Granted { fence: 0 });
         // Somebody waits, so that a release is not the short one.
         let _: u64 = room.connection.zadd(KEYS[2], token(prefix, 2), 1).unwrap();
-        let rules = ["SETUSER", "blind", "on", "nopass", "~*", "&*", "+@all", look];
-        redis::cmd("ACL").arg(&rules).exec(&mut room.connection).unwrap();
-        redis::cmd("AUTH").arg(&["blind", ""]).exec(&mut room.connection).unwrap();
+        room.be_a_user_who_may_not(look);
         let calls: [(&str, &[&str]); 5] = [
             ("extend", &[&holder, "1000"]),
             ("release", &[&holder]),

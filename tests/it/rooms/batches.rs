@@ -1,5 +1,7 @@
 //! Several waiters in one script.
 
+use redis::Commands;
+
 use super::{KEYS, LONG, Room, Told, token};
 
 #[test]
@@ -91,19 +93,46 @@ fn a_batch_has_a_fence_for_each() {
 
 #[test]
 fn a_release_looks_at_nobody_whom_there_is_no_room_for() {
-    let mut room = Room::new(true);
-    room.listen("inbox", true);
-    room.listen("other", true);
-    let permits: Vec<String> = (1..5).map(|number| token("p1/2:", number)).collect();
-    for holder in &permits[..2] {
-        assert_eq!(room.acquire(holder, LONG, None), Told::Granted { fence: 0 });
+    for prefix in ["p1/1:", "p1/2:"] {
+        let mut room = Room::new(true);
+        room.listen("inbox", true);
+        room.listen("other", true);
+        let mut granted = Vec::new();
+        let mut numbers = 1..;
+        let mut next = || token(prefix, numbers.next().unwrap());
+        let waiter = loop {
+            let asks = next();
+            match room.acquire(&asks, LONG, Some(("inbox", 1))) {
+                Told::Granted { .. } => granted.push(asks),
+                _ => break asks,
+            }
+        };
+        let _ = room.acquire(&next(), LONG, Some(("other", 1)));
+        let questions = room.questions();
+        assert!(room.yes("release", &[&granted[0]]));
+        assert_eq!(room.served(), [waiter]);
+        assert_eq!(room.questions() - questions, 1, "{prefix}");
     }
-    let _ = room.acquire(&permits[2], LONG, Some(("inbox", 1)));
-    let _ = room.acquire(&permits[3], LONG, Some(("other", 1)));
-    let questions = room.questions();
-    assert!(room.yes("release", &[&permits[0]]));
-    assert_eq!(room.served(), [permits[2].as_str()]);
-    assert_eq!(room.questions() - questions, 1);
+}
+
+#[test]
+fn an_asker_that_does_not_fit_and_does_not_listen_keeps_nobody_waiting() {
+    let mut room = Room::new(true);
+    for inbox in ["inbox", "gone"] {
+        room.listen(inbox, true);
+    }
+    let (holder, writer) = (token("w:", 1), token("w:", 3));
+    let readers = [token("r:", 2), token("r:", 4)];
+    assert_eq!(room.acquire(&holder, LONG, None), Told::Granted { fence: 0 });
+    for (waiter, inbox) in [(&readers[0], "inbox"), (&writer, "gone"), (&readers[1], "inbox")] {
+        let _ = room.acquire(waiter, LONG, Some((inbox, 1)));
+    }
+    room.listen("gone", false);
+    let _: u64 = room.connection.del(KEYS[0]).unwrap();
+    let told = room.acquire(&writer, LONG, Some(("gone", 2)));
+    assert!(matches!(told, Told::Refused { heard: false, .. }), "{told:?}");
+    assert_eq!(room.served(), readers, "both fit, and one of them is behind the asker");
+    assert_eq!(room.queue(), [writer]);
 }
 
 #[test]
@@ -164,4 +193,20 @@ fn inboxes_of_both_kinds_can_wait_for_one_lock() {
     assert!(room.yes("release", &[&holder]));
     let expected = if listens { vec![waiters[2].clone()] } else { Vec::new() };
     assert_eq!(room.served(), expected);
+}
+
+#[test]
+fn permits_that_could_not_be_handed_over_are_there_for_whoever_asks() {
+    let mut room = Room::new(true);
+    room.listen("inbox", true);
+    let (held, full) = (token("p1/3:", 1), token("p2/3:", 2));
+    let (waiter, asker) = (token("p2/3:", 3), token("p1/3:", 4));
+    for holder in [&held, &full] {
+        assert_eq!(room.acquire(holder, LONG, None), Told::Granted { fence: 0 });
+    }
+    let _ = room.acquire(&waiter, LONG, Some(("inbox", 1)));
+    room.be_a_user_who_may_not("-publish");
+    assert!(room.yes("release_alone", &[&full]));
+    assert_eq!(room.acquire(&asker, LONG, None), Told::Granted { fence: 0 });
+    assert_eq!(room.members().len(), 2);
 }
