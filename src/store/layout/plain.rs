@@ -26,17 +26,10 @@ pub(crate) fn table() -> Table {
             "queue/take_turn.lua",
             "queue/acquire.lua"
         ),
-        release: script!(
-            Shape::Number,
-            "plain/release_uncontended.lua",
-            "queue/keys.lua",
+        release: serving!(
+            Number,
+            first "plain/release_uncontended.lua",
             "plain/mutex.lua",
-            "queue/foreign.lua",
-            "queue/queue.lua",
-            "queue/conditions.lua",
-            "queue/fences.lua",
-            "queue/serve.lua",
-            "queue/hand_over.lua",
             "queue/release.lua"
         ),
         extend: extend!("plain/mutex.lua"),

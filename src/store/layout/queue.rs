@@ -25,13 +25,20 @@ macro_rules! in_room {
 }
 pub(super) use in_room;
 
-/// A script that may serve the queue: behind the keys and the room, what that needs, and these
-/// parts.
+/// A script that may serve the queue: what that needs behind the keys and the room, and these
+/// parts. `first` comes before all, and `early` right behind the room.
 macro_rules! serving {
-    ($shape:ident, $room:literal, $($part:literal),+) => {
-        $crate::store::layout::queue::in_room!(
-            $shape,
+    (
+        $shape:ident, $(first $first:literal,)? $room:literal, $(early $early:literal,)?
+        $($part:literal),+
+    ) => {
+        $crate::store::layout::table::script!(
+            $crate::server::shape::Shape::$shape,
+            $($first,)?
+            "queue/keys.lua",
             $room,
+            "queue/foreign.lua",
+            $($early,)?
             "queue/queue.lua",
             "queue/conditions.lua",
             "queue/fences.lua",

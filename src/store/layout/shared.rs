@@ -26,17 +26,10 @@ pub(crate) fn table() -> Table {
             "queue/take_turn.lua",
             "queue/acquire.lua"
         ),
-        release: script!(
-            Shape::Number,
-            "queue/keys.lua",
+        release: serving!(
+            Number,
             "shared/room.lua",
-            "queue/foreign.lua",
-            "shared/release_uncontended.lua",
-            "queue/queue.lua",
-            "queue/conditions.lua",
-            "queue/fences.lua",
-            "queue/serve.lua",
-            "queue/hand_over.lua",
+            early "shared/release_uncontended.lua",
             "queue/release.lua"
         ),
         extend: extend!("shared/room.lua"),

@@ -1,5 +1,5 @@
--- Looks whether the asker has its lease already. Somebody else's data is no error here: nothing has
--- been done yet, and an error may come after a write.
+-- Looks whether the asker has its lease already. For somebody else's data the result is {2}, and
+-- not the error: the caller takes an error for one that may have come after a write.
 --
 -- ARGV  see acquire.lua
 local token = ARGV[1]

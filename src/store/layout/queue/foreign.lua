@@ -1,5 +1,5 @@
--- Any other error than that the lock's key is somebody else's data, such as a missing permission,
--- ends the script.
+-- If the lock's key holds somebody else's data, each script decides what that means. Any other
+-- error, such as a missing permission, ends the script here.
 if foreign and not foreign.err:find('WRONGTYPE', 1, true) then
   return foreign
 end

@@ -4,7 +4,7 @@
 -- KEYS  1 the lock   2 its fence counter   3 its queue   4 its waiters   5 its conditions
 --       Scripts that need only the lock are given only the lock.
 --
--- Making a function costs a sixth of a command, and more if it uses many locals of the script. So
+-- Making a function takes time in every call, and more if it uses many locals of the script. So
 -- scripts make few functions, make them late, and name the keys by their numbers.
 
 -- The server's clock in µs, the same for all of a script.

@@ -14,12 +14,13 @@
 
 -- Whether an inbox has a subscriber on this very server (R21): 1 or 0, and 2 if the server does not
 -- say, as to a user who may not ask. In a cluster it is a channel of the shard, and has a hash tag.
--- `inboxes`: those to ask for at once, by how to ask.
+-- `inboxes`: lists of inboxes to ask for at once, by subcommand.
 local ears = {}
 local function heard(inbox, inboxes)
   if not ears[inbox] then
-    local how = inbox:find('{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
-    local counted = redis.pcall('PUBSUB', how, unpack(inboxes and inboxes[how] or {inbox}))
+    local subcommand = inbox:find('{', 1, true) and 'SHARDNUMSUB' or 'NUMSUB'
+    local asked = inboxes and inboxes[subcommand] or {inbox}
+    local counted = redis.pcall('PUBSUB', subcommand, unpack(asked))
     ears[inbox] = 2
     for at = 1, #counted, 2 do
       ears[counted[at]] = math.min(counted[at + 1], 1)

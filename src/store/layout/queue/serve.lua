@@ -1,6 +1,6 @@
 -- Serving the queue: behind conditions.lua and fences.lua.
 
--- How many waiters a script grants their leases at most: it takes up to 45 µs for each.
+-- How many waiters a script grants their leases at most: the server does nothing else meanwhile.
 local MOST_GRANTS = 128
 local granted = 0
 
