@@ -10,6 +10,7 @@ pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod options;
 pub(crate) mod store_error;
+pub(crate) mod subject;
 pub(crate) mod within;
 pub(crate) mod worker;
 

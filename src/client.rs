@@ -1,6 +1,7 @@
 //! `Client`: connects, and hands out locks and rate limiters.
 
 mod builder;
+mod by_name;
 mod open;
 #[cfg(feature = "testing")]
 mod testing;
@@ -12,9 +13,6 @@ use std::time::Duration;
 use crate::base::clock::Clock;
 use crate::base::error::Result;
 use crate::base::options::LockOptions;
-use crate::lease::store::LeaseStore;
-use crate::limiter::RateLimiter;
-use crate::lock::redis_lock::RedisLock;
 use crate::server::sentinel::service::Service;
 use crate::server::settings::Settings;
 use crate::store::{Deployment, Nodes};
@@ -263,67 +261,6 @@ impl Client {
             .backend
             .ping(self.open.context.command_deadline())
             .map_err(|error| error.into_error())
-    }
-
-    /// The lock of this name, with the client's options for locks. Sends nothing. The key in Redis
-    /// is the client's prefix and the name.
-    ///
-    /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a
-    /// hash tag like `{x}`. Give no lock and no limiter such a name:
-    /// [internals](crate::guide::internals) says, under *Keys*, what would happen.
-    ///
-    /// An invalid name (empty, or with its prefix longer than 1024 bytes) is reported by the first
-    /// call that would use it.
-    #[must_use]
-    pub fn lock(&self, name: &str) -> RedisLock {
-        self.make(name, Arc::clone(&self.open.options), &self.open.store)
-    }
-
-    /// The client's own options for locks, to make others from:
-    /// `client.lock_with(name, client.lock_options().fenced())`.
-    #[must_use]
-    pub fn lock_options(&self) -> LockOptions {
-        LockOptions::clone(&self.open.options)
-    }
-
-    /// The lock of this name, with these options and no others. Sends nothing.
-    ///
-    /// # Errors
-    /// `InvalidInput` for options that cannot work, `Unsupported` for options that this store or
-    /// layout does not support.
-    pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
-        options.check()?;
-        // In a forked child a mutex may stay locked for ever.
-        self.open.context.check_process()?;
-        let store = self.open.backend.leases(&options)?;
-        Ok(self.make(name, Arc::new(options), &store))
-    }
-
-    fn make(
-        &self,
-        name: &str,
-        options: Arc<LockOptions>,
-        store: &Arc<dyn LeaseStore>,
-    ) -> RedisLock {
-        let open = &self.open;
-        let shared = open.names.get(name, &open.prefix, &open.context);
-        RedisLock::new(shared, options, Arc::clone(store), Arc::clone(open) as Arc<dyn Send + Sync>)
-    }
-
-    /// A rate limiter that lets `count` calls through in each `window`, for all processes together.
-    /// Sends nothing. The key in Redis is the client's prefix and the name.
-    ///
-    /// An invalid name, count or window is reported by the first call that would use it.
-    #[must_use]
-    pub fn rate_limiter(&self, name: &str, count: u64, window: Duration) -> RateLimiter {
-        let open = &self.open;
-        RateLimiter::new(
-            (name, &open.prefix),
-            count,
-            window,
-            (Arc::clone(open.backend.limits()), Arc::clone(&open.context)),
-            Arc::clone(open) as Arc<dyn Send + Sync>,
-        )
     }
 
     /// Runs `work`, with commands of your own, over a pooled connection. If the connection turns

@@ -236,6 +236,23 @@
 //! wait in a loop: [`Condition`] says when a waiter may wake for no reason.
 //! `examples/bounded_buffer.rs` is the classic use.
 //!
+//! # Semaphore
+//!
+//! A [`Semaphore`] has a number of permits for all processes together. A [`Permit`] is a lease, and
+//! belongs to a value, as a claim does. Waiters are served first come, first served.
+//!
+//! ```
+//! # use distlock::Client;
+//! # fn main() -> distlock::Result<()> {
+//! # let client = Client::open("memory://")?;
+//! let exports = client.semaphore("exports", 10); // ten at a time
+//! let permit = exports.acquire()?;
+//! // … export …
+//! permit.release()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Rate limiter
 //!
 //! A [`RateLimiter`] lets a given number of calls through in a window, counted over all processes
@@ -257,29 +274,10 @@
 //!
 //! # More than one server
 //!
-//! Sentinel: the primary that sentinels name, followed when it moves. A lock that all
+//! Sentinel, `redis+sentinel://s1,s2,s3/mymaster`: the primary that sentinels name, followed when
+//! it moves. Redis Cluster, `redis+cluster://n1,n2,n3`: each lock at the node that owns the slot of
+//! its name, followed when the slot moves or the node is replaced. With either, a lock that all
 //! [`replicas`](LockOptions::replicas) have confirmed is not lost in a failover.
-//!
-//! ```no_run
-//! # use distlock::{Client, LockOptions};
-//! # fn main() -> distlock::Result<()> {
-//! let client = Client::open("redis+sentinel://s1,s2,s3/mymaster")?;
-//! client.lock_with("orders:42", LockOptions::new().replicas(1))?.with(|_guard| { /* work */ })?;
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! Redis Cluster: each lock at the node that owns the slot of its name, followed when the slot
-//! moves or the node is replaced.
-//!
-//! ```no_run
-//! # use distlock::{Client, LockOptions};
-//! # fn main() -> distlock::Result<()> {
-//! let client = Client::open("redis+cluster://n1,n2,n3")?;
-//! client.lock_with("orders:42", LockOptions::new().replicas(1))?.with(|_guard| { /* work */ })?;
-//! # Ok(())
-//! # }
-//! ```
 //!
 //! Redlock: the same locks, on a majority of independent servers. The locks survive the loss of a
 //! minority of the servers. There are no fences and no queue.
@@ -330,7 +328,7 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; a claim's release failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; the release of a claim or a permit failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
 //!
@@ -363,8 +361,10 @@ pub use lock::Lock;
 pub use lock::claim::Claim;
 pub use lock::condition::Condition;
 pub use lock::guard::{DynLockGuard, LockGuard};
+pub use lock::permit::Permit;
 pub use lock::redis_lock::RedisLock;
 pub use lock::redis_lock::inspect::Holder;
+pub use lock::semaphore::Semaphore;
 pub use lock::validity::Validity;
 /// The crates whose types stand in this one's interface: [`Client::execute`] takes commands of
 /// `redis`, and [`ClientBuilder::pool`] a pool of `r2d2`.

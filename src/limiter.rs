@@ -13,6 +13,7 @@ use crate::base::bell::Bell;
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::store_error::StoreError;
+use crate::base::subject::Subject;
 use crate::lease::context::Context;
 use port::{Decision, Form, LimitStore, Take};
 
@@ -63,7 +64,7 @@ const MOST: u64 = 1_000_000_000_000_000;
 /// ```
 #[derive(Clone)]
 pub struct RateLimiter {
-    name: Arc<str>,
+    subject: Subject,
     key: Key,
     form: Form,
     count: u64,
@@ -83,7 +84,7 @@ impl RateLimiter {
         client: Arc<dyn Send + Sync>,
     ) -> Self {
         Self {
-            name: name.into(),
+            subject: Subject::rate_limiter(name.into()),
             key: Key::new(format!("{prefix}{name}")),
             form: Form::Fixed,
             count,
@@ -114,7 +115,7 @@ impl RateLimiter {
     /// The name with which the limiter was made.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.subject.name()
     }
 
     /// The key in Redis: the client's prefix and the name; for the smooth form, a companion of that
@@ -254,7 +255,7 @@ impl RateLimiter {
 
     /// Refuses input that cannot work (R18).
     fn check_input(&self, n: u64) -> Result<()> {
-        let problem = if self.name.is_empty() {
+        let problem = if self.name().is_empty() {
             "the name of a rate limiter must not be empty"
         } else if self.key.as_str().len() > LONGEST_KEY {
             "the name of a rate limiter, with its prefix, must have at most 1024 bytes"
@@ -272,14 +273,14 @@ impl RateLimiter {
 
     /// A name that is too long is not repeated.
     fn named(&self, error: Error) -> Error {
-        if self.name.len() <= LONGEST_KEY { error.of_limiter(&self.name) } else { error }
+        if self.name().len() <= LONGEST_KEY { error.about(&self.subject) } else { error }
     }
 }
 
 impl fmt::Debug for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimiter")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .field("key", &self.key)
             .field("form", &self.form)
             .field("count", &self.count)

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::locked;
+use crate::base::subject::Subject;
 use crate::lease::context::Context;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::{Lost, OnLost};
@@ -18,7 +19,7 @@ use queue::LocalQueue;
 
 /// What all handles of one lock name share in one client.
 pub(crate) struct SharedLock {
-    pub(crate) name: Arc<str>,
+    pub(crate) subject: Subject,
     pub(crate) key: Key,
     pub(crate) queue: LocalQueue,
     pub(crate) contention: Contention,
@@ -31,10 +32,10 @@ pub(crate) struct SharedLock {
 impl SharedLock {
     /// An invalid name is reported by the first call that would use it.
     pub(crate) fn check_name(&self) -> Result<()> {
-        let problem = if self.name.is_empty() {
-            "the name of a lock must not be empty"
+        let problem = if self.subject.name().is_empty() {
+            "the name must not be empty"
         } else if self.key.as_str().len() > LONGEST_KEY {
-            "the name of a lock, with its prefix, must have at most 1024 bytes"
+            "the name, with its prefix, must have at most 1024 bytes"
         } else {
             return Ok(());
         };
@@ -52,8 +53,8 @@ impl SharedLock {
 }
 
 impl LeaseObserver for SharedLock {
-    fn name(&self) -> &Arc<str> {
-        &self.name
+    fn subject(&self) -> &Subject {
+        &self.subject
     }
 
     fn over(&self, lease: &Arc<Lease>) {
@@ -75,20 +76,25 @@ impl Drop for SharedLock {
             return;
         }
         if let Some(names) = self.names.upgrade() {
-            names.forget(&self.name);
+            names.forget(self.subject.name());
         }
         self.context.notifier.drop_soon(std::mem::take(&mut *locked(&self.on_lost)));
     }
 }
 
-/// The locks of one client by name: same name, same lock. A name that is no longer used leaves
-/// nothing behind.
-#[derive(Default)]
+/// The locks of one client by name, or its semaphores: same name, same lock. A name that is no
+/// longer used leaves nothing behind.
 pub(crate) struct Names {
+    /// What the names are names of.
+    subject: fn(Arc<str>) -> Subject,
     by_name: Mutex<HashMap<Arc<str>, Weak<SharedLock>>>,
 }
 
 impl Names {
+    pub(crate) fn of(subject: fn(Arc<str>) -> Subject) -> Arc<Self> {
+        Arc::new(Self { subject, by_name: Mutex::default() })
+    }
+
     pub(crate) fn get(
         self: &Arc<Self>,
         name: &str,
@@ -123,7 +129,7 @@ impl Names {
             context: Arc::clone(context),
             on_lost: Mutex::default(),
             names: Arc::downgrade(self),
-            name,
+            subject: (self.subject)(name),
         })
     }
 

@@ -3,7 +3,9 @@
 pub(crate) mod claim;
 pub(crate) mod condition;
 pub(crate) mod guard;
+pub(crate) mod permit;
 pub(crate) mod redis_lock;
+pub(crate) mod semaphore;
 pub(crate) mod validity;
 
 use std::time::Duration;

@@ -77,16 +77,19 @@ impl Backend {
         tokens: &Tokens,
         cleaner: &Cleaner,
     ) -> Result<Self> {
-        let plain = |leases: Arc<dyn LeaseStore>, limits, kind| {
-            let (leases, confirmed) = (vec![(Layout::Plain, leases)], Mutex::default());
-            Self { leases, confirmed, limits, kind }
+        let alone = |leases: Leases, limits, kind| Self {
+            leases,
+            confirmed: Mutex::default(),
+            limits,
+            kind,
         };
         let (info, service) = match deployment {
             Deployment::Quorum(nodes) => {
                 settings.check_without_sentinels()?;
                 let quorum = Arc::new(Quorum::open(nodes, &settings, &clock)?);
                 let leases = Arc::clone(&quorum) as Arc<dyn LeaseStore>;
-                return Ok(plain(leases, Arc::new(NoLimits), Kind::Quorum(quorum)));
+                let leases = vec![((Layout::Plain, false), leases)];
+                return Ok(alone(leases, Arc::new(NoLimits), Kind::Quorum(quorum)));
             }
             Deployment::Cluster(urls) => {
                 let cluster = cluster::open(urls, settings, clock)?;
@@ -100,8 +103,11 @@ impl Backend {
                         return Err(Error::invalid("memory:// cannot use a pool"));
                     }
                     let memory = Memory::open(name, clock);
-                    let leases = Arc::clone(&memory) as Arc<dyn LeaseStore>;
-                    return Ok(plain(leases, memory, Kind::Memory));
+                    let [locks, shares] = [false, true].map(|has_shares| {
+                        let leases: Arc<dyn LeaseStore> = Arc::new(memory.leases(has_shares));
+                        ((Layout::Plain, has_shares), leases)
+                    });
+                    return Ok(alone(vec![locks, shares], Arc::new(memory), Kind::Memory));
                 }
                 if let Some(urls) = cluster::in_url(url) {
                     let cluster = cluster::open(&urls, settings, clock)?;
@@ -130,12 +136,14 @@ impl Backend {
 
     /// The store for locks with these options.
     pub(crate) fn leases(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
-        let of_layout = |leases: &Leases| {
-            let leases = leases.iter().find(|(has, _)| *has == options.layout);
-            leases.map(|(_, leases)| Arc::clone(leases))
+        // Where there is none with shares, the one without says why.
+        let find = |leases: &Leases| {
+            let leases = layout::find(leases, options.written())
+                .or_else(|| layout::find(leases, (options.layout, false)));
+            let only_plain = || Error::unsupported("this store has only the plain layout");
+            leases.cloned().ok_or_else(only_plain)
         };
-        let only_plain = || Error::unsupported("this store has only the plain layout");
-        let leases = of_layout(&self.leases).ok_or_else(only_plain)?;
+        let leases = find(&self.leases)?;
         leases.supports(options)?;
         if !options.confirm.is_wanted() {
             return Ok(leases);
@@ -151,7 +159,7 @@ impl Backend {
             let leases = layout::every_layout(servers, &granting, inboxes);
             (granting, leases)
         });
-        of_layout(confirmed).ok_or_else(only_plain)
+        find(confirmed)
     }
 
     pub(crate) fn limits(&self) -> &Arc<dyn LimitStore> {

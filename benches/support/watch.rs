@@ -104,7 +104,7 @@ impl LeaseStore for Watch {
         self.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
         self.inner.inspect(key, deadline)
     }
 

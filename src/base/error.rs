@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
-use std::sync::Arc;
+
+use super::subject::Subject;
 
 /// The result of a call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -82,9 +83,7 @@ pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: ErrorKind,
-    lock_name: Option<Arc<str>>,
-    /// What `lock_name` names.
-    what: &'static str,
+    subject: Option<Subject>,
     message: Cow<'static, str>,
     may_be_held: bool,
     source: Option<Cause>,
@@ -104,8 +103,7 @@ impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,
-            lock_name: None,
-            what: "lock",
+            subject: None,
             message: message.into(),
             may_be_held: kind == ErrorKind::Unknown,
             source: None,
@@ -120,14 +118,9 @@ impl Error {
         Self::new(ErrorKind::Unsupported, message)
     }
 
-    pub(crate) fn named(mut self, lock_name: &Arc<str>) -> Self {
-        self.0.lock_name = Some(Arc::clone(lock_name));
+    pub(crate) fn about(mut self, subject: &Subject) -> Self {
+        self.0.subject = Some(subject.clone());
         self
-    }
-
-    pub(crate) fn of_limiter(mut self, name: &Arc<str>) -> Self {
-        self.0.what = "rate limiter";
-        self.named(name)
     }
 
     /// `left_behind`: whether the server may hold something for the call that failed.
@@ -155,11 +148,11 @@ impl Error {
         self.0.may_be_held
     }
 
-    /// The name of the lock or the rate limiter that the call was about, as it was given to the
-    /// client; `None` if the call was about neither.
+    /// The name of the lock, the semaphore or the rate limiter that the call was about, as it was
+    /// given to the client; `None` if the call was about none of them.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {
-        self.0.lock_name.as_deref()
+        self.0.subject.as_ref().map(Subject::name)
     }
 
     predicates! {
@@ -181,8 +174,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.lock_name {
-            Some(name) => write!(f, "{} {name:?}: {}", self.0.what, self.0.message),
+        match &self.0.subject {
+            Some(subject) => write!(f, "{subject}: {}", self.0.message),
             None => f.write_str(&self.0.message),
         }
     }

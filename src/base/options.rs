@@ -1,6 +1,7 @@
 //! How a lock behaves: lease, renewal, retry, layout and the other settings.
 
 mod layout;
+mod share;
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use super::error::{Error, Result};
 pub use layout::Layout;
+pub(crate) use share::Share;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -130,7 +132,12 @@ pub struct LockOptions {
     pub(crate) local_hand_offs: u32,
     pub(crate) queue: Queue,
     pub(crate) confirm: Confirm,
+    /// What each lease takes.
+    pub(crate) share: Share,
 }
+
+/// How leases are written: in which layout, and whether they have shares.
+pub(crate) type Written = (Layout, bool);
 
 /// What must have a lease before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,6 +168,7 @@ impl Default for LockOptions {
             local_hand_offs: 16,
             queue: Queue::default(),
             confirm: Confirm::default(),
+            share: Share::default(),
         }
     }
 }
@@ -279,6 +287,7 @@ impl LockOptions {
     /// Refuses settings that cannot work (R18).
     pub(crate) fn check(&self) -> Result<()> {
         check_lease(self.lease)?;
+        self.share.check()?;
         if let Some(retry) = &self.retry {
             if retry.min < Duration::from_millis(1) || retry.max < retry.min {
                 return Err(Error::invalid(
@@ -292,6 +301,9 @@ impl LockOptions {
         if self.local_hand_offs > MOST_HAND_OFFS {
             return Err(Error::invalid("local_hand_offs must be at most 1,000,000"));
         }
+        if self.owner.is_some() && !self.share.is_whole() {
+            return Err(Error::invalid("permits cannot have an owner's value under the key"));
+        }
         if let Some(owner) = &self.owner
             && (owner.is_empty() || owner.len() > LONGEST_OWNER)
         {
@@ -300,11 +312,16 @@ impl LockOptions {
         Ok(())
     }
 
+    /// How the leases are written.
+    pub(crate) fn written(&self) -> Written {
+        (self.layout, !self.share.is_whole())
+    }
+
     /// How many local hand-offs one acquisition may serve.
     pub(crate) fn hand_offs(&self) -> u32 {
         // A lease without renewal was promised whole to the thread that acquired it, and a caller's
-        // own value to one hold.
-        if self.renewal == Renewal::UntilUnlock && self.owner.is_none() {
+        // own value to one hold. Permits go back to the server, which has the order.
+        if self.renewal == Renewal::UntilUnlock && self.owner.is_none() && self.share.is_whole() {
             self.local_hand_offs
         } else {
             0

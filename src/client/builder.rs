@@ -9,10 +9,12 @@ use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::key::LONGEST_KEY;
 use crate::base::options::LockOptions;
+use crate::base::subject::Subject;
 use crate::lease::context::Context;
 use crate::lease::durations::Timeouts;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
+use crate::local::Names;
 use crate::server::settings::Settings;
 use crate::store::{Backend, Deployment};
 
@@ -175,7 +177,8 @@ impl ClientBuilder {
                 backend: Arc::new(backend),
                 store,
                 context: Arc::new(context),
-                names: Arc::default(),
+                locks: Names::of(Subject::lock),
+                semaphores: Names::of(Subject::semaphore),
                 prefix: self.prefix,
                 options: Arc::new(self.options),
                 command_timeout,

@@ -16,7 +16,8 @@ use crate::store::Backend;
 pub(super) struct Open {
     pub(super) backend: Arc<Backend>,
     pub(super) context: Arc<Context>,
-    pub(super) names: Arc<Names>,
+    pub(super) locks: Arc<Names>,
+    pub(super) semaphores: Arc<Names>,
     pub(super) prefix: String,
     pub(super) options: Arc<LockOptions>,
     /// The store of locks with these options.

@@ -5,6 +5,7 @@ use crate::base::clock::{Clock, FakeClock};
 use crate::base::error::Result;
 use crate::base::options::{Layout, LockOptions};
 use crate::lease::store::LeaseStore;
+use crate::lock::semaphore::Semaphore;
 use crate::store::Deployment;
 use std::sync::Arc;
 
@@ -60,17 +61,31 @@ impl Client {
         self.open.backend.leases(options)
     }
 
-    /// How many lock names the client remembers, and how many leases it looks after.
+    /// The store behind semaphores with these options.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none.
+    #[doc(hidden)]
+    pub fn store_of_permits(
+        &self,
+        permits: u32,
+        options: &LockOptions,
+    ) -> Result<Arc<dyn LeaseStore>> {
+        self.open.backend.leases(&Semaphore::options(options.clone(), permits))
+    }
+
+    /// How many names the client remembers, and how many leases it looks after.
     #[doc(hidden)]
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
-        (self.open.names.len(), self.open.context.renewers.len())
+        let names = self.open.locks.len() + self.open.semaphores.len();
+        (names, self.open.context.renewers.len())
     }
 
     /// How many threads of this process wait for their turn at a lock.
     #[doc(hidden)]
     #[must_use]
     pub fn waiting(&self, name: &str) -> usize {
-        self.open.names.get(name, &self.open.prefix, &self.open.context).queue.waiting()
+        self.open.locks.get(name, &self.open.prefix, &self.open.context).queue.waiting()
     }
 }

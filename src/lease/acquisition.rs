@@ -85,7 +85,7 @@ impl Acquisition {
         let token = match &options.owner {
             Some(owner) => Token::new(&**owner),
             None if store.abilities().numbered_tokens => context.tokens.numbered()?,
-            None => context.tokens.fresh()?,
+            None => context.tokens.fresh_for(options.share)?,
         };
         Ok(Self {
             context: Arc::clone(context),
@@ -217,7 +217,7 @@ impl Acquisition {
         self.may_be_left(Remains::Known);
         StoreError::not_sent(
             ErrorKind::Unavailable,
-            "the lock was granted so late that the lease had run out, or without its fence",
+            "granted so late that the lease had run out, or without its fence",
         )
     }
 
@@ -227,7 +227,7 @@ impl Acquisition {
         if self.attempts == 0 || !self.store.abilities().one_shot_tokens {
             return Ok(());
         }
-        let fresh = self.context.tokens.fresh()?;
+        let fresh = self.context.tokens.fresh_for(self.options.share)?;
         if self.leaves_something() {
             self.context.cleaner.withdraw(self.withdrawal());
         }
@@ -288,7 +288,7 @@ impl Acquisition {
     fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
             store: Arc::clone(&self.store),
-            name: Arc::clone(self.observer.name()),
+            subject: self.observer.subject().clone(),
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self.options.lease,

@@ -14,11 +14,11 @@ use crate::base::clock::Clock;
 use crate::base::key::Key;
 use crate::base::locked;
 use crate::base::options::Renewal;
+use crate::base::subject::Subject;
 
 /// The lock for which a lease was granted. The lease calls it when it ends.
 pub(crate) trait LeaseObserver: Send + Sync {
-    /// The lock's name.
-    fn name(&self) -> &Arc<str>;
+    fn subject(&self) -> &Subject;
     /// The lease was lost or given up: threads behind its holder need not wait for the holder. Does
     /// not block.
     fn over(&self, lease: &Arc<Lease>);
@@ -206,8 +206,8 @@ impl Lease {
             self.observer.over(self);
         }
         if let Ended::Lost(_) = how {
-            let (name, fence) = (self.observer.name(), self.held_fence());
-            self.observer.lost(&Lost::new(name, fence, self.expiry.reason()));
+            let (subject, fence) = (self.observer.subject(), self.held_fence());
+            self.observer.lost(&Lost::new(subject, fence, self.expiry.reason()));
         }
         true
     }
@@ -243,7 +243,7 @@ impl Lease {
     fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
             store: Arc::clone(&self.store),
-            name: Arc::clone(self.observer.name()),
+            subject: self.observer.subject().clone(),
             key: self.key.clone(),
             token: self.token.clone(),
             lease: self

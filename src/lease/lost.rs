@@ -1,7 +1,8 @@
 //! How a lease ends, and what the program learns of one that was lost.
 
 use std::fmt;
-use std::sync::Arc;
+
+use crate::base::subject::Subject;
 
 /// A callback that is called once for each lost lease.
 pub type OnLost = dyn Fn(&Lost) + Send + Sync;
@@ -34,20 +35,24 @@ impl fmt::Display for LostReason {
 /// it.
 #[derive(Debug, Clone)]
 pub struct Lost {
-    name: Arc<str>,
+    subject: Subject,
     fence: Option<u64>,
     reason: LostReason,
 }
 
 impl Lost {
-    pub(super) fn new(name: &Arc<str>, fence: Option<u64>, reason: LostReason) -> Self {
-        Self { name: Arc::clone(name), fence, reason }
+    pub(super) fn new(subject: &Subject, fence: Option<u64>, reason: LostReason) -> Self {
+        Self { subject: subject.clone(), fence, reason }
     }
 
-    /// The lock's name.
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The name of the lock or the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.subject.name()
     }
 
     /// The fence of the lost hold or claim; `None` where the lock is not fenced.

@@ -27,8 +27,8 @@ impl Notifier {
     pub(crate) fn notify(&self, callback: Arc<OnLost>, lost: Lost) {
         if let Err(error) = self.start() {
             log::error!(
-                "lock {:?}: lost, and no thread could be started to call on_lost: {error}",
-                lost.name()
+                "{}: lost, and no thread could be started to call on_lost: {error}",
+                lost.subject()
             );
         }
         // After the client was closed no callback is called.
@@ -49,7 +49,7 @@ impl Notifier {
                 match job {
                     Job::Call(callback, lost) => {
                         if caught(|| callback(&lost)).is_none() {
-                            log::error!("lock {:?}: an on_lost callback panicked", lost.name());
+                            log::error!("{}: an on_lost callback panicked", lost.subject());
                         }
                     }
                     Job::Drop(callbacks) => drop(callbacks),

@@ -300,8 +300,8 @@ impl RenewerThread {
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
                     log::debug!(
-                        "lock {:?}: no answer to an extend: {}",
-                        lease.observer.name(),
+                        "{}: no answer to an extend: {}",
+                        lease.observer.subject(),
                         error.message
                     );
                     // A short wait without an answer is a pause itself. A call that failed sooner,
@@ -375,7 +375,7 @@ impl RenewerThread {
         if locked(&self.book).remove(lease).is_none() {
             return;
         }
-        log::warn!("lock {:?}: lease lost ({reason:?})", lease.observer.name());
+        log::warn!("{}: lease lost ({reason:?})", lease.observer.subject());
         lease.finish(&self.cleaner, Ended::Lost(reason));
     }
 }

@@ -218,11 +218,11 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
-    /// Who holds the lock.
+    /// Who holds the lock: of several, the one whose lease ends first before the others.
     ///
     /// # Errors
     /// When there was no answer, or foreign data under the key.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError>;
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError>;
 
     /// Deletes the lease of any holder, and hands the lock on. `false`: there was no lease.
     ///
@@ -241,6 +241,11 @@ impl StoreError {
     /// A release that was not sent, because its lease ended first.
     pub(crate) fn ended() -> Self {
         Self::not_sent(ErrorKind::Lost, "the lease ended before its release was sent").permanent()
+    }
+
+    /// The key, or a companion of it, is somebody else's data.
+    pub(crate) fn foreign() -> Self {
+        Self::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
     }
 
     pub(crate) fn without_conditions() -> Self {

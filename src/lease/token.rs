@@ -8,6 +8,7 @@ use uuid::Builder;
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::locked;
+use crate::base::options::Share;
 
 /// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; the text of
 /// a lease's token never reaches a log or a `Debug` (R19).
@@ -63,6 +64,12 @@ impl Tokens {
         let token = self.fresh()?;
         let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Token::new(format!("{}:{number}", token.text())))
+    }
+
+    /// A fresh token with this share in it.
+    pub(crate) fn fresh_for(&self, share: Share) -> Result<Token> {
+        let token = self.fresh()?;
+        Ok(if share.is_whole() { token } else { Token::new(format!("{share}{}", token.text())) })
     }
 
     /// A fresh random token: a UUID of version 4.

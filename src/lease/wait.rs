@@ -47,10 +47,7 @@ impl Wait<'_> {
         if self.limits.trying {
             return Ok(None);
         }
-        Err(Error::new(
-            ErrorKind::Exhausted,
-            "the attempts are used up: the last one found the lock held by another",
-        ))
+        Err(Error::new(ErrorKind::Exhausted, "the attempts are used up: the last one was refused"))
     }
 
     /// The result of a wait that reached its deadline. The last answer is known and decides: no

@@ -131,7 +131,8 @@ impl Contention {
         self.0.store(REMEMBERED, Ordering::Relaxed);
     }
 
-    /// Granted at the first attempt: counts down. Only the thread which has the turn gets here.
+    /// Granted at the first attempt: counts down. Two threads that acquire permits at the same
+    /// moment may count as one.
     pub(super) fn not_seen(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }

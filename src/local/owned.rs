@@ -8,7 +8,8 @@ use crate::lease::granted::Lease;
 /// A lease, and what it came with. It belongs to no thread.
 pub(crate) struct Owned {
     pub(crate) lease: Arc<Lease>,
-    /// The turn that came with the lease; `None`: another thread of this process has the turn.
+    /// The turn that came with the lease; `None`: another thread of this process has the turn, or
+    /// it is a permit, which needs none.
     pub(crate) turn: Option<u64>,
     /// Those with which it was acquired.
     pub(crate) options: Arc<LockOptions>,

@@ -148,7 +148,7 @@ impl Drop for Claim {
         if !self.released
             && let Err(error) = self.give_up()
         {
-            log::warn!("{error}: found when a claim was dropped");
+            log::warn!("{error}: found when a claim or a permit was dropped");
         }
     }
 }
@@ -209,12 +209,12 @@ impl RedisLock {
         self.claim_within(&self.limits(timeout, Some(interrupt)))
     }
 
-    fn claim_or_fail(&self, interrupt: Option<&Interrupt>) -> Result<Claim> {
+    pub(super) fn claim_or_fail(&self, interrupt: Option<&Interrupt>) -> Result<Claim> {
         let claim = self.claim_within(&WaitLimits::endless(interrupt))?;
         claim.ok_or_else(|| self.ended_without_lease())
     }
 
-    fn claim_within(&self, limits: &WaitLimits<'_>) -> Result<Option<Claim>> {
+    pub(super) fn claim_within(&self, limits: &WaitLimits<'_>) -> Result<Option<Claim>> {
         let claim =
             |owned| Claim { lock: self.clone(), owned, released: false, over: OnceLock::new() };
         Ok(self.acquire_lease(limits)?.map(claim))

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::validity::{self, Validity};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::options::{LockOptions, check_lease, whole_millis};
+use crate::base::options::{LockOptions, Share, check_lease, whole_millis};
 use crate::base::store_error::StoreError;
 use crate::lease::context::Context;
 use crate::lease::granted::Lease;
@@ -52,10 +52,22 @@ impl RedisLock {
         Self { shared, options, store, _client: client }
     }
 
+    /// The same, for leases that take this share.
+    pub(super) fn with_share(&self, share: Share) -> Self {
+        let options = LockOptions { share, ..LockOptions::clone(&self.options) };
+        Self { options: Arc::new(options), ..self.clone() }
+    }
+
+    /// Refuses options that cannot work, or that the store does not support.
+    pub(super) fn check_options(&self) -> Result<()> {
+        let checked = self.options.check().and_then(|()| self.store.supports(&self.options));
+        checked.map_err(|error| self.named(error))
+    }
+
     /// The name with which the lock was made.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.shared.name
+        self.shared.subject.name()
     }
 
     /// The key in Redis: the client's prefix and the name.
@@ -111,7 +123,7 @@ impl RedisLock {
         });
         match hold {
             Some((over, lease, fence)) => self.validity_of(&lease, over, fence),
-            None => Validity::new(&self.shared.name, None, Over::ended(), None),
+            None => Validity::new(&self.shared.subject, None, Over::ended(), None),
         }
     }
 
@@ -121,12 +133,12 @@ impl RedisLock {
         over: Over,
         fence: Option<u64>,
     ) -> Validity {
-        Validity::new(&self.shared.name, Some(Arc::clone(lease)), over, fence)
+        Validity::new(&self.shared.subject, Some(Arc::clone(lease)), over, fence)
     }
 
     /// That of a hold whose lease was lost.
     pub(super) fn lost_validity(&self) -> Validity {
-        Validity::new(&self.shared.name, None, Over::default(), None)
+        Validity::new(&self.shared.subject, None, Over::default(), None)
     }
 
     /// Extends this thread's lease until `lease` from now. It never shortens: if the lease ends
@@ -200,7 +212,7 @@ impl RedisLock {
             Released::Yes => Ok(()),
             Released::Lost => Err(self.lost()),
             Released::Unknown(error) => {
-                Err(self.unknown("the release had no answer: the lock may still be held", error))
+                Err(self.unknown("the release had no answer: the lease may still last", error))
             }
         }
     }
@@ -227,7 +239,7 @@ impl RedisLock {
 
     fn named(&self, error: Error) -> Error {
         // An invalid name is left out: it may be a megabyte long.
-        if self.shared.check_name().is_ok() { error.named(&self.shared.name) } else { error }
+        if self.shared.check_name().is_ok() { error.about(&self.shared.subject) } else { error }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::subject::Subject;
 use crate::lease::granted::Lease;
 use crate::local::holds::Over;
 
@@ -30,7 +31,7 @@ use crate::local::holds::Over;
 /// ```
 #[derive(Clone)]
 pub struct Validity {
-    name: Arc<str>,
+    subject: Subject,
     /// `None`: it was lost, or there was no hold any more.
     lease: Option<Arc<Lease>>,
     over: Over,
@@ -39,12 +40,12 @@ pub struct Validity {
 
 impl Validity {
     pub(super) fn new(
-        name: &Arc<str>,
+        subject: &Subject,
         lease: Option<Arc<Lease>>,
         over: Over,
         fence: Option<u64>,
     ) -> Self {
-        Self { name: Arc::clone(name), lease, over, fence }
+        Self { subject: subject.clone(), lease, over, fence }
     }
 
     /// Whether the hold or claim lasts and its lease is valid. Once `false`, it stays `false`.
@@ -68,9 +69,9 @@ impl Validity {
     pub fn ensure_valid(&self) -> Result<()> {
         if self.over.is_over() {
             let error = Error::new(ErrorKind::NotHeld, "the hold or claim has ended");
-            return Err(error.named(&self.name));
+            return Err(error.about(&self.subject));
         }
-        if self.is_valid() { Ok(()) } else { Err(lost().named(&self.name)) }
+        if self.is_valid() { Ok(()) } else { Err(lost().about(&self.subject)) }
     }
 
     /// The fence of the hold; `None` without [`LockOptions::fenced`](crate::LockOptions::fenced),
@@ -93,7 +94,7 @@ impl Validity {
 
 /// The error for a lease that was lost while it was held.
 pub(super) fn lost() -> Error {
-    Error::new(ErrorKind::Lost, "the lease was lost; another may hold the lock")
+    Error::new(ErrorKind::Lost, "the lease was lost: it excludes nobody any more")
 }
 
 /// Redis counts in signed numbers, so every fence is one.
@@ -104,7 +105,7 @@ pub(super) fn signed(fence: u64) -> i64 {
 impl fmt::Debug for Validity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Validity")
-            .field("name", &self.name)
+            .field("name", &self.subject.name())
             .field("is_valid", &self.is_valid())
             .field("fence", &self.fence)
             .finish()

@@ -5,7 +5,6 @@ mod leases;
 mod plain;
 mod queue;
 mod redisson;
-#[cfg(feature = "testing")]
 mod shared;
 mod table;
 mod timestamp;
@@ -15,37 +14,48 @@ use std::sync::{Arc, OnceLock, Weak};
 use self::leases::ServerLeases;
 use self::table::Table;
 use super::inbox::Inboxes;
-use crate::base::options::Layout;
+use crate::base::options::{Layout, Share, Written};
 use crate::lease::cleaner::{Cleaner, Withdrawal};
 use crate::lease::store::LeaseStore;
+use crate::lease::token::Token;
 use crate::server::node::Node;
 use crate::server::servers::Servers;
 
 /// Every layout. A new one is a line here, a table beside this file, and a folder with its scripts.
-const LAYOUTS: [(Layout, fn() -> Table); 3] = [
-    (Layout::Plain, plain::table),
-    (Layout::Redisson, redisson::table),
-    (Layout::Timestamp, timestamp::table),
+const LAYOUTS: [(Written, fn() -> Table); 4] = [
+    ((Layout::Plain, false), plain::table),
+    ((Layout::Plain, true), shared::table),
+    ((Layout::Redisson, false), redisson::table),
+    ((Layout::Timestamp, false), timestamp::table),
 ];
 
-/// The leases of one place, by layout.
-pub(crate) type Leases = Vec<(Layout, Arc<dyn LeaseStore>)>;
+/// The leases of one place, by how they are written.
+pub(crate) type Leases = Vec<(Written, Arc<dyn LeaseStore>)>;
+
+/// Those that are written like this.
+pub(crate) fn find(leases: &Leases, written: Written) -> Option<&Arc<dyn LeaseStore>> {
+    leases.iter().find(|(how, _)| *how == written).map(|(_, leases)| leases)
+}
 
 /// The leases on these servers in every layout, and the inboxes that hear of them. `id`: the
 /// client's, which names its inboxes.
 pub(crate) fn on_servers(servers: &Servers, id: &str, cleaner: &Cleaner) -> (Leases, Arc<Inboxes>) {
-    let queued: Arc<OnceLock<Weak<dyn LeaseStore>>> = Arc::default();
-    let (store, cleaner) = (Arc::clone(&queued), cleaner.clone());
-    let stray = move |key, token| {
-        if let Some(store) = store.get().and_then(Weak::upgrade) {
+    // Only a layout with a queue sends grants: the plain one, and that of locks with shares.
+    let queued: [Arc<OnceLock<Weak<dyn LeaseStore>>>; 2] = Default::default();
+    let (stores, cleaner) = (queued.clone(), cleaner.clone());
+    let stray = move |key, token: Token| {
+        // A waiter that queues has a token of ours.
+        let has_share = Share::in_token(token.as_bytes()).is_some();
+        if let Some(store) = stores[usize::from(has_share)].get().and_then(Weak::upgrade) {
             cleaner.withdraw_later(Withdrawal::stray(store, key, token));
         }
     };
     let inboxes = Arc::new(Inboxes::new(servers.clone(), id, Arc::new(stray)));
     let leases = every_layout(servers, servers, &inboxes);
-    // The plain layout's queue alone sends grants.
-    if let Some((_, plain)) = leases.iter().find(|(layout, _)| *layout == Layout::Plain) {
-        let _ = queued.set(Arc::downgrade(plain));
+    for (has_shares, queued) in [false, true].into_iter().zip(queued) {
+        if let Some(leases) = find(&leases, (Layout::Plain, has_shares)) {
+            let _ = queued.set(Arc::downgrade(leases));
+        }
     }
     (leases, inboxes)
 }
@@ -60,7 +70,7 @@ pub(crate) fn every_layout(
         let servers = (servers.clone(), granting.clone());
         Arc::new(ServerLeases::new(servers, Arc::clone(inboxes), table()))
     };
-    LAYOUTS.into_iter().map(|(layout, table)| (layout, leases(table))).collect()
+    LAYOUTS.into_iter().map(|(written, table)| (written, leases(table))).collect()
 }
 
 /// The leases on one node of a quorum. Nobody ever listens: a quorum has no queue, so its nodes
@@ -72,7 +82,7 @@ pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
 }
 
 /// The scripts of a layout with a queue, by name, for tests that choose their keys and arguments.
-/// `shared`: those of the layout for locks with shares, which no call uses yet.
+/// `shared`: those of the layout for locks with shares.
 #[cfg(feature = "testing")]
 #[must_use]
 pub fn scripts(shared: bool) -> Vec<(&'static str, &'static str)> {

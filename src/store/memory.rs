@@ -32,6 +32,8 @@ static NAMED: Mutex<Vec<(String, u32, Weak<Shelf>)>> = Mutex::new(Vec::new());
 pub(super) struct Memory {
     shelf: Arc<Shelf>,
     clock: Clock,
+    /// Whether these leases have shares.
+    has_shares: bool,
 }
 
 /// What clients of the same name share.
@@ -57,7 +59,7 @@ pub(super) fn name_in(url: &str) -> Option<Result<&str>> {
 
 impl Memory {
     /// The store of this name; without one, a new store of its own.
-    pub(super) fn open(name: &str, clock: Clock) -> Arc<Self> {
+    pub(super) fn open(name: &str, clock: Clock) -> Self {
         let mut named = locked(&NAMED);
         named.retain(|(_, _, shelf)| shelf.strong_count() > 0);
         let process = std::process::id();
@@ -72,7 +74,12 @@ impl Memory {
             }
             shelf
         });
-        Arc::new(Self { shelf, clock })
+        Self { shelf, clock, has_shares: false }
+    }
+
+    /// The leases of the same store, with shares or without.
+    pub(super) fn leases(&self, has_shares: bool) -> Self {
+        Self { shelf: Arc::clone(&self.shelf), clock: self.clock.clone(), has_shares }
     }
 
     /// Looks at one lock, as it is now: a lease that has run out is gone. An entry that nobody
@@ -86,22 +93,28 @@ impl Memory {
         let Contents { locks, ears, limits } = &mut *contents;
         let now = self.clock.now();
         let entry = locks.entry(key.clone()).or_default();
-        entry.holder.take_if(|(_, until)| *until <= now);
+        entry.holders.retain(|(_, until)| *until > now);
+        if entry.is_unused() {
+            entry.has_shares = self.has_shares;
+        }
         // On a server, a limiter of the same name has its counter here. To a lock that is somebody
         // else's value, with an end.
         let counter = limits.counter(key, now);
         let counter = counter.map(|(count, until)| (Token::new(count.to_string()), until));
-        if counter.is_some() {
-            entry.holder.clone_from(&counter);
+        if let Some(counter) = &counter {
+            entry.has_shares = false;
+            entry.holders = vec![counter.clone()];
         }
         let result = look(entry, &mut Listeners { ears }, now);
-        if counter.is_some()
-            && entry.holder.take_if(|holder| Some(&*holder) == counter.as_ref()).is_none()
-        {
-            limits.remove(key);
+        if let Some(counter) = &counter {
+            let is_there = entry.holders.contains(counter);
+            entry.holders.retain(|holder| holder != counter);
+            if !is_there {
+                limits.remove(key);
+            }
         }
         entry.conditions.retain(|_, line| !line.waiting.is_empty());
-        if entry.holder.is_none() && entry.queue.is_empty() && entry.conditions.is_empty() {
+        if entry.is_unused() {
             locks.remove(key);
         }
         result
@@ -112,8 +125,8 @@ impl LimitStore for Memory {
     fn take(&self, take: &Take<'_>) -> Result<Decision, StoreError> {
         let mut contents = locked(&self.shelf);
         let now = self.clock.now();
-        let holder = contents.locks.get(take.key).and_then(|entry| entry.holder.as_ref());
-        if holder.is_some_and(|(_, until)| *until > now) {
+        let is_held = |entry: &LockRecord| entry.holders.iter().any(|(_, until)| *until > now);
+        if contents.locks.get(take.key).is_some_and(is_held) {
             return Err(foreign());
         }
         contents.limits.take(take, now)
@@ -126,10 +139,9 @@ impl LeaseStore for Memory {
         // Before the shelf is locked: listening locks it, too.
         let listens = ask.place.and_then(|place| (place.listen)()).is_some();
         self.at(ask.key, |entry, listeners, now| {
+            entry.check(self.has_shares)?;
             let mine = ask.may_be_mine && entry.is_held_by(ask.token);
-            if entry.holder.is_none() && !entry.is_next(ask.token, listeners) {
-                entry.serve(listeners, now);
-            } else if mine || entry.holder.is_none() {
+            if mine || entry.serves(ask.token, listeners, now) {
                 return Ok(Answer::Granted { asked_at, fences: entry.take(ask, listeners, now) });
             }
             if let Some(place) = ask.place.filter(|_| listens) {
@@ -139,8 +151,7 @@ impl LeaseStore for Memory {
                     None => entry.queue.push_back(waiter),
                 }
             }
-            let remaining =
-                entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+            let remaining = entry.left(ask.token, now);
             Ok(Answer::Refused { asked_at, remaining, heard: true })
         })
     }
@@ -225,17 +236,13 @@ impl LeaseStore for Memory {
             }
             if let Some(queued) = entry.queue.iter_mut().find(|queued| queued.token == *ask.token) {
                 queued.attempt = ask.attempt;
-                if entry.holder.is_none() {
-                    if entry.is_next(ask.token, listeners) {
-                        return Ok(InCondition::Granted {
-                            asked_at,
-                            fences: entry.take(ask, listeners, now),
-                        });
-                    }
-                    entry.serve(listeners, now);
+                if entry.serves(ask.token, listeners, now) {
+                    return Ok(InCondition::Granted {
+                        asked_at,
+                        fences: entry.take(ask, listeners, now),
+                    });
                 }
-                let remaining =
-                    entry.holder.as_ref().map(|(_, until)| until.saturating_duration_since(now));
+                let remaining = entry.left(ask.token, now);
                 return Ok(InCondition::Notified { asked_at, remaining, heard: true });
             }
             let Some(release) = release.map(|release| release.token) else {
@@ -245,7 +252,7 @@ impl LeaseStore for Memory {
                 return Ok(InCondition::NotOurs);
             }
             entry.begin_to_wait(condition, Waiter::new(ask, place), now);
-            entry.serve(listeners, now);
+            entry.release(release, listeners, now);
             Ok(InCondition::Waiting { asked_at })
         })
     }
@@ -258,23 +265,27 @@ impl LeaseStore for Memory {
         }))
     }
 
-    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Option<Held>, StoreError> {
-        Ok(self.at(key, |entry, _, now| {
-            entry.holder.as_ref().map(|(token, until)| Held {
+    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Vec<Held>, StoreError> {
+        self.at(key, |entry, _, now| {
+            entry.check(self.has_shares)?;
+            let held = |(token, until): &(Token, Instant)| Held {
                 token: token.clone(),
                 remaining: Some(until.saturating_duration_since(now)),
-            })
-        }))
+            };
+            Ok(entry.holders.iter().map(held).collect())
+        })
     }
 
     fn force_release(&self, key: &Key, _deadline: Instant) -> Result<bool, StoreError> {
-        Ok(self.at(key, |entry, listeners, now| {
-            let held = entry.holder.is_some();
+        self.at(key, |entry, listeners, now| {
+            entry.check(self.has_shares)?;
+            let held = !entry.holders.is_empty();
             if held {
-                entry.serve(listeners, now);
+                entry.holders.clear();
+                entry.serve(None, listeners, now);
             }
-            held
-        }))
+            Ok(held)
+        })
     }
 
     fn supports(&self, _options: &LockOptions) -> Result<(), Error> {

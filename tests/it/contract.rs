@@ -6,6 +6,7 @@
 mod claims;
 mod leases;
 mod locks;
+mod permits;
 mod queue;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,12 @@ struct Place {
     other: Client,
     store: Arc<dyn LeaseStore>,
     options: LockOptions,
+    /// What stands before the UUID in each token.
+    share: &'static str,
     is_a_cluster: bool,
+    has_semaphores: bool,
+    /// Whether a replica has to confirm everything.
+    confirms: bool,
     /// Whether the server can wake waiters.
     wakes: bool,
     /// What must live as long as the place.
@@ -46,7 +52,8 @@ impl Place {
     }
 
     fn of(builder: impl Fn() -> ClientBuilder, layout: Layout, servers: Vec<Server>) -> Place {
-        Place::with(builder, LockOptions::new().layout(layout), servers)
+        let place = Place::with(builder, LockOptions::new().layout(layout), servers);
+        Place { has_semaphores: layout == Layout::Plain, ..place }
     }
 
     fn with(
@@ -63,7 +70,10 @@ impl Place {
             client,
             other,
             options,
+            has_semaphores: true,
+            share: "",
             is_a_cluster: false,
+            confirms: false,
             wakes: true,
             _servers: servers,
             _sentinels: Vec::new(),
@@ -84,7 +94,8 @@ impl Place {
     fn quorum() -> Place {
         let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
         let urls: Vec<_> = servers.iter().map(Server::url).collect();
-        Place::of(|| Client::redlock_builder(&urls), Layout::Plain, servers)
+        let place = Place::of(|| Client::redlock_builder(&urls), Layout::Plain, servers);
+        Place { has_semaphores: false, ..place }
     }
 
     /// A majority of stores in memory.
@@ -93,7 +104,8 @@ impl Place {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let urls: Vec<_> =
             (0..5).map(|node| format!("memory://contract-node-{id}-{node}")).collect();
-        Place::of(|| Client::redlock_builder(&urls), Layout::Plain, Vec::new())
+        let place = Place::of(|| Client::redlock_builder(&urls), Layout::Plain, Vec::new());
+        Place { has_semaphores: false, ..place }
     }
 
     fn redisson() -> Place {
@@ -124,7 +136,26 @@ impl Place {
         server.wait_for_replicas(1);
         let url = server.url();
         let options = LockOptions::new().replicas(1);
-        Place::with(|| Client::builder(&url), options, vec![server, replica])
+        let place = Place::with(|| Client::builder(&url), options, vec![server, replica]);
+        Place { confirms: true, ..place }
+    }
+
+    /// A server, and there a semaphore of one permit, whose leases are as those of a lock.
+    fn one_permit() -> Place {
+        Place::server().with_one_permit()
+    }
+
+    fn one_permit_in_memory() -> Place {
+        Place::memory().with_one_permit()
+    }
+
+    fn one_permit_in_a_cluster() -> Place {
+        Place::cluster().with_one_permit()
+    }
+
+    fn with_one_permit(self) -> Place {
+        let store = self.client.store_of_permits(1, &self.options).unwrap();
+        Place { store, share: "p1/1:", ..self }
     }
 
     /// A cluster. Every client has been told of another node.
@@ -141,6 +172,13 @@ impl Place {
     fn on_a_server(layout: Layout) -> Place {
         let server = Server::start();
         Place::at(&server.url(), layout, vec![server])
+    }
+
+    /// A token that no other call has had, in the form that every layout can write.
+    fn token(&self) -> Token {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Token::new(format!("{}00000000-0000-4000-8000-{number:012x}", self.share))
     }
 
     fn ask(&self, key: &Key, token: &Token, lease: Duration) -> Answer {
@@ -182,7 +220,7 @@ impl Place {
 
     /// The rest of the holder's lease.
     fn remaining(&self, key: &Key) -> Option<Duration> {
-        self.store.inspect(key, deadline()).unwrap().map(|holder| holder.remaining.unwrap())
+        self.store.inspect(key, deadline()).unwrap().pop().map(|holder| holder.remaining.unwrap())
     }
 
     /// Its end was moved to at least that long from now. A minority of a quorum may be behind for a
@@ -193,7 +231,7 @@ impl Place {
     }
 
     fn holder(&self, key: &Key) -> Option<String> {
-        self.store.inspect(key, deadline()).unwrap().map(|held| held.token.text())
+        self.store.inspect(key, deadline()).unwrap().pop().map(|held| held.token.text())
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {
@@ -229,47 +267,46 @@ fn key(name: &str) -> Key {
     Key::new(name.to_owned())
 }
 
-/// A token that no other call has had, in the form that every layout can write.
-fn token() -> Token {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    Token::new(format!("00000000-0000-4000-8000-{:012x}", NEXT.fetch_add(1, Ordering::Relaxed)))
-}
-
 /// Each promise as a test of its own, for each store.
 macro_rules! over_every_store {
+    (@leases $place:ident) => {
+        over_every_store! { @promises $place:
+            leases {
+                nobody_has_it
+                a_free_lock_is_granted
+                a_held_lock_is_refused_with_the_rest_of_its_lease
+                locks_of_different_names_have_nothing_to_do_with_each_other
+                asking_again_with_the_same_token_makes_the_lease_whole
+                the_same_token_is_refused_where_it_cannot_be_mine
+                a_lease_runs_out_by_itself
+                extend_compares_the_token
+                extend_never_creates
+                extend_never_shortens
+                extend_answers_for_each_lease_by_itself
+                an_extend_of_one_lease_never_shortens
+                only_the_owner_extends_one_lease
+                release_by_an_old_owner_leaves_the_new_owner_alone
+                withdraw_may_be_repeated_and_removes_only_what_is_ours
+                force_release_frees_it_whoever_has_it
+                fences_grow_with_every_token
+                a_repeated_attempt_reserves_fences_that_grow
+            }
+            queue {
+                a_release_hands_the_lock_to_the_first_in_the_queue
+                a_waiter_that_withdrew_or_does_not_listen_is_passed_over
+            }
+        }
+    };
     (@promises $place:ident: $($theme:ident { $($promise:ident)* })*) => {$($(
         #[test]
         fn $promise() {
             super::$theme::$promise(&super::Place::$place());
         }
     )*)*};
-    ($($place:ident)*) => {$(
-        mod $place {
+    ($($place:ident)*; $($shared:ident)*) => {
+        $(mod $place {
+            over_every_store! { @leases $place }
             over_every_store! { @promises $place:
-                leases {
-                    nobody_has_it
-                    a_free_lock_is_granted
-                    a_held_lock_is_refused_with_the_rest_of_its_lease
-                    locks_of_different_names_have_nothing_to_do_with_each_other
-                    asking_again_with_the_same_token_makes_the_lease_whole
-                    the_same_token_is_refused_where_it_cannot_be_mine
-                    a_lease_runs_out_by_itself
-                    extend_compares_the_token
-                    extend_never_creates
-                    extend_never_shortens
-                    extend_answers_for_each_lease_by_itself
-                    an_extend_of_one_lease_never_shortens
-                    only_the_owner_extends_one_lease
-                    release_by_an_old_owner_leaves_the_new_owner_alone
-                    withdraw_may_be_repeated_and_removes_only_what_is_ours
-                    force_release_frees_it_whoever_has_it
-                    fences_grow_with_every_token
-                    a_repeated_attempt_reserves_fences_that_grow
-                }
-                queue {
-                    a_release_hands_the_lock_to_the_first_in_the_queue
-                    a_waiter_that_withdrew_or_does_not_listen_is_passed_over
-                }
                 locks {
                     lock_holds_until_it_is_unlocked_as_often
                     two_clients_exclude_each_other
@@ -288,9 +325,21 @@ macro_rules! over_every_store {
                     a_claim_is_renewed_and_extended
                     a_claim_that_was_lost_releases_nothing
                 }
+                permits {
+                    all_permits_or_none_and_never_more_than_there_are
+                    holders_are_listed_with_what_they_have
+                    who_wants_many_permits_is_not_overtaken
+                    a_release_lets_in_as_many_as_fit
+                    a_permit_is_renewed_and_a_permit_that_is_not_comes_back
+                    a_lock_and_a_semaphore_of_one_name_are_refused
+                    threads_of_two_clients_never_have_more_than_there_are
+                }
             }
-        }
-    )*};
+        })*
+        $(mod $shared {
+            over_every_store! { @leases $shared }
+        })*
+    };
 }
 
 over_every_store! {
@@ -302,5 +351,8 @@ over_every_store! {
     quorum_in_memory
     watched
     confirmed
-    cluster
+    cluster;
+    one_permit
+    one_permit_in_memory
+    one_permit_in_a_cluster
 }

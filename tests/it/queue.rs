@@ -102,7 +102,8 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn holder(&self) -> Option<String> {
-        self.store.inspect(&self.key, Instant::now() + SOON).unwrap().map(|held| held.token.text())
+        let held = self.store.inspect(&self.key, Instant::now() + SOON).unwrap().pop();
+        held.map(|held| held.token.text())
     }
 
     pub fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {

@@ -238,7 +238,7 @@ fn a_late_release_leaves_a_later_lease_alone_even_with_the_same_deadline() {
     assert!(!store.extend_one(&stale, soon()).unwrap());
     assert!(!store.extend(&[stale], Within::until(soon())).remove(0).unwrap());
     assert_eq!(store.release(&Release::of(&key, &old), soon()).unwrap(), Gone::NotOurs);
-    assert_eq!(store.inspect(&key, soon()).unwrap().unwrap().token.text(), "new");
+    assert_eq!(store.inspect(&key, soon()).unwrap()[0].token.text(), "new");
     assert_eq!(store.release(&Release::of(&key, &new), soon()).unwrap(), Gone::Released);
 }
 

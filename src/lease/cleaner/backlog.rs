@@ -161,8 +161,8 @@ impl Backlog {
         for (_, what) in due.iter().filter(|(_, what)| what.abandoned.swap(false, Ordering::SeqCst))
         {
             log::warn!(
-                "lock {:?}: a thread ended while it held the lock; it is released now",
-                what.name
+                "{}: a thread ended while it held the lock; it is released now",
+                what.subject
             );
         }
         let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
@@ -185,7 +185,7 @@ impl Backlog {
                 }
                 Some(Err(error)) => {
                     answered = false;
-                    unanswered.push((&what.name, error.message.clone()));
+                    unanswered.push((&what.subject, error.message.clone()));
                     // The settling time begins again, even if nothing was sent: the server may
                     // have stopped again before it read the late copy.
                     job.answered_at = None;
@@ -214,8 +214,8 @@ impl Backlog {
         }
         drop(state);
         self.shared.changed.notify_all();
-        for (name, message) in unanswered {
-            log::debug!("lock {name:?}: no answer to a withdrawal: {message}");
+        for (subject, message) in unanswered {
+            log::debug!("{subject}: no answer to a withdrawal: {message}");
         }
         answered
     }
@@ -248,7 +248,7 @@ impl Backlog {
         state.ended.push(self.shard);
         drop(state);
         for OpenWithdrawal { what, .. } in left {
-            log::warn!("lock {:?}: could not be withdrawn before the client ended", what.name);
+            log::warn!("{}: could not be withdrawn before the client ended", what.subject);
         }
     }
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use super::backlog::SETTLE;
 use crate::base::key::Key;
 use crate::base::log;
+use crate::base::options::Share;
 use crate::base::store_error::StoreError;
+use crate::base::subject::Subject;
 use crate::lease::durations::FIRST_LEASE;
 use crate::lease::store::{Gone, LeaseStore, Withdraw};
 use crate::lease::token::Token;
@@ -15,7 +17,7 @@ use crate::lease::token::Token;
 /// Something to withdraw.
 pub(crate) struct Withdrawal {
     pub(crate) store: Arc<dyn LeaseStore>,
-    pub(crate) name: Arc<str>,
+    pub(crate) subject: Subject,
     pub(crate) key: Key,
     pub(crate) token: Token,
     pub(crate) lease: Duration,
@@ -32,8 +34,10 @@ pub(crate) struct Withdrawal {
 impl Withdrawal {
     /// For a grant whose token nobody uses any more.
     pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
+        let name = key.as_str().into();
+        let of_permits = Share::in_token(token.as_bytes()).is_some();
         Self {
-            name: key.as_str().into(),
+            subject: if of_permits { Subject::semaphore(name) } else { Subject::lock(name) },
             store,
             key,
             token,
@@ -52,7 +56,7 @@ impl Withdrawal {
     pub(super) fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
         let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
         answer.inspect_err(|error| {
-            log::debug!("lock {:?}: no answer to a withdrawal: {}", self.name, error.message)
+            log::debug!("{}: no answer to a withdrawal: {}", self.subject, error.message)
         })
     }
 }

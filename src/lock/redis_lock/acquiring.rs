@@ -54,7 +54,7 @@ impl RedisLock {
 
     /// The error of a wait without limits that ends without a lease all the same.
     pub(in crate::lock) fn ended_without_lease(&self) -> Error {
-        let error = Error::new(ErrorKind::Unavailable, "the wait for the lock ended without it");
+        let error = Error::new(ErrorKind::Unavailable, "the wait ended without a lease");
         self.named(error)
     }
 
@@ -70,6 +70,10 @@ impl RedisLock {
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         context.check_process()?;
         limits.check(context)?;
+        if !self.options.share.is_whole() {
+            context.start(&*self.store)?;
+            return self.acquire_beside_others(limits);
+        }
         if self.is_held() {
             // A claim: it would wait for this very thread.
             return Err(Error::new(ErrorKind::Conflict, "this thread holds the lock already"));
@@ -97,22 +101,48 @@ impl RedisLock {
             silent_since,
             why: None,
         };
-        let result = acquisition.run(&mut wait, None);
-        match result {
-            Ok(Some(lease)) => {
-                // Renewal looks after the lease before `lock` returns (R8).
-                if !context.renewers.of(&lease).add(&lease) {
-                    context.finish(&lease, Ended::GivenUp { release_sent: false });
-                    return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
-                }
-                Ok(Some(self.own(lease, turn)))
-            }
+        match acquisition.run(&mut wait, None) {
+            Ok(Some(lease)) => Ok(Some(self.own(self.looked_after(lease)?, turn))),
             ended => {
                 let unused = turn.pass_place(acquisition);
                 let left_behind = unused.is_some_and(|unused| unused.give_up(&wait));
                 ended.map(|_| None).map_err(|error| error.leaving(left_behind))
             }
         }
+    }
+
+    /// A lease for a permit. Many threads have permits at once, so none waits for the turn of
+    /// another: each asks the server, and has a place of its own in the server's queue.
+    fn acquire_beside_others(&self, limits: &WaitLimits<'_>) -> Result<Option<Owned>> {
+        let mut acquisition = self.acquisition()?;
+        let mut wait = Wait {
+            limits,
+            attempts: &mut Attempts::new(&self.options),
+            contention: &self.shared.contention,
+            report: &|_| (),
+            silent_since: None,
+            why: None,
+        };
+        match acquisition.run(&mut wait, None) {
+            Ok(Some(lease)) => {
+                let (lease, options) = (self.looked_after(lease)?, Arc::clone(&self.options));
+                Ok(Some(Owned { lease, turn: None, options }))
+            }
+            ended => {
+                let left_behind = acquisition.give_up(&wait);
+                ended.map(|_| None).map_err(|error| error.leaving(left_behind))
+            }
+        }
+    }
+
+    /// Renewal looks after the lease before `lock` returns (R8).
+    fn looked_after(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+        let context = self.context();
+        if !context.renewers.of(&lease).add(&lease) {
+            context.finish(&lease, Ended::GivenUp { release_sent: false });
+            return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
+        }
+        Ok(lease)
     }
 
     pub(super) fn acquisition(&self) -> Result<Acquisition> {

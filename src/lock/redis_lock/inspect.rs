@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use super::RedisLock;
 use crate::base::error::Result;
+use crate::base::options::Share;
+use crate::base::store_error::StoreError;
+use crate::lease::store::Held;
 
 /// Who holds a lock, as the server sees it.
 #[derive(Clone, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub struct Holder {
     /// The token under the key; what is not UTF-8 in it is replaced. It is all that a release
     /// needs, so `Debug` does not show it.
     pub token: String,
+    /// How many permits of a semaphore it has; 1 for a lock.
+    pub permits: u32,
     /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
     /// lasts on a majority at least: a node that answered may have missed an extend, while nodes
     /// that were not waited for have it.
@@ -21,7 +26,11 @@ pub struct Holder {
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holder").field("token", &"…").field("remaining", &self.remaining).finish()
+        f.debug_struct("Holder")
+            .field("token", &"…")
+            .field("permits", &self.permits)
+            .field("remaining", &self.remaining)
+            .finish()
     }
 }
 
@@ -40,10 +49,24 @@ impl RedisLock {
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
     pub fn inspect(&self) -> Result<Option<Holder>> {
+        Ok(self.holders()?.pop())
+    }
+
+    /// Who holds it: of several, the one whose lease ends first before the others.
+    pub(in crate::lock) fn holders(&self) -> Result<Vec<Holder>> {
         self.check_usable()?;
         let held = self.store.inspect(&self.shared.key, self.context().command_deadline());
         let held = held.map_err(|error| self.failed(error))?;
-        Ok(held.map(|held| Holder { token: held.token.text(), remaining: held.remaining }))
+        held.into_iter().map(|held| self.holder(&held)).collect()
+    }
+
+    fn holder(&self, held: &Held) -> Result<Holder> {
+        let share = match self.options.share {
+            Share::Whole => Some(Share::Whole),
+            Share::Permits { .. } => Share::in_token(held.token.as_bytes()),
+        };
+        let permits = share.ok_or_else(|| self.failed(StoreError::foreign()))?.permits();
+        Ok(Holder { token: held.token.text(), permits, remaining: held.remaining })
     }
 
     /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.

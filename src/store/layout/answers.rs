@@ -17,7 +17,7 @@ pub(crate) fn yes(value: &Value) -> Result<bool, StoreError> {
     match value {
         Value::Int(1) => Ok(true),
         Value::Int(0) => Ok(false),
-        Value::Int(2) => Err(foreign()),
+        Value::Int(2) => Err(StoreError::foreign()),
         _ => Err(nonsense()),
     }
 }
@@ -38,7 +38,7 @@ pub(crate) fn answer(reply: &Reply) -> Result<Answer, StoreError> {
         [Value::Int(0), Value::Int(remaining), Value::Int(heard @ 0..=2)] => {
             Ok(Answer::Refused { asked_at, remaining: left(*remaining), heard: *heard == 1 })
         }
-        [Value::Int(2)] => Err(foreign()),
+        [Value::Int(2)] => Err(StoreError::foreign()),
         _ => Err(nonsense()),
     }
 }
@@ -52,7 +52,7 @@ pub(crate) fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
             reply.confirmed()?;
             Ok(InCondition::Granted { asked_at, fences: fences(last, count)? })
         }
-        [Value::Int(2)] => Err(foreign()),
+        [Value::Int(2)] => Err(StoreError::foreign()),
         [Value::Int(3)] => Ok(InCondition::Nowhere),
         [Value::Int(4)] => Ok(InCondition::NotOurs),
         [Value::Int(5), Value::Int(remaining), Value::Int(heard)] => {
@@ -63,17 +63,21 @@ pub(crate) fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
     }
 }
 
-/// What a script that inspects says: `{token, rest of the lease}`, `{}` for a free lock, `{2}` for
-/// foreign data.
-pub(crate) fn held(value: &Value) -> Result<Option<Held>, StoreError> {
-    match list(value)? {
-        [] => Ok(None),
-        [Value::Int(2)] => Err(foreign()),
+/// What a script that inspects says: `{token, rest of the lease}` of each holder, `{}` for a free
+/// lock, `{2}` for foreign data.
+pub(crate) fn held(value: &Value) -> Result<Vec<Held>, StoreError> {
+    let words = list(value)?;
+    if let [Value::Int(2)] = words {
+        return Err(StoreError::foreign());
+    }
+    let (holders, []) = words.as_chunks() else { return Err(nonsense()) };
+    let holder = |words: &[Value; 2]| match words {
         [token, Value::Int(remaining)] => {
-            Ok(Some(Held { token: Token::new(bytes(token)?), remaining: left(*remaining) }))
+            Ok(Held { token: Token::new(bytes(token)?), remaining: left(*remaining) })
         }
         _ => Err(nonsense()),
-    }
+    };
+    holders.iter().map(holder).collect()
 }
 
 /// A key with foreign data is certainly not our lease.
@@ -97,11 +101,6 @@ pub(crate) fn extended(reply: Result<Reply, StoreError>) -> Result<bool, StoreEr
 pub(crate) fn gone(reply: Result<Reply, StoreError>) -> Result<Gone, StoreError> {
     let released = or_not_ours(reply.and_then(|reply| yes(&reply.value)))?;
     Ok(if released { Gone::Released } else { Gone::NotOurs })
-}
-
-/// The key, or a companion of it, is somebody else's data.
-fn foreign() -> StoreError {
-    StoreError::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
 }
 
 /// A script that acquires looks at the type of the lock's own key first. So other data of somebody

@@ -373,7 +373,7 @@ impl LeaseStore for ServerLeases {
         Ok(u64::try_from(moved).ok())
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
         let (keys, parts) = self.lease_keys(key);
         let call = Call::new(Command::script(&self.table.inspect, keys, parts));
         answers::held(&self.servers.call(&call.resend(Resend::Always), deadline)?.value)
@@ -387,12 +387,6 @@ impl LeaseStore for ServerLeases {
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
-        if let (Some(why), Some(_)) = (self.table.no_owner, &options.owner) {
-            return Err(Error::invalid(why));
-        }
-        if let (Some(why), true) = (self.table.no_fences, options.fenced) {
-            return Err(Error::unsupported(why));
-        }
-        Ok(())
+        self.table.supports(options)
     }
 }

@@ -10,6 +10,7 @@ pub(crate) fn table() -> Table {
         lease_keys: 1,
         counter: None,
         holds_token: true,
+        has_shares: false,
         acquire: script!(
             Shape::Array,
             "plain/acquire_uncontended.lua",

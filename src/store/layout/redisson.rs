@@ -13,6 +13,7 @@ pub(crate) fn table() -> Table {
         lease_keys: 1,
         counter: Some(Name::Redisson("redisson_lock_token:")),
         holds_token: false,
+        has_shares: false,
         acquire: script!(Shape::Array, "redisson/common.lua", "redisson/acquire.lua"),
         release: script!(Shape::Number, "redisson/release.lua"),
         extend: script!(Shape::Number, "redisson/extend.lua"),

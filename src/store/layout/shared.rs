@@ -10,6 +10,7 @@ pub(crate) fn table() -> Table {
         lease_keys: 1,
         counter: None,
         holds_token: false,
+        has_shares: true,
         acquire: script!(
             Shape::Array,
             "queue/keys.lua",
@@ -37,7 +38,7 @@ pub(crate) fn table() -> Table {
         force: serving!(Number, "shared/room.lua", "shared/force.lua"),
         wakes: Wakes::Queue(Box::new(queue_scripts!("shared/room.lua"))),
         no_fences: None,
-        no_owner: Some("a lock with shares cannot have an owner's value"),
+        no_owner: None,
         numbered_tokens: false,
     }
 }

@@ -1,6 +1,8 @@
 //! What makes a layout: its keys, its scripts, and whom a release tells.
 
+use crate::base::error::{Error, Result};
 use crate::base::key::Key;
+use crate::base::options::LockOptions;
 use crate::server::script::{Part, Script};
 
 /// A layout, as data: `ServerLeases` does the same with each.
@@ -15,6 +17,8 @@ pub(crate) struct Table {
     /// Whether the lock's value is the token alone: then `SET key token NX PX lease` is all of an
     /// uncontended acquire without a fence.
     pub(crate) holds_token: bool,
+    /// Whether each lease takes a share of the lock, which stands in its token.
+    pub(crate) has_shares: bool,
     /// Keys, token, lease in ms, whether a lease that has the token is ours, how many fences if
     /// there are any in this layout; and of a waiter that queues: inbox, attempt, how long it is
     /// alive in ms, first lease in ms.
@@ -34,6 +38,21 @@ pub(crate) struct Table {
     pub(crate) no_owner: Option<&'static str>,
     /// Whether tokens have the form `uuid:number`.
     pub(crate) numbered_tokens: bool,
+}
+
+impl Table {
+    pub(crate) fn supports(&self, options: &LockOptions) -> Result<()> {
+        if !options.share.is_whole() && !self.has_shares {
+            return Err(Error::unsupported("a semaphore needs the plain layout"));
+        }
+        if let (Some(why), Some(_)) = (self.no_owner, &options.owner) {
+            return Err(Error::invalid(why));
+        }
+        if let (Some(why), true) = (self.no_fences, options.fenced) {
+            return Err(Error::unsupported(why));
+        }
+        Ok(())
+    }
 }
 
 /// Whom a release tells.

@@ -15,6 +15,7 @@ pub(crate) fn table() -> Table {
         lease_keys: 2,
         counter: None,
         holds_token: false,
+        has_shares: false,
         acquire: script!(Shape::Array, "timestamp/common.lua", "timestamp/acquire.lua"),
         release: script!(Shape::Number, "timestamp/common.lua", "timestamp/release.lua"),
         extend: script!(Shape::Number, "timestamp/common.lua", "timestamp/extend.lua"),

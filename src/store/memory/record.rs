@@ -6,12 +6,17 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::bell::{Bell, Fences, Grant};
+use crate::base::options::Share;
+use crate::base::store_error::StoreError;
 use crate::lease::store::{Ask, Extend, Gone, Place};
 use crate::lease::token::Token;
 
 #[derive(Default)]
 pub(super) struct LockRecord {
-    pub(super) holder: Option<(Token, Instant)>,
+    /// Who holds it, and until when: of several, the one whose lease ends first before the others.
+    pub(super) holders: Vec<(Token, Instant)>,
+    /// Whether the leases have shares.
+    pub(super) has_shares: bool,
     pub(super) queue: VecDeque<Waiter>,
     /// The conditions that somebody waits in, by name.
     pub(super) conditions: HashMap<String, Line>,
@@ -86,31 +91,85 @@ impl Listeners<'_> {
 }
 
 impl LockRecord {
+    /// Whether nobody holds it, or waits for it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty() && self.conditions.is_empty()
+    }
+
+    /// An error if the leases are of the other kind.
+    pub(super) fn check(&self, has_shares: bool) -> Result<(), StoreError> {
+        if self.has_shares == has_shares { Ok(()) } else { Err(StoreError::foreign()) }
+    }
+
     pub(super) fn is_held_by(&self, token: &Token) -> bool {
-        self.holder.as_ref().is_some_and(|(holder, _)| holder == token)
+        self.holders.iter().any(|(holder, _)| holder == token)
     }
 
-    /// Grants the asker the whole lease, but never an earlier end than its lease already has.
-    pub(super) fn grant(&mut self, ask: &Ask<'_>, now: Instant) {
-        let until = self
-            .holder
-            .take()
-            .filter(|(token, _)| token == ask.token)
-            .map_or(now, |(_, until)| until);
-        self.holder = Some((ask.token.clone(), until.max(now + ask.lease)));
+    /// What a token takes, and of how many permits.
+    fn permits(&self, token: &Token) -> (u32, u32) {
+        match Share::in_token(token.as_bytes()).filter(|_| self.has_shares) {
+            Some(Share::Permits { taken, of }) => (taken, of),
+            Some(Share::Whole) | None => (1, 1),
+        }
     }
 
-    /// Frees the lock, and hands it to the first waiter that listens.
-    pub(super) fn serve(&mut self, listeners: &mut Listeners<'_>, now: Instant) {
-        self.holder = None;
-        while let Some(next) = self.queue.pop_front() {
-            if let Some(bell) = listeners.ear(&next.token) {
-                debug_assert!(self.queue.iter().all(|other| other.token != next.token), "twice");
-                self.holder = Some((next.token, now + next.first_lease));
-                bell.grant(Grant { attempt: next.attempt, fences: listeners.fences(next.fences) });
+    /// How many permits would be taken beyond those that there are, if this token were granted.
+    fn missing(&self, token: &Token) -> u32 {
+        let (wanted, of) = self.permits(token);
+        let taken = self.holders.iter().map(|(holder, _)| self.permits(holder).0);
+        taken.fold(wanted, u32::saturating_add).saturating_sub(of)
+    }
+
+    pub(super) fn fits(&self, token: &Token) -> bool {
+        self.missing(token) == 0
+    }
+
+    /// How long it takes until enough leases have ended for this token, and at least one has.
+    pub(super) fn left(&self, token: &Token, now: Instant) -> Option<Duration> {
+        let mut missing = self.missing(token);
+        let enough = self.holders.iter().find(|(holder, _)| {
+            missing = missing.saturating_sub(self.permits(holder).0);
+            missing == 0
+        });
+        enough.map(|(_, until)| until.saturating_duration_since(now))
+    }
+
+    /// Makes the lease last until then, or as long as it lasts already.
+    fn put(&mut self, token: &Token, until: Instant) {
+        let known = self.holders.iter().position(|(holder, _)| holder == token);
+        let until = known.map_or(until, |at| self.holders.remove(at).1.max(until));
+        let at = self.holders.partition_point(|(_, end)| *end <= until);
+        self.holders.insert(at, (token.clone(), until));
+    }
+
+    fn remove(&mut self, token: &Token) {
+        self.holders.retain(|(holder, _)| holder != token);
+    }
+
+    /// Grants what fits to the first waiters that listen, but only to those before `asking`.
+    pub(super) fn serve(
+        &mut self,
+        asking: Option<&Token>,
+        listeners: &mut Listeners<'_>,
+        now: Instant,
+    ) {
+        while let Some(next) = self.queue.front()
+            && asking != Some(&next.token)
+        {
+            let bell = listeners.ear(&next.token);
+            if bell.is_some() && !self.fits(&next.token) {
                 return;
             }
-            self.pass_on(next, listeners);
+            let Some(next) = self.queue.pop_front() else { return };
+            debug_assert!(self.queue.iter().all(|other| other.token != next.token), "twice");
+            match bell {
+                Some(bell) => {
+                    self.put(&next.token, now + next.first_lease);
+                    let fences = listeners.fences(next.fences);
+                    bell.grant(Grant { attempt: next.attempt, fences });
+                }
+                None => self.pass_on(next, listeners),
+            }
         }
     }
 
@@ -169,7 +228,7 @@ impl LockRecord {
         }
     }
 
-    /// Gives the lock, which is free or the asker's own, to the asker.
+    /// Gives the asker what it asks for: it fits, or is the asker's own.
     pub(super) fn take(
         &mut self,
         ask: &Ask<'_>,
@@ -177,16 +236,20 @@ impl LockRecord {
         now: Instant,
     ) -> Option<Fences> {
         self.queue.retain(|waiter| waiter.token != *ask.token);
-        self.grant(ask, now);
+        self.put(ask.token, now + ask.lease);
         listeners.fences(ask.fences)
     }
 
-    /// Whether no listening waiter is before the asker.
-    pub(super) fn is_next(&self, token: &Token, listeners: &Listeners<'_>) -> bool {
-        self.queue
-            .iter()
-            .take_while(|waiter| waiter.token != *token)
-            .all(|waiter| listeners.ear(&waiter.token).is_none())
+    /// Serves those before the asker. Returns whether it is the asker's turn, and what it asks for
+    /// fits.
+    pub(super) fn serves(
+        &mut self,
+        token: &Token,
+        listeners: &mut Listeners<'_>,
+        now: Instant,
+    ) -> bool {
+        self.serve(Some(token), listeners, now);
+        self.queue.front().is_none_or(|next| next.token == *token) && self.fits(token)
     }
 
     pub(super) fn release(
@@ -195,20 +258,18 @@ impl LockRecord {
         listeners: &mut Listeners<'_>,
         now: Instant,
     ) -> Gone {
-        if !self.is_held_by(token) {
-            return Gone::NotOurs;
-        }
-        self.serve(listeners, now);
-        Gone::Released
+        let gone = if self.is_held_by(token) { Gone::Released } else { Gone::NotOurs };
+        self.remove(token);
+        self.serve(None, listeners, now);
+        gone
     }
 
     /// Extends a lease, and returns whether the lease is held by this token.
     pub(super) fn extend(&mut self, lease: &Extend<'_>, now: Instant) -> bool {
-        let Some((_, until)) = self.holder.as_mut().filter(|(token, _)| token == lease.token)
-        else {
-            return false;
-        };
-        *until = (*until).max(now + lease.lease);
-        true
+        let is_held = self.is_held_by(lease.token);
+        if is_held {
+            self.put(lease.token, now + lease.lease);
+        }
+        is_held
     }
 }

@@ -89,12 +89,17 @@ fn unsent(error: StoreError) -> StoreError {
 }
 
 impl Quorum {
+    /// Asks each node who holds the lock.
+    fn ask_who_holds(&self, key: &Key, deadline: Instant) -> Round<Option<Held>> {
+        let key = key.clone();
+        self.ask(deadline, Lane::Questions, move |_, member| {
+            Ok(member.leases.inspect(&key, deadline)?.pop())
+        })
+    }
+
     /// What the nodes have under this key; a majority has to answer.
     fn look(&self, key: &Key, deadline: Instant) -> Result<Tally<Option<Held>>, StoreError> {
-        let asked = key.clone();
-        let round = self.ask(deadline, Lane::Questions, move |_, member| {
-            member.leases.inspect(&asked, deadline)
-        });
+        let round = self.ask_who_holds(key, deadline);
         let tally = self.collect(&round, |tally| {
             let is_enough = tally.count(|_| true) >= tally.majority();
             if is_enough { Verdict::Likely } else { Verdict::Open }
@@ -217,12 +222,10 @@ impl LeaseStore for Quorum {
     }
 
     /// The holder that a majority names.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
-        let key = key.clone();
-        let round = self
-            .ask(deadline, Lane::Questions, move |_, member| member.leases.inspect(&key, deadline));
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
+        let round = self.ask_who_holds(key, deadline);
         let tally = self.collect_until(&round, |tally| holder(tally).is_ok());
-        holder(&tally).map_err(|Undecided| tally.failure())
+        holder(&tally).map(|held| held.into_iter().collect()).map_err(|Undecided| tally.failure())
     }
 
     /// First asks who holds the lock, then releases exactly those leases: so a late node does not
@@ -278,6 +281,12 @@ impl LeaseStore for Quorum {
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
+        if !options.share.is_whole() {
+            return Err(Error::unsupported(
+                "more would get in on majorities of a quorum than there are permits: a semaphore \
+                 needs one server or a cluster",
+            ));
+        }
         if options.fenced {
             return Err(Error::unsupported(
                 "the counters of several nodes do not grow together: there are no fences on a \

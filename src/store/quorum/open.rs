@@ -86,7 +86,7 @@ fn member(
         let leases = Memory::open(name, clock.clone());
         // Without a name it is a store of its own.
         let address = (!name.is_empty()).then(|| url.to_owned());
-        return Ok((address, Member { leases, server: None }));
+        return Ok((address, Member { leases: Arc::new(leases), server: None }));
     }
     let info = parse(url)?;
     // The database does not count: it is the same server, and fails as one.

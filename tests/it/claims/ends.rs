@@ -98,7 +98,7 @@ fn a_lost_claim_is_told_once_and_its_late_release_leaves_the_next_owner_alone() 
     let next = behind.result();
     assert_eq!(told.recv_timeout(SOON), Ok(("claims-lost".to_owned(), LostReason::Taken)));
     drop(claim);
-    let found = logs::lines(Level::Warn, &["claims-lost", "lost", "a claim was dropped"]);
+    let found = logs::lines(Level::Warn, &["claims-lost", "lost", "was dropped"]);
     assert_eq!(found.len(), 1);
     assert!(next.is_valid() && !is_free(&other.lock("claims-lost")));
     next.release().unwrap();

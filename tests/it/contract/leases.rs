@@ -4,19 +4,19 @@ use std::time::Instant;
 
 use distlock::testing::{Answer, Gone};
 
-use super::{LEASE, Place, deadline, key, token};
+use super::{LEASE, Place, deadline, key};
 use crate::helpers::{SOON, ms};
 use crate::support::{eventually, within};
 
 pub(super) fn nobody_has_it(place: &Place) {
     let a = key("a");
     assert_eq!(place.holder(&a), None);
-    assert_eq!(place.release(&a, &token()), Gone::NotOurs);
+    assert_eq!(place.release(&a, &place.token()), Gone::NotOurs);
     assert!(!place.store.force_release(&a, deadline()).unwrap());
 }
 
 pub(super) fn a_free_lock_is_granted(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     let before = Instant::now();
     let Answer::Granted { asked_at, fences } = place.ask(&a, &mine, LEASE) else {
         panic!("refused")
@@ -29,11 +29,11 @@ pub(super) fn a_free_lock_is_granted(place: &Place) {
 }
 
 pub(super) fn a_held_lock_is_refused_with_the_rest_of_its_lease(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
     let before = Instant::now();
     let Answer::Refused { asked_at, remaining: Some(remaining), .. } =
-        place.ask(&a, &token(), LEASE * 2)
+        place.ask(&a, &place.token(), LEASE * 2)
     else {
         panic!("granted")
     };
@@ -48,12 +48,12 @@ pub(super) fn locks_of_different_names_have_nothing_to_do_with_each_other(place:
         if place.is_a_cluster && name == "a}b" {
             continue;
         }
-        assert!(place.is_granted(&key(name), &token()), "{name:?}");
+        assert!(place.is_granted(&key(name), &place.token()), "{name:?}");
     }
 }
 
 pub(super) fn asking_again_with_the_same_token_makes_the_lease_whole(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE / 2);
     assert!(place.remaining(&a).unwrap() <= LEASE / 2);
     if place.store.abilities().one_shot_tokens {
@@ -67,31 +67,31 @@ pub(super) fn asking_again_with_the_same_token_makes_the_lease_whole(place: &Pla
 }
 
 pub(super) fn the_same_token_is_refused_where_it_cannot_be_mine(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     assert!(matches!(place.ask_with(&a, &mine, LEASE, 0, false), Answer::Granted { .. }));
     assert!(matches!(place.ask_with(&a, &mine, LEASE, 0, false), Answer::Refused { .. }));
 }
 
 pub(super) fn a_lease_runs_out_by_itself(place: &Place) {
-    let (a, next) = (key("a"), token());
+    let (a, next) = (key("a"), place.token());
     // The nodes of a quorum have a fifth of a lease to grant it: on a loaded machine one attempt
     // may be too late.
-    let granted = || matches!(place.ask(&a, &token(), ms(1000)), Answer::Granted { .. });
+    let granted = || matches!(place.ask(&a, &place.token(), ms(1000)), Answer::Granted { .. });
     eventually(SOON, granted);
     within(ms(700)..SOON, || eventually(SOON, || place.is_granted(&a, &next)));
 }
 
 pub(super) fn extend_compares_the_token(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
-    assert_eq!(place.extend(&[(&a, &token(), LEASE * 3)]), [false]);
+    assert_eq!(place.extend(&[(&a, &place.token(), LEASE * 3)]), [false]);
     assert!(place.remaining(&a).unwrap() <= LEASE);
     assert_eq!(place.extend(&[(&a, &mine, LEASE * 3)]), [true]);
     place.lasts_longer_than(&a, LEASE * 2);
 }
 
 pub(super) fn extend_never_creates(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     assert_eq!(place.extend(&[(&a, &mine, LEASE)]), [false]);
     place.ask(&a, &mine, LEASE);
     place.release(&a, &mine);
@@ -100,18 +100,18 @@ pub(super) fn extend_never_creates(place: &Place) {
 }
 
 pub(super) fn extend_never_shortens(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
     assert_eq!(place.extend(&[(&a, &mine, ms(100))]), [true]);
     assert!(place.remaining(&a).unwrap() > LEASE - SOON);
 }
 
 pub(super) fn extend_answers_for_each_lease_by_itself(place: &Place) {
-    let names: Vec<_> = (0..300).map(|i| (key(&format!("bulk-{i}")), token())).collect();
+    let names: Vec<_> = (0..300).map(|i| (key(&format!("bulk-{i}")), place.token())).collect();
     for (key, token) in &names {
         place.ask(key, token, LEASE);
     }
-    let stranger = token();
+    let stranger = place.token();
     // Every third lease is somebody else's, or was deleted.
     let asked: Vec<_> = names
         .iter()
@@ -133,7 +133,7 @@ pub(super) fn extend_answers_for_each_lease_by_itself(place: &Place) {
 }
 
 pub(super) fn an_extend_of_one_lease_never_shortens(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
     assert!(place.extend_one(&a, &mine, LEASE * 3));
     place.lasts_longer_than(&a, LEASE * 2);
@@ -142,16 +142,16 @@ pub(super) fn an_extend_of_one_lease_never_shortens(place: &Place) {
 }
 
 pub(super) fn only_the_owner_extends_one_lease(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     assert!(!place.extend_one(&a, &mine, LEASE));
     assert_eq!(place.holder(&a), None, "never creates");
     place.ask(&a, &mine, LEASE);
-    assert!(!place.extend_one(&a, &token(), LEASE * 3));
+    assert!(!place.extend_one(&a, &place.token(), LEASE * 3));
     assert!(place.remaining(&a).unwrap() <= LEASE);
 }
 
 pub(super) fn release_by_an_old_owner_leaves_the_new_owner_alone(place: &Place) {
-    let (a, old, new) = (key("a"), token(), token());
+    let (a, old, new) = (key("a"), place.token(), place.token());
     place.ask(&a, &old, LEASE);
     assert_eq!(place.release(&a, &old), Gone::Released);
     assert_eq!(place.release(&a, &old), Gone::NotOurs);
@@ -163,7 +163,7 @@ pub(super) fn release_by_an_old_owner_leaves_the_new_owner_alone(place: &Place) 
 }
 
 pub(super) fn withdraw_may_be_repeated_and_removes_only_what_is_ours(place: &Place) {
-    let (a, mine, other) = (key("a"), token(), token());
+    let (a, mine, other) = (key("a"), place.token(), place.token());
     assert_eq!(place.withdraw(&a, &mine), Gone::NotOurs);
     place.ask(&a, &mine, LEASE);
     assert_eq!(place.withdraw(&a, &mine), Gone::Released);
@@ -174,7 +174,7 @@ pub(super) fn withdraw_may_be_repeated_and_removes_only_what_is_ours(place: &Pla
 }
 
 pub(super) fn force_release_frees_it_whoever_has_it(place: &Place) {
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
     assert!(place.store.force_release(&a, deadline()).unwrap());
     if place.store.abilities().one_shot_tokens {
@@ -184,7 +184,7 @@ pub(super) fn force_release_frees_it_whoever_has_it(place: &Place) {
     assert!(!place.store.force_release(&a, deadline()).unwrap());
     assert_eq!(place.holder(&a), None);
     assert_eq!(place.release(&a, &mine), Gone::NotOurs);
-    assert!(place.is_granted(&a, &token()));
+    assert!(place.is_granted(&a, &place.token()));
 }
 
 pub(super) fn fences_grow_with_every_token(place: &Place) {
@@ -197,7 +197,7 @@ pub(super) fn fences_grow_with_every_token(place: &Place) {
     let a = key("a");
     let mut last = 0;
     for block in [1, 5, 17, 1, 1] {
-        let mine = token();
+        let mine = place.token();
         let fence = place.fence(&a, &mine, block);
         assert!(fence >= last + u64::from(block), "{fence} after {last}, with a block of {block}");
         last = fence;
@@ -210,7 +210,7 @@ pub(super) fn a_repeated_attempt_reserves_fences_that_grow(place: &Place) {
     if place.store.supports(&place.options.clone().fenced()).is_err() {
         return fences_grow_with_every_token(place);
     }
-    let (a, mine) = (key("a"), token());
+    let (a, mine) = (key("a"), place.token());
     let first = place.fence(&a, &mine, 4);
     assert!(
         place.fence(&a, &mine, 4) >= first + 4,

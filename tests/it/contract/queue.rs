@@ -7,7 +7,7 @@ use distlock::testing::{
     Answer, Ask, Bell, Clock, Gone, Grant, Key, Listening, Place as InQueue, Rung, Token,
 };
 
-use super::{LEASE, Place, deadline, key, token};
+use super::{LEASE, Place, deadline, key};
 use crate::helpers::{SOON, ms};
 use crate::support::eventually;
 
@@ -21,7 +21,7 @@ struct Waiter {
 impl Waiter {
     /// Listens, asks and is refused. Its place in the queue names this attempt.
     fn queue(place: &Place, key: &Key, attempt: u64) -> Waiter {
-        let (token, bell) = (token(), Bell::new());
+        let (token, bell) = (place.token(), Bell::new());
         let listening =
             place.store.listen(key, &token, &bell).expect("a store that queues can wake");
         let waiter = Waiter { token, bell, listening };
@@ -57,14 +57,14 @@ impl Waiter {
 /// Whether the store has a queue. If so, returns once the store knows that its waiters listen,
 /// which may take a moment. A store without a queue says so in both ways.
 fn queues(place: &Place) -> bool {
-    let listening = place.store.listen(&key("a"), &token(), &Bell::new());
+    let listening = place.store.listen(&key("a"), &place.token(), &Bell::new());
     assert_eq!(place.store.abilities().wakes, listening.is_some());
     // Some stores only say when to ask again.
     let listens = place.wakes && listening.is_some_and(|listening| listening.queues);
     if listens {
         eventually(SOON, || {
             // In a cluster it is at the same node.
-            let (probe, holder) = (key("{a}probe"), token());
+            let (probe, holder) = (key("{a}probe"), place.token());
             place.ask(&probe, &holder, LEASE);
             let waiter = Waiter::queue(place, &probe, 1);
             place.release(&probe, &holder);
@@ -80,7 +80,7 @@ pub(super) fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) 
     if !queues(place) {
         return;
     }
-    let (a, holder) = (key("a"), token());
+    let (a, holder) = (key("a"), place.token());
     place.ask(&a, &holder, LEASE);
     let (first, second) = (Waiter::queue(place, &a, 7), Waiter::queue(place, &a, 2));
     assert_eq!(place.release(&a, &holder), Gone::Released);
@@ -88,7 +88,7 @@ pub(super) fn a_release_hands_the_lock_to_the_first_in_the_queue(place: &Place) 
     assert_eq!(first.heard(SOON), Some(Grant { attempt: 7, fences: None }));
     assert_eq!(place.holder(&a), Some(first.token.text()));
     assert!(place.remaining(&a).unwrap() <= ms(3000));
-    assert!(!place.is_granted(&a, &token()), "nobody overtakes");
+    assert!(!place.is_granted(&a, &place.token()), "nobody overtakes");
     assert_eq!(second.heard(ms(20)), None);
     assert_eq!(place.release(&a, &first.token), Gone::Released);
     assert_eq!(second.heard(SOON), Some(Grant { attempt: 2, fences: None }));
@@ -101,7 +101,7 @@ pub(super) fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &P
     if !queues(place) {
         return;
     }
-    let (a, holder) = (key("a"), token());
+    let (a, holder) = (key("a"), place.token());
     place.ask(&a, &holder, LEASE);
     let withdrawn = Waiter::queue(place, &a, 1);
     drop(Waiter::queue(place, &a, 1));

@@ -64,8 +64,8 @@ fn unconfirmed() -> Case {
     proxy.freeze();
     let mut case = Case::new("`unlock`, and no reply", lock.unlock());
     // The cause depends on how often the server was asked.
-    case.text.truncate(case.text.rfind(": the lock may still be held").unwrap());
-    case.text += ": the lock may still be held: ...";
+    case.text.truncate(case.text.rfind(": the lease may still last").unwrap());
+    case.text += ": the lease may still last: ...";
     proxy.thaw();
     case
 }

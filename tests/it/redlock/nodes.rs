@@ -65,7 +65,7 @@ impl Node {
     /// Whose lease the node stores, whatever its mood.
     pub fn holder(&self, name: &str) -> Option<String> {
         let held = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
-        held.map(|held| held.token.text())
+        held.first().map(|held| held.token.text())
     }
 
     /// Puts somebody else's lease there.
@@ -200,7 +200,7 @@ impl LeaseStore for Asked {
         self.0.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
         self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, deadline))
     }
 

@@ -386,7 +386,7 @@ impl LeaseStore for Watched {
         self.inner.notify(what, deadline)
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Option<Held>, StoreError> {
+    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
         self.inner.inspect(key, deadline)
     }
 
