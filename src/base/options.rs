@@ -106,7 +106,7 @@ impl Retry {
     }
 }
 
-/// The settings of a lock. Start from [`LockOptions::new`], which has every default, and change
+/// The settings of a lock, or of a semaphore. Start from [`LockOptions::new`], which has every default, and change
 /// what is needed.
 ///
 /// ```

@@ -59,7 +59,9 @@ impl Client {
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let options = Semaphore::options(LockOptions::clone(&self.open.options), permits);
         // A store that has no semaphores says why when it is asked.
-        let store = self.open.backend.leases(&options);
+        // In a forked child a mutex may stay locked for ever.
+        let mine = self.open.context.check_process();
+        let store = mine.and_then(|()| self.open.backend.leases(&options));
         let store = store.unwrap_or_else(|_| Arc::clone(&self.open.store));
         self.make_semaphore(name, permits, options, store)
     }

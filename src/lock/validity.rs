@@ -1,4 +1,5 @@
-//! `Validity`: whether a hold or a claim still counts, for threads that work for its owner.
+//! `Validity`: whether a hold, a claim or a permit still counts, for threads that work for its
+//! owner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +10,13 @@ use crate::base::subject::Subject;
 use crate::lease::granted::Lease;
 use crate::local::holds::Over;
 
-/// Whether a hold or a claim still counts, for the threads that work for its owner. Made by
-/// [`LockGuard::validity`](crate::LockGuard::validity) and
-/// [`Claim::validity`](crate::Claim::validity); cheap to clone; every call is local.
+/// Whether a hold, a claim or a permit still counts, for the threads that work for its owner. Made
+/// by [`LockGuard::validity`](crate::LockGuard::validity),
+/// [`Claim::validity`](crate::Claim::validity) and
+/// [`Permit::validity`](crate::Permit::validity); cheap to clone; every call is local.
 ///
-/// It can look, and nothing else: it neither extends nor keeps the lock. It speaks of one hold, or
-/// of one claim: once that has ended, or its thread waits in a condition, it is over for good.
+/// It can look, and nothing else: it neither extends nor keeps the lock. It speaks of one hold,
+/// claim or permit: once that has ended, or its thread waits in a condition, it is over for good.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -64,11 +66,12 @@ impl Validity {
     /// [`LockGuard::ensure_valid`](crate::LockGuard::ensure_valid), it speaks of now.
     ///
     /// # Errors
-    /// `NotHeld`: the hold or claim has ended, or its thread waits in a condition. `Lost`: another
+    /// `NotHeld`: the hold, claim or permit has ended, or its thread waits in a condition. `Lost`: another
     /// may hold the lock.
     pub fn ensure_valid(&self) -> Result<()> {
         if self.over.is_over() {
-            let error = Error::new(ErrorKind::NotHeld, "the hold or claim has ended");
+            let error =
+                Error::new(ErrorKind::NotHeld, "the hold, the claim or the permit has ended");
             return Err(error.about(&self.subject));
         }
         if self.is_valid() { Ok(()) } else { Err(lost().about(&self.subject)) }

@@ -49,6 +49,7 @@ mod rooms;
 mod round_trips;
 mod rules;
 mod secrets;
+mod semaphore;
 mod sent_once;
 mod sentinel;
 mod signals;
