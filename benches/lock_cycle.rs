@@ -135,6 +135,10 @@ fn ours(url: &str) -> Vec<Row> {
     let (plain, again) = (client.lock("ours"), client.lock("ours:again"));
     let (guarded, claimed) = (client.lock("ours:guarded"), client.lock("ours:claimed"));
     let fenced = client.lock_with("ours:fenced", LockOptions::new().fenced()).unwrap();
+    let permits = client.semaphore("ours:permits", 10);
+    // Beside a thousand others.
+    let crowded = client.semaphore("ours:crowded", 2000);
+    let others = crowded.acquire_many(1000).unwrap();
     again.lock().unwrap();
     let again = move || {
         for _ in 0..REENTRIES {
@@ -155,6 +159,11 @@ fn ours(url: &str) -> Vec<Row> {
         }),
         Row::here("distlock `guard`", move || drop(guarded.guard().unwrap())),
         Row::here("distlock `claim`", move || drop(claimed.claim().unwrap())),
+        Row::here("distlock permit", move || drop(permits.acquire().unwrap())),
+        Row::here("distlock permit beside 1,000", move || {
+            black_box(&others);
+            drop(crowded.acquire().unwrap());
+        }),
         Row::new("distlock, re-entrant", Run::Here(Box::new(again), REENTRIES)),
     ]
 }
@@ -246,6 +255,12 @@ fn aims(rows: &[Row]) {
         "a claim, times `lock` and `unlock`",
         over("distlock `claim`", "distlock `lock`, `unlock`"),
         1.01,
+    );
+    aims.at_most("a permit, times the raw pair", over_raw("distlock permit"), 1.30);
+    aims.at_most(
+        "a permit beside 1,000, times one alone",
+        over("distlock permit beside 1,000", "distlock permit"),
+        1.03,
     );
     aims.at_most("plain, times the fastest peer", of("distlock `lock`, `unlock`") / fastest, 1.0);
     aims.print();

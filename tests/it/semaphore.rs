@@ -10,8 +10,10 @@ use distlock::testing::{Answer, Ask, Bell, Key, Place, Token};
 use distlock::{Client, Interrupt, LockOptions, Permit, Queue, Retry, Semaphore};
 
 use crate::faults::{nothing_is_left, through_proxy};
-use crate::helpers::{SOON, Underway, client, error, inboxes, keys, lease, memory, ms};
+use crate::helpers::{SOON, Underway, client, error, get, inboxes, keys, lease, memory, ms};
 use crate::support::{Server, eventually, within};
+
+type Wait = fn(&Semaphore, &Interrupt) -> distlock::Result<Option<Permit>>;
 
 /// How many wait in the server's queue.
 fn waiting(server: &Server) -> usize {
@@ -91,6 +93,7 @@ fn without_contention_a_permit_is_two_round_trips() {
 #[test]
 fn each_permit_has_a_fence_and_none_is_reserved_for_others() {
     let server = Server::start();
+    let mut last = 0;
     for client in [memory(), client(&server)] {
         let semaphore = client.semaphore_with("s", 5, LockOptions::new().fenced()).unwrap();
         let permits = [1, 3, 1].map(|permits| semaphore.acquire_many(permits).unwrap());
@@ -98,7 +101,9 @@ fn each_permit_has_a_fence_and_none_is_reserved_for_others() {
         assert!(fences.is_sorted() && fences[0] > 0, "{fences:?}");
         assert!(permits.iter().all(|permit| permit.fence_i64().is_some()));
         assert!(client.semaphore("s", 6).acquire().unwrap().fence().is_none());
+        last = fences[2];
     }
+    assert_eq!(get(&server, "{s}:fence"), Some(last.to_string()));
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn an_interrupt_or_the_deadline_ends_a_wait_and_leaves_nothing() {
     let taken = other.semaphore("s", 3).acquire_many(2).unwrap();
     let semaphore = mine.semaphore("s", 3);
     let interrupt = Interrupt::new();
-    let waits: [fn(&Semaphore, &Interrupt) -> distlock::Result<Option<Permit>>; 2] = [
+    let waits: [Wait; 2] = [
         |semaphore, interrupt| semaphore.acquire_many_interruptibly(2, interrupt).map(Some),
         |semaphore, interrupt| semaphore.try_acquire_many_interruptibly(2, SOON * 6, interrupt),
     ];

@@ -67,7 +67,9 @@ fn a_lost_permit_is_told_once_and_its_late_release_takes_nothing_from_others() {
     let (tell, told) = mpsc::channel();
     semaphore.on_lost(move |lost| tell.send((lost.name().to_owned(), lost.reason())).unwrap());
     // A lock of this name is something else.
-    mine.lock("semaphores-lost").on_lost(|_| panic!("no lock was lost"));
+    let (tell, lost_locks) = mpsc::channel();
+    let lock = mine.lock("semaphores-lost");
+    lock.on_lost(move |lost| tell.send(lost.clone()).unwrap());
     let lost = semaphore.acquire().unwrap();
     let (validity, first) = (lost.validity(), semaphore.holders().unwrap()[0].token.clone());
     let kept = semaphore.acquire().unwrap();
@@ -86,6 +88,7 @@ fn a_lost_permit_is_told_once_and_its_late_release_takes_nothing_from_others() {
     assert_eq!(told.recv_timeout(SOON).unwrap().1, LostReason::Taken);
     mine.close(SOON).unwrap();
     assert!(told.try_recv().is_err(), "once each");
+    assert!(lost_locks.try_recv().is_err());
 }
 
 #[test]

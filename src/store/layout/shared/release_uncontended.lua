@@ -1,9 +1,5 @@
--- Releases a lease if it is ours and nobody waits: see acquire_uncontended.lua.
+-- Releases a lease if nobody waits: see acquire_uncontended.lua.
 if redis.call('EXISTS', KEYS[3]) == 0 then
-  if not mine(ARGV[1]) then
-    return 0
-  end
-  remove(ARGV[1])
-  return 1
+  return kind and math.min(redis.call('ZREM', KEYS[1], unpack(members(ARGV[1]))), 1) or 0
 end
 
