@@ -54,7 +54,7 @@ impl Client {
     /// are each held to their own. A semaphore and a lock must not have the same name.
     ///
     /// An invalid name, no permits at all, and options that a semaphore cannot have, are reported
-    /// by the first call that acquires.
+    /// by the first call that asks the server.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let options = Semaphore::options(LockOptions::clone(&self.open.options), permits);

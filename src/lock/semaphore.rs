@@ -21,18 +21,24 @@ use crate::lease::wait_limits::WaitLimits;
 /// lease ends. Only who has a `Permit` can release it.
 ///
 /// **First come, first served**, among all threads of all processes, and for large requests, too:
-/// who waits for several permits is not overtaken by those that want fewer. Each release grants
-/// permits to the waiters whose turn it is, and wakes only these. A waiter that is dead, or does
-/// not listen, delays nobody for longer than
-/// [guarantees](crate::guide::guarantees) says. A [`try_acquire`](Semaphore::try_acquire) does not
-/// overtake, either: Java's `tryAcquire()` without a timeout does.
+/// who waits for several permits is not overtaken by those that want fewer, even while some permits
+/// are free. Each release grants permits to the waiters whose turn it is, and wakes only these. A
+/// [`try_acquire`](Semaphore::try_acquire) does not overtake, either: Java's `tryAcquire()` without
+/// a timeout does. [Guarantees](crate::guide::guarantees#order) says how long a waiter that has
+/// died may hold up those behind it.
 ///
 /// A semaphore is **not reentrant**. A thread that has a permit and acquires another needs two of
 /// them; if all threads do so, all may wait for each other for ever. Acquire what you need at once.
 ///
 /// The number of permits is each caller's own, and stored nowhere: an acquisition waits until, with
 /// it, no more permits are taken than its own caller said that there are. While processes with a
-/// new number replace those with an old one, the larger number holds.
+/// new number replace those with an old one, the larger number holds, and a waiter with the larger
+/// one may be let in one pause late (1 to 1.5 s, or as [`Retry`](crate::Retry) says).
+///
+/// A semaphore may have any number of permits. But each that is taken is an entry in Redis: to
+/// acquire, extend or release `n` at once takes about `3 * n` µs of the server's time, and
+/// [`available`](Semaphore::available) and [`holders`](Semaphore::holders) as much for all that are
+/// taken. So count in units of which a call takes a few.
 ///
 /// The permits may be used by more holders than there are only where a lock may have two: after a
 /// failover, or if a holder works on after it lost its lease. [`LockOptions`] are those of locks,
@@ -201,8 +207,8 @@ impl Semaphore {
     /// the one whose lease ends first before the others. One round trip.
     ///
     /// # Errors
-    /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown who has permits.
-    /// `Unsupported` where there are no semaphores.
+    /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown who has permits. `InvalidInput`
+    /// and `Unsupported` as of [`acquire`](Self::acquire).
     pub fn holders(&self) -> Result<Vec<Holder>> {
         self.one.check_options()?;
         self.one.holders()

@@ -327,7 +327,7 @@ fn slot_of(command: &Command<'_>) -> Option<u16> {
 }
 
 fn is_moving() -> StoreError {
-    let message = "the lock is moving to another node of the cluster";
+    let message = "the slot is moving to another node of the cluster";
     StoreError::not_sent(ErrorKind::Unavailable, message)
 }
 

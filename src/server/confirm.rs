@@ -64,9 +64,9 @@ pub(crate) fn check(confirm: Confirm, answer: Option<&Value>) -> Result<(), Stor
         return Ok(());
     }
     let message = if fsynced {
-        format!("{replicas} of {} replicas have confirmed the lock", confirm.replicas)
+        format!("{replicas} of {} replicas have confirmed the lease", confirm.replicas)
     } else {
-        "the server's own disk has not confirmed the lock".to_owned()
+        "the server's own disk has not confirmed the lease".to_owned()
     };
     Err(StoreError::not_sent(ErrorKind::Unavailable, message).maybe_run())
 }

@@ -64,7 +64,7 @@ pub(crate) fn refused(code: &str, details: &str) -> StoreError {
     let (kind, message, permanent) = match inner_code(code, details) {
         "NOAUTH" | "WRONGPASS" => (ErrorKind::Denied, "the server rejected the credentials", true),
         "DENIED" => (ErrorKind::Denied, "the server refuses clients of other machines", true),
-        "NOPERM" => (ErrorKind::Denied, "this user has no permission for what a lock needs", true),
+        "NOPERM" => (ErrorKind::Denied, "this user lacks a permission", true),
         "WRONGTYPE" => (ErrorKind::WrongType, "the key holds data of another type", true),
         "LOADING" => (ErrorKind::Unavailable, "the server is loading its data", false),
         "BUSY" => (ErrorKind::Unavailable, "the server is busy with a script", false),

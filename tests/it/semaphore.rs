@@ -10,7 +10,9 @@ use distlock::testing::{Answer, Ask, Bell, Key, Place, Token};
 use distlock::{Client, Interrupt, LockOptions, Permit, Queue, Retry, Semaphore};
 
 use crate::faults::{nothing_is_left, through_proxy};
-use crate::helpers::{SOON, Underway, client, error, get, inboxes, keys, lease, memory, ms};
+use crate::helpers::{
+    SOON, Underway, client, delete, error, get, inboxes, keys, lease, memory, ms,
+};
 use crate::support::{Server, eventually, within};
 
 type Wait = fn(&Semaphore, &Interrupt) -> distlock::Result<Option<Permit>>;
@@ -202,6 +204,27 @@ fn a_semaphore_of_the_clients_options_says_at_its_first_call_what_cannot_be() {
     assert!(error(most.acquire_many(u32::MAX)).is_invalid_input());
     let large = most.acquire_many(1024).unwrap();
     assert_eq!((large.permits(), most.available().unwrap()), (1024, u32::MAX - 1024));
+}
+
+#[test]
+fn a_sorted_set_of_somebody_else_is_no_semaphore_and_is_left_alone() {
+    let server = Server::start();
+    let semaphore = client(&server).semaphore("s", 3);
+    // Scores that would have expired long ago, and members that look a little like ours.
+    for members in [["10", "alice"], ["9e15", "a#1"], ["9e15", "p1/3:aa#x"], ["-inf", "q1/3:aa"]] {
+        let mut connection = server.connection();
+        redis::cmd("ZADD").arg("s").arg(&members).exec(&mut connection).unwrap();
+        assert!(error(semaphore.available()).is_wrong_type(), "{members:?}");
+        assert!(error(semaphore.holders()).is_wrong_type(), "{members:?}");
+        assert!(error(semaphore.try_acquire(SOON)).is_wrong_type(), "{members:?}");
+        let length: u32 = redis::cmd("ZCARD").arg("s").query(&mut connection).unwrap();
+        assert_eq!(length, 1, "{members:?}");
+        delete(&server, "s");
+    }
+    // A lock with readers, which is to come, is not ours either.
+    redis::cmd("ZADD").arg("s").arg(&["9e15", "r:aa"]).exec(&mut server.connection()).unwrap();
+    assert!(error(semaphore.available()).is_wrong_type());
+    assert!(error(semaphore.acquire()).is_wrong_type());
 }
 
 #[test]
