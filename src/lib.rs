@@ -183,7 +183,8 @@
 //! | `InvalidInput` | as before the call | no |
 //! | `Conflict` | yes, with other options, or it asked for a claim | yes, as before |
 //!
-//! A claim has no thread and no count: after any error of its release nothing is left to unlock.
+//! A claim or a permit has no thread and no count: after any error of its release nothing is left
+//! to release. After any error of `acquire` the caller has no permit.
 //! This table is not for a wait in a condition, which releases the lock first: [`Condition::wait`]
 //! says after which errors the lock is held.
 //!

@@ -17,7 +17,7 @@ use crate::lease::lost::{Lost, OnLost};
 use crate::lease::wait_limits::Contention;
 use queue::LocalQueue;
 
-/// What all handles of one lock name share in one client.
+/// What all handles of one lock or semaphore share in one client.
 pub(crate) struct SharedLock {
     pub(crate) subject: Subject,
     pub(crate) key: Key,

@@ -106,8 +106,8 @@ impl Retry {
     }
 }
 
-/// The settings of a lock, or of a semaphore. Start from [`LockOptions::new`], which has every default, and change
-/// what is needed.
+/// The settings of a lock, or of a semaphore. Start from [`LockOptions::new`], which has every
+/// default, and change what is needed.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {

@@ -81,7 +81,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The options of the locks that [`Client::lock`] makes.
+    /// The options of the locks and semaphores that [`Client::lock`] and [`Client::semaphore`]
+    /// make.
     #[must_use]
     pub fn lock_options(mut self, options: LockOptions) -> Self {
         self.options = options;

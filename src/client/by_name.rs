@@ -16,7 +16,7 @@ impl Client {
     /// is the client's prefix and the name.
     ///
     /// Beside a lock `x` there are keys that begin with `{x}:`, or with `x::` if the name has a
-    /// hash tag like `{x}`. Give no lock and no limiter such a name:
+    /// hash tag like `{x}`. Give no lock, semaphore or limiter such a name:
     /// [internals](crate::guide::internals) says, under *Keys*, what would happen.
     ///
     /// An invalid name (empty, or with its prefix longer than 1024 bytes) is reported by the first
@@ -50,18 +50,18 @@ impl Client {
     /// client's options for locks. Sends nothing. The key in Redis is the client's prefix and the
     /// name.
     ///
-    /// The number of permits is each caller's own: none is stored. Callers with different numbers
-    /// are each held to their own. A semaphore and a lock must not have the same name.
+    /// The number of permits is each caller's own: none is stored. [`Semaphore`] says what becomes
+    /// of callers with different numbers. A semaphore and a lock must not have the same name.
     ///
     /// An invalid name, no permits at all, and options that a semaphore cannot have, are reported
-    /// by the first call that asks the server.
+    /// by the first call that would use them.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let options = Semaphore::options(LockOptions::clone(&self.open.options), permits);
-        // A store that has no semaphores says why when it is asked.
         // In a forked child a mutex may stay locked for ever.
         let mine = self.open.context.check_process();
         let store = mine.and_then(|()| self.open.backend.leases(&options));
+        // A store that has no semaphores says why when it is asked.
         let store = store.unwrap_or_else(|_| Arc::clone(&self.open.store));
         self.make_semaphore(name, permits, options, store)
     }

@@ -55,7 +55,7 @@ impl Lost {
         self.subject.name()
     }
 
-    /// The fence of the lost hold or claim; `None` where the lock is not fenced.
+    /// The fence of the lost hold, claim or permit; `None` where there are no fences.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         self.fence

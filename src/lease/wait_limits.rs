@@ -131,10 +131,9 @@ impl Contention {
         self.0.store(REMEMBERED, Ordering::Relaxed);
     }
 
-    /// Granted at the first attempt: counts down. Two threads that acquire permits at the same
-    /// moment may count as one.
+    /// Granted at the first attempt: counts down.
     pub(super) fn not_seen(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a hold or a claim owns.
+//! What a hold, a claim or a permit owns.
 
 use std::sync::Arc;
 

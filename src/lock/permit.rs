@@ -7,8 +7,8 @@ use super::claim::Claim;
 use super::validity::Validity;
 use crate::base::error::Result;
 
-/// One permit of a [`Semaphore`](crate::Semaphore), or several that were acquired at once. It
-/// belongs to no thread, and may be sent to another; dropping it releases all of it.
+/// One permit of a [`Semaphore`](crate::Semaphore), or several that were acquired at once. It is
+/// `Send` and `Sync`, and belongs to no thread; dropping it releases all of it.
 ///
 /// It is a lease, as a [`Claim`] is: renewed in the background, valid as long as it says so, and
 /// lost if the server cannot be reached for too long. Then others may get what it had.
@@ -90,12 +90,14 @@ impl Permit {
     /// One round trip. Renewal goes on as before.
     ///
     /// # Errors
-    /// As [`Claim::extend`].
+    /// `Lost`: others may have what it had. `Unknown`: no answer; the permits are still the
+    /// caller's, at least until the old end of the lease. `Unavailable`, `InvalidInput`, `Denied`,
+    /// `Server`, `Unsupported`: the lease is as before.
     pub fn extend(&self, lease: Duration) -> Result<()> {
         self.claim.extend(lease)
     }
 
-    /// Releases it, grants what came free to those whose turn it is, and returns the result. One
+    /// Releases it, grants free permits to the waiters whose turn it is, and returns the result. One
     /// round trip. If the server does not answer, it is asked once more over another connection, so
     /// the call ends within two command timeouts.
     ///

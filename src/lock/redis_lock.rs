@@ -60,7 +60,8 @@ impl RedisLock {
 
     /// Refuses options that cannot work, or that the store does not support.
     pub(super) fn check_options(&self) -> Result<()> {
-        let checked = self.options.check().and_then(|()| self.store.supports(&self.options));
+        let checked = self.context().check_process().and_then(|()| self.options.check());
+        let checked = checked.and_then(|()| self.store.supports(&self.options));
         checked.map_err(|error| self.named(error))
     }
 

@@ -17,35 +17,44 @@ use crate::lease::wait_limits::WaitLimits;
 /// semaphore. Java: `Semaphore`, in its fair form.
 ///
 /// A call acquires one permit or several, all or none, as a [`Permit`]. That is a lease, as a lock
-/// is: it is renewed, it says when it is lost, and the permits of a dead process come back when its
-/// lease ends. Only who has a `Permit` can release it.
+/// is: by default it lasts 30 s, and the background extends it until the `Permit` is released. The
+/// permits of a dead process are free again when its lease ends. Only the owner of a `Permit` can
+/// release it, and releases all of it.
 ///
-/// **First come, first served**, among all threads of all processes, and for large requests, too:
-/// who waits for several permits is not overtaken by those that want fewer, even while some permits
-/// are free. Each release grants permits to the waiters whose turn it is, and wakes only these. A
-/// [`try_acquire`](Semaphore::try_acquire) does not overtake, either: Java's `tryAcquire()` without
-/// a timeout does. [Guarantees](crate::guide::guarantees#order) says how long a waiter that has
-/// died may hold up those behind it.
+/// **First come, first served**, among all threads of all processes, and for large requests, too: a
+/// waiter that asks for several permits is not overtaken by one that asks for fewer, even while
+/// some permits are free. Each release grants permits to the waiters whose turn it is, up to 128 at
+/// once, and wakes only these. A [`try_acquire`](Semaphore::try_acquire) does not overtake, either:
+/// Java's `tryAcquire()` without a timeout does. [Guarantees](crate::guide::guarantees#order) says
+/// when the order does not hold, and how long a waiter that has died holds up those behind it.
 ///
 /// A semaphore is **not reentrant**. A thread that has a permit and acquires another needs two of
 /// them; if all threads do so, all may wait for each other for ever. Acquire what you need at once.
 ///
-/// The number of permits is each caller's own, and stored nowhere: an acquisition waits until, with
-/// it, no more permits are taken than its own caller said that there are. While processes with a
-/// new number replace those with an old one, the larger number holds, and a waiter with the larger
-/// one may be let in one pause late (1 to 1.5 s, or as [`Retry`](crate::Retry) says).
+/// **The number of permits is each caller's own**, and stored nowhere. A call waits until the
+/// permits in use and those that it asks for are together at most its caller's number. While
+/// processes with a new number replace those with an old one, up to the larger number may be in
+/// use. A waiter with the smaller number holds up those behind it until it fits by its own number,
+/// and a waiter with the larger one may get its permits one pause late (1 to 1.5 s, or as
+/// [`Retry`](crate::Retry) says).
 ///
-/// A semaphore may have any number of permits. But each that is taken is an entry in Redis: to
-/// acquire, extend or release `n` at once takes about `3 * n` µs of the server's time, and
+/// There may be any number of permits. But each that is in use is an entry in Redis: to acquire,
+/// extend or release `n` at once takes about `3 * n` µs of the server's time, and
 /// [`available`](Semaphore::available) and [`holders`](Semaphore::holders) as much for all that are
-/// taken. So count in units of which a call takes a few.
+/// in use. So count in units of which a call takes a few.
 ///
-/// The permits may be used by more holders than there are only where a lock may have two: after a
-/// failover, or if a holder works on after it lost its lease. [`LockOptions`] are those of locks,
-/// without [`owner`](LockOptions::owner) and layouts;
-/// [`local_hand_offs`](LockOptions::local_hand_offs) do not apply. With
-/// [`fenced`](LockOptions::fenced), each `Permit` has a fence, which names it to the resource;
-/// as several permits are valid at once, it does not exclude older ones.
+/// If all callers have the same number, more permits than that can be in use only where two can
+/// hold a lock: after the server has lost its data, or if an owner works on after it has lost its
+/// lease.
+///
+/// All [`LockOptions`] apply, but for these: an [`owner`](LockOptions::owner) is `InvalidInput`, a
+/// layout other than the plain one is `Unsupported`, and
+/// [`local_hand_offs`](LockOptions::local_hand_offs) means nothing, because permits do not pass
+/// from thread to thread. With [`fenced`](LockOptions::fenced) each `Permit` has a fence. It is a
+/// name for a log or a resource, and **must not be compared as that of a lock**: a resource that
+/// refuses smaller fences would refuse valid permits.
+///
+/// An operator who has to take all permits back deletes the key: their owners lose them.
 ///
 /// ```
 /// # fn main() -> distlock::Result<()> {
@@ -100,7 +109,7 @@ impl Semaphore {
     /// Acquires a permit, and blocks until it can. Java: `acquireUninterruptibly()`.
     ///
     /// One round trip if a permit is free and nobody waits. It waits through an outage of the
-    /// server, up to the client's `max_outage`.
+    /// server, up to the client's `max_outage` (30 s by default).
     ///
     /// # Errors
     /// With any error, the caller has no permit; what an unanswered attempt left is withdrawn in
@@ -143,14 +152,14 @@ impl Semaphore {
         self.acquire_or_fail(n, Some(interrupt))
     }
 
-    /// Acquires a permit if it can within `timeout`. `None`: others have the permits, or wait for
-    /// them. Zero is one attempt without waiting or queueing; [`Duration::MAX`] is no limit. Ends
-    /// by the deadline, plus one command timeout if an answer is under way. Java:
-    /// `tryAcquire(timeout, unit)`.
+    /// Acquires a permit if it can within `timeout`. `None`: too few permits were free, or others
+    /// waited before this call, until the time or the attempts were used up. Zero is one attempt
+    /// without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline, plus one
+    /// command timeout if an answer is under way. Java: `tryAcquire(timeout, unit)`.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); but `Unavailable` as soon as the time is over, if the last
-    /// attempt had no answer.
+    /// As [`acquire`](Self::acquire), without `Exhausted`; but `Unavailable` as soon as the time is
+    /// over, if the last attempt had no answer.
     pub fn try_acquire(&self, timeout: Duration) -> Result<Option<Permit>> {
         self.try_acquire_many(1, timeout)
     }
@@ -193,8 +202,8 @@ impl Semaphore {
     }
 
     /// How many permits are free, by the server's answer and by this caller's number of permits.
-    /// One round trip, whose reply lists all holders; the answer may already be out of date. If
-    /// others wait, a free permit is not there for everybody. Java: `availablePermits()`.
+    /// One round trip; the answer may already be out of date. If others wait, a free permit may be
+    /// reserved for one of them. Java: `availablePermits()`.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -207,32 +216,38 @@ impl Semaphore {
     /// the one whose lease ends first before the others. One round trip.
     ///
     /// # Errors
-    /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown who has permits. `InvalidInput`
-    /// and `Unsupported` as of [`acquire`](Self::acquire).
+    /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown who has permits.
+    /// `InvalidInput`, `Unsupported` and `Closed` as of [`acquire`](Self::acquire).
     pub fn holders(&self) -> Result<Vec<Holder>> {
         self.one.check_options()?;
         self.one.holders()
     }
 
     /// Calls `callback` whenever a permit that this client acquired is lost: once per lost
-    /// [`Permit`], on a thread of its own. Otherwise as [`RedisLock::on_lost`]; the callback stays
-    /// as long as a handle or a permit of the semaphore exists, and must not have one.
+    /// [`Permit`], on a thread of its own. It is told the name, and the fence if there is one; each
+    /// `Permit` says by [`is_valid`](Permit::is_valid) whether it was the one. Otherwise as
+    /// [`RedisLock::on_lost`]: the callback stays as long as a handle or a permit of the semaphore
+    /// exists, and must not own a handle or a permit.
     pub fn on_lost(&self, callback: impl Fn(&Lost) + Send + Sync + 'static) {
         self.one.on_lost(callback);
     }
 
     fn acquire_or_fail(&self, n: u32, interrupt: Option<&Interrupt>) -> Result<Permit> {
-        let permit = self.acquire_within(n, &WaitLimits::endless(interrupt))?;
-        permit.ok_or_else(|| self.one.ended_without_lease())
+        Ok(Permit::new(self.of(n)?.claim_or_fail(interrupt)?, n))
     }
 
     fn acquire_within(&self, n: u32, limits: &WaitLimits<'_>) -> Result<Option<Permit>> {
+        Ok(self.of(n)?.claim_within(limits)?.map(|claim| Permit::new(claim, n)))
+    }
+
+    /// As a lock, with a share of `n` permits.
+    fn of(&self, n: u32) -> Result<RedisLock> {
         let lock = match n {
             1 => self.one.clone(),
             _ => self.one.with_share(Share::Permits { taken: n, of: self.permits }),
         };
         lock.check_options()?;
-        Ok(lock.claim_within(limits)?.map(|claim| Permit::new(claim, n)))
+        Ok(lock)
     }
 }
 

@@ -50,7 +50,7 @@ impl Validity {
         Self { subject: subject.clone(), lease, over, fence }
     }
 
-    /// Whether the hold or claim lasts and its lease is valid. Once `false`, it stays `false`.
+    /// Whether the hold, claim or permit lasts and its lease is valid. Once `false`, it stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.valid_lease().is_some()
@@ -62,12 +62,12 @@ impl Validity {
         self.valid_lease().map_or(Duration::ZERO, |lease| lease.expiry.remaining())
     }
 
-    /// An error unless the hold or claim lasts and its lease is valid. As
+    /// An error unless the hold, claim or permit lasts and its lease is valid. As
     /// [`LockGuard::ensure_valid`](crate::LockGuard::ensure_valid), it speaks of now.
     ///
     /// # Errors
-    /// `NotHeld`: the hold, claim or permit has ended, or its thread waits in a condition. `Lost`: another
-    /// may hold the lock.
+    /// `NotHeld`: the hold, claim or permit has ended, or its thread waits in a condition. `Lost`:
+    /// others may have what it held.
     pub fn ensure_valid(&self) -> Result<()> {
         if self.over.is_over() {
             let error =
@@ -97,7 +97,7 @@ impl Validity {
 
 /// The error for a lease that was lost while it was held.
 pub(super) fn lost() -> Error {
-    Error::new(ErrorKind::Lost, "the lease was lost: it excludes nobody any more")
+    Error::new(ErrorKind::Lost, "the lease was lost: others may have what it held")
 }
 
 /// Redis counts in signed numbers, so every fence is one.

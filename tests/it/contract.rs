@@ -332,6 +332,9 @@ macro_rules! over_every_store {
                     a_release_lets_in_as_many_as_fit
                     a_permit_is_renewed_and_a_permit_that_is_not_comes_back
                     a_lock_and_a_semaphore_of_one_name_are_refused
+                    a_limiter_and_a_semaphore_of_one_name_are_refused
+                    a_refusal_tells_when_enough_leases_will_have_ended
+                    those_behind_an_asker_that_fits_are_served_with_it
                     threads_of_two_clients_never_have_more_than_there_are
                 }
             }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::FakeClock;
-use distlock::{Client, Layout, LockOptions, Permit, RedisLock, Renewal, Result};
+use distlock::{Client, Layout, LockOptions, RedisLock, Renewal, Result};
 
 use crate::faults::pool_of;
 use crate::helpers::{SOON, Underway, delete};
@@ -27,7 +27,7 @@ pub fn rule(user: &str) -> Vec<&'static str> {
 }
 
 /// Makes every call of a lock, or of a limiter, as the user of this URL.
-type Everything<'a> = &'a (dyn Fn(&Server, &str) -> Result<()> + Sync);
+pub type Everything<'a> = &'a (dyn Fn(&Server, &str) -> Result<()> + Sync);
 
 /// What happens to a user with these permissions: the result, and how often something was refused.
 fn outcome(rule: &[&str], everything: Everything<'_>) -> (Result<()>, usize) {
@@ -118,7 +118,7 @@ fn notified(lock: &RedisLock, other: &RedisLock) -> Result<()> {
     })
 }
 
-fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
+pub fn suffice_and_are_the_smallest(user: &str, everything: Everything<'_>) {
     let rule = rule(user);
     let (ended, refused) = outcome(&rule, everything);
     ended.unwrap();
@@ -209,44 +209,6 @@ fn the_guides_permissions_for_redissons_layout_suffice_and_are_the_smallest() {
 fn the_guides_permissions_for_the_timestamp_layout_suffice_and_are_the_smallest() {
     suffice_and_are_the_smallest("timestamp", &|server, url| {
         with_locks(server, url, Layout::Timestamp)
-    });
-}
-
-#[test]
-fn the_guides_permissions_for_semaphores_suffice_and_are_the_smallest() {
-    suffice_and_are_the_smallest("semaphore", &|server, url| {
-        let (ours, theirs) = (Client::open(url)?, Client::open(url)?);
-        ours.ping()?;
-        let options = LockOptions::new().lease(LEASE).fenced();
-        let semaphore = ours.semaphore_with("exports:9", 3, options.clone())?;
-        let other = theirs.semaphore_with("exports:9", 3, options)?;
-        // Left by a process that has died.
-        let () = redis::cmd("ZADD")
-            .arg("exports:9")
-            .arg(&["1", "p1/3:aa-bb"])
-            .query(&mut server.connection())
-            .unwrap();
-        let permit = semaphore.acquire_many(2)?;
-        permit.extend(LEASE * 2)?;
-        semaphore.available()?;
-        other.try_acquire_many(2, Duration::from_millis(20))?;
-        let waiting = || -> usize {
-            let queue = "{exports:9}:queue";
-            redis::cmd("ZCARD").arg(queue).query(&mut server.connection()).unwrap()
-        };
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| other.acquire_many(2).and_then(Permit::release));
-            eventually(SOON, || {
-                waiter.is_finished() || waiting() == 1 || !refused(server).is_empty()
-            });
-            let released = permit.release();
-            if released.is_err() {
-                delete(server, "exports:9");
-            }
-            released.and(waiter.join().unwrap())
-        })?;
-        theirs.close(LEASE)?;
-        ours.close(LEASE)
     });
 }
 

@@ -58,7 +58,7 @@ impl RedisLock {
         self.named(error)
     }
 
-    /// A lease, for the first hold of this thread or for a claim; whoever calls ends it by
+    /// A lease, for the first hold of this thread, a claim or a permit; whoever calls ends it by
     /// [`give_up`](Self::give_up). `None`: the time or the attempts of a `try_lock` are used up.
     pub(in crate::lock) fn acquire_lease(&self, limits: &WaitLimits<'_>) -> Result<Option<Owned>> {
         self.acquire_unnamed(limits).map_err(|error| self.named(error))
@@ -70,18 +70,24 @@ impl RedisLock {
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         context.check_process()?;
         limits.check(context)?;
-        if !self.options.share.is_whole() {
-            context.start(&*self.store)?;
-            return self.acquire_beside_others(limits);
-        }
         if self.is_held() {
             // A claim: it would wait for this very thread.
             return Err(Error::new(ErrorKind::Conflict, "this thread holds the lock already"));
         }
         context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);
-        let turn = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
-        let Some((turn, handover)) = turn else { return Ok(None) };
+        // Many threads have permits at once, so none waits for the turn of another: each asks the
+        // server, and has a place of its own in the server's queue.
+        let needs_turn = self.options.share.is_whole();
+        let taken = match needs_turn {
+            true => self.shared.queue.take(context, &self.options, limits, &mut attempts)?,
+            false => None,
+        };
+        let (turn, handover) = match taken {
+            Some((turn, handover)) => (Some(turn), handover),
+            None if needs_turn => return Ok(None),
+            None => (None, Handover::Nothing { silent_since: None }),
+        };
         let report = |report| self.shared.queue.report(report, context.clock.now());
         let (mut acquisition, silent_since) = match handover {
             Handover::Lease(lease) if lease.is_valid() => {
@@ -102,41 +108,20 @@ impl RedisLock {
             why: None,
         };
         match acquisition.run(&mut wait, None) {
-            Ok(Some(lease)) => Ok(Some(self.own(self.looked_after(lease)?, turn))),
+            Ok(Some(lease)) => Ok(Some(self.own(self.register(lease)?, turn))),
             ended => {
-                let unused = turn.pass_place(acquisition);
+                let unused = match turn {
+                    Some(turn) => turn.pass_place(acquisition),
+                    None => Some(acquisition),
+                };
                 let left_behind = unused.is_some_and(|unused| unused.give_up(&wait));
                 ended.map(|_| None).map_err(|error| error.leaving(left_behind))
             }
         }
     }
 
-    /// A lease for a permit. Many threads have permits at once, so none waits for the turn of
-    /// another: each asks the server, and has a place of its own in the server's queue.
-    fn acquire_beside_others(&self, limits: &WaitLimits<'_>) -> Result<Option<Owned>> {
-        let mut acquisition = self.acquisition()?;
-        let mut wait = Wait {
-            limits,
-            attempts: &mut Attempts::new(&self.options),
-            contention: &self.shared.contention,
-            report: &|_| (),
-            silent_since: None,
-            why: None,
-        };
-        match acquisition.run(&mut wait, None) {
-            Ok(Some(lease)) => {
-                let (lease, options) = (self.looked_after(lease)?, Arc::clone(&self.options));
-                Ok(Some(Owned { lease, turn: None, options }))
-            }
-            ended => {
-                let left_behind = acquisition.give_up(&wait);
-                ended.map(|_| None).map_err(|error| error.leaving(left_behind))
-            }
-        }
-    }
-
     /// Renewal looks after the lease before `lock` returns (R8).
-    fn looked_after(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+    fn register(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         let context = self.context();
         if !context.renewers.of(&lease).add(&lease) {
             context.finish(&lease, Ended::GivenUp { release_sent: false });
@@ -151,14 +136,14 @@ impl RedisLock {
     }
 
     /// The lease has an owner from now on, and the turn passes on with its end.
-    fn own(&self, lease: Arc<Lease>, turn: Turn<'_>) -> Owned {
-        let turn = turn.hold(&lease);
+    fn own(&self, lease: Arc<Lease>, turn: Option<Turn<'_>>) -> Owned {
+        let turn = turn.map(|turn| turn.hold(&lease));
         if lease.has_ended() {
             // Lost between the grant and this moment: the loss could not pass the turn on, so it
             // passes on now.
             self.shared.queue.leave_after_loss(&lease);
         }
-        Owned { lease, turn: Some(turn), options: Arc::clone(&self.options) }
+        Owned { lease, turn, options: Arc::clone(&self.options) }
     }
 
     /// The first hold of this thread.

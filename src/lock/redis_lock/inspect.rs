@@ -9,7 +9,7 @@ use crate::base::options::Share;
 use crate::base::store_error::StoreError;
 use crate::lease::store::Held;
 
-/// Who holds a lock, as the server sees it.
+/// Who holds a lock, or permits of a semaphore, as the server sees it.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {

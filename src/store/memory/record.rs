@@ -228,7 +228,8 @@ impl LockRecord {
         }
     }
 
-    /// Gives the asker what it asks for: it fits, or is the asker's own.
+    /// Gives the asker what it asks for: it fits, or is the asker's own. Others behind it may fit,
+    /// too.
     pub(super) fn take(
         &mut self,
         ask: &Ask<'_>,
@@ -237,7 +238,9 @@ impl LockRecord {
     ) -> Option<Fences> {
         self.queue.retain(|waiter| waiter.token != *ask.token);
         self.put(ask.token, now + ask.lease);
-        listeners.fences(ask.fences)
+        let fences = listeners.fences(ask.fences);
+        self.serve(None, listeners, now);
+        fences
     }
 
     /// Serves those before the asker. Returns whether it is the asker's turn, and what it asks for

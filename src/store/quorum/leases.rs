@@ -283,8 +283,8 @@ impl LeaseStore for Quorum {
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
         if !options.share.is_whole() {
             return Err(Error::unsupported(
-                "more would get in on majorities of a quorum than there are permits: a semaphore \
-                 needs one server or a cluster",
+                "majorities of a quorum could grant more permits than there are: a semaphore needs \
+                 one server or a cluster",
             ));
         }
         if options.fenced {

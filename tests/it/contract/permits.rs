@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use distlock::testing::{Answer, Ask, Bell, LeaseStore, Place as InQueue, Token, Withdraw};
 use distlock::{Permit, Renewal, Semaphore};
 
-use super::Place;
+use super::{LEASE, Place, deadline, key};
 use crate::helpers::{SOON, Underway, error, lease, ms, on_another_thread};
 use crate::support::{eventually, within};
 
@@ -93,6 +94,7 @@ pub(super) fn who_wants_many_permits_is_not_overtaken(place: &Place) {
         let mine = mine.clone();
         move || mine.acquire().unwrap()
     });
+    thread::sleep(ms(60));
     two.release().unwrap();
     let all = all.result();
     assert!(!one.is_done() && mine.available().unwrap() == 0);
@@ -127,15 +129,14 @@ pub(super) fn a_permit_is_renewed_and_a_permit_that_is_not_comes_back(place: &Pl
     let with = |client: &distlock::Client, renewal| {
         client.semaphore_with("s", 2, options(renewal)).unwrap()
     };
-    let renewed = with(&place.client, Renewal::UntilUnlock).acquire().unwrap();
-    let theirs = with(&place.other, Renewal::Never);
-    let left = theirs.acquire().unwrap();
-    assert!(is_refused(&theirs, 1));
-    let again = within(..SOON, || theirs.acquire().unwrap());
+    let mine = with(&place.client, Renewal::UntilUnlock);
+    let renewed = mine.acquire().unwrap();
+    let left = with(&place.other, Renewal::Never).acquire().unwrap();
+    let again = within(..SOON, || mine.acquire().unwrap());
     assert!(!left.is_valid() && error(left.release()).is_lost());
     thread::sleep(ms(800));
     renewed.ensure_valid().unwrap();
-    assert_eq!(theirs.holders().unwrap().len(), 2);
+    assert_eq!(mine.holders().unwrap().len(), 2);
     again.release().unwrap();
     renewed.release().unwrap();
 }
@@ -154,6 +155,112 @@ pub(super) fn a_lock_and_a_semaphore_of_one_name_are_refused(place: &Place) {
     assert!(error(mine.holders()).is_wrong_type() && error(theirs.available()).is_wrong_type());
     guard.release().unwrap();
     mine.acquire().unwrap().release().unwrap();
+}
+
+pub(super) fn a_limiter_and_a_semaphore_of_one_name_are_refused(place: &Place) {
+    let Some([mine, theirs]) = semaphores(place, 2) else { return };
+    let limiter = place.client.rate_limiter("s", 3, SOON * 60);
+    let permit = mine.acquire().unwrap();
+    assert!(error(limiter.check()).is_wrong_type());
+    permit.release().unwrap();
+    assert!(limiter.check().unwrap().allowed);
+    assert!(error(theirs.try_acquire(ms(10))).is_wrong_type());
+    assert!(error(mine.available()).is_wrong_type());
+    assert_eq!(limiter.check().unwrap().remaining, 1);
+}
+
+/// Leases of a semaphore of three permits, asked for by tokens of the test's own.
+struct ByToken<'a> {
+    place: &'a Place,
+    store: std::sync::Arc<dyn LeaseStore>,
+}
+
+impl<'a> ByToken<'a> {
+    fn of(place: &'a Place) -> Option<Self> {
+        semaphores(place, 3)?;
+        let store = place.client.store_of_permits(3, &place.options).unwrap();
+        Some(Self { place, store })
+    }
+
+    fn token(&self, permits: u32) -> Token {
+        Token::new(format!("p{permits}/3:{}", self.place.token().text()))
+    }
+
+    fn ask(&self, token: &Token, lease: Duration) -> Answer {
+        self.ask_from(token, lease, None)
+    }
+
+    fn ask_from(&self, token: &Token, lease: Duration, heard_at: Option<&str>) -> Answer {
+        let (key, listen) = (key("s"), || heard_at);
+        let place = InQueue { listen: &listen, alive_for: LEASE, first_lease: ms(3000) };
+        let ask = Ask {
+            key: &key,
+            token,
+            attempt: 1,
+            lease,
+            fences: 0,
+            place: heard_at.map(|_| place),
+            contended: true,
+            may_be_mine: true,
+            deadline: deadline(),
+        };
+        self.store.try_acquire(&ask).unwrap()
+    }
+
+    fn holders(&self) -> Vec<String> {
+        let held = self.store.inspect(&key("s"), deadline()).unwrap();
+        held.into_iter().map(|held| held.token.text()).collect()
+    }
+}
+
+pub(super) fn a_refusal_tells_when_enough_leases_will_have_ended(place: &Place) {
+    let Some(room) = ByToken::of(place) else { return };
+    // The one that ends last was granted first.
+    let tokens = [3, 1, 2].map(|minutes| {
+        let token = room.token(1);
+        assert!(matches!(room.ask(&token, SOON * 6 * minutes), Answer::Granted { .. }));
+        token
+    });
+    let in_order = [&tokens[1], &tokens[2], &tokens[0]].map(Token::text);
+    assert_eq!(room.holders(), in_order);
+    for (permits, minutes) in [(1, 1), (2, 2), (3, 3)] {
+        let Answer::Refused { remaining, .. } = room.ask(&room.token(permits), LEASE) else {
+            panic!("there is no permit left");
+        };
+        let remaining = remaining.unwrap();
+        assert!(remaining <= SOON * 6 * minutes && remaining > SOON * (6 * minutes - 2));
+    }
+    // With its end it changes its place, too.
+    assert!(matches!(room.ask(&tokens[1], SOON * 24), Answer::Granted { .. }));
+    assert_eq!(room.holders().last(), Some(&tokens[1].text()));
+}
+
+pub(super) fn those_behind_an_asker_that_fits_are_served_with_it(place: &Place) {
+    let Some(room) = ByToken::of(place).filter(|_| place.wakes) else { return };
+    let tokens = [room.token(1), room.token(1)];
+    let bell = Bell::new();
+    let listening = tokens.each_ref().map(|token| {
+        room.store.listen(&key("s"), token, &bell).expect("a store that queues can wake")
+    });
+    let address = Some(&*listening[0].address);
+    // Once the server knows that the waiters listen, they have places.
+    let (probe, blocks) = (room.token(1), room.token(3));
+    room.ask(&blocks, LEASE);
+    let heard = |token: &Token| {
+        matches!(room.ask_from(token, LEASE, address), Answer::Refused { heard: true, .. })
+    };
+    let probing = room.store.listen(&key("s"), &probe, &bell).unwrap();
+    eventually(SOON, || heard(&probe));
+    drop(probing);
+    for token in [&probe, &blocks] {
+        room.store.withdraw_one(Withdraw::of(&key("s"), token), deadline()).unwrap();
+    }
+    assert!(matches!(room.ask(&room.token(3), ms(300)), Answer::Granted { .. }));
+    assert!(tokens.iter().all(heard));
+    eventually(SOON, || room.holders().is_empty());
+    // The first asks, and both are in.
+    assert!(matches!(room.ask_from(&tokens[0], LEASE, address), Answer::Granted { .. }));
+    assert_eq!(room.holders().len(), 2);
 }
 
 pub(super) fn threads_of_two_clients_never_have_more_than_there_are(place: &Place) {

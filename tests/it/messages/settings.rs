@@ -144,7 +144,10 @@ fn options() {
             Case::new("`semaphore(\"\", 3)`", here.semaphore("", 3).acquire()),
             Case::new("a semaphore of no permits", here.semaphore("s", 0).acquire()),
             Case::new("`acquire_many(0)`", here.semaphore("s", 3).acquire_many(0)),
-            Case::new("`acquire_many` of more than fit", here.semaphore("s", 3).acquire_many(4)),
+            Case::new(
+                "`acquire_many` of more than there are",
+                here.semaphore("s", 3).acquire_many(4),
+            ),
             Case::new("`acquire_many(1,025)`", here.semaphore("s", 2000).acquire_many(1025)),
             Case::new("a semaphore on a quorum", quorum.semaphore("s", 3).acquire()),
             Case::new(
