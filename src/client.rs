@@ -19,16 +19,16 @@ use crate::store::{Deployment, Nodes};
 pub use builder::ClientBuilder;
 use open::Open;
 
-/// Hands out locks and more on one server, on a Redis Cluster, on a majority of several servers, or on the
-/// embedded store.
+/// Hands out locks and more on one server, on a Redis Cluster, on a majority of several servers, or
+/// on the embedded store.
 ///
 /// Clones are the same client. Dropping the last clone, and the last lock, semaphore, claim, permit
-/// and rate limiter made by it, closes the client, as [`close`](Client::close) does, within one command timeout. A client does
-/// not survive a fork: in the child, every call that would talk to the server or wait for another
-/// thread fails with `Unsupported`, and the child must make its own client, which may block for
-/// ever if another thread of the parent was just opening or closing one. Calls that need neither
-/// (`is_held`; a `lock` or `unlock` that only counts holds) do in the child what they would do in
-/// its parent.
+/// and rate limiter made by it, closes the client, as [`close`](Client::close) does, within one
+/// command timeout. A client does not survive a fork: in the child, every call that would talk to
+/// the server or wait for another thread fails with `Unsupported`, and the child must make its own
+/// client, which may block for ever if another thread of the parent was just opening or closing
+/// one. Calls that need neither (`is_held`; a `lock` or `unlock` that only counts holds) do in the
+/// child what they would do in its parent.
 ///
 /// | URL | |
 /// |---|---|

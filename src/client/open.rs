@@ -82,8 +82,8 @@ fn unconfirmed(locks: usize, threads: bool) -> Result<()> {
         0 if threads => "the threads of the client did not end in time".to_owned(),
         0 => return Ok(()),
         locks => format!(
-            "the server did not confirm in time that {locks} of the client's locks and permits were \
-             released"
+            "the server did not confirm in time that {locks} of the client's locks and permits \
+             were released"
         ),
     };
     Err(Error::new(ErrorKind::Unknown, message))

@@ -97,9 +97,10 @@ impl Permit {
         self.claim.extend(lease)
     }
 
-    /// Releases it, grants free permits to the waiters whose turn it is, and returns the result. One
-    /// round trip. If the server does not answer, it is asked once more over another connection, so
-    /// the call ends within two command timeouts.
+    /// Releases it, grants free permits to the waiters whose turn it is, and returns the result.
+    ///
+    /// One round trip. If the server does not answer, it is asked once more over another
+    /// connection, so the call ends within two command timeouts.
     ///
     /// # Errors
     /// `Lost`: it had been lost before. `Unknown`: no answer; the permits may not be free until the

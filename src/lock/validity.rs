@@ -50,7 +50,8 @@ impl Validity {
         Self { subject: subject.clone(), lease, over, fence }
     }
 
-    /// Whether the hold, claim or permit lasts and its lease is valid. Once `false`, it stays `false`.
+    /// Whether the hold, claim or permit lasts and its lease is valid. Once `false`, it stays
+    /// `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.valid_lease().is_some()
