@@ -216,9 +216,10 @@ fn a_semaphore_of_the_clients_options_says_at_its_first_call_what_cannot_be() {
 #[test]
 fn a_lock_whose_owner_looks_like_a_share_is_a_lock() {
     let server = Server::start();
-    for client in [memory(), client(&server)] {
-        let [ours, theirs] = ["p1/2:aa", "p1/2:bb"]
-            .map(|owner| client.lock_with("s", LockOptions::new().owner(owner)).unwrap());
+    for url in ["memory://looks-like-a-share".to_owned(), server.url()] {
+        let [client, other] = [(); 2].map(|()| Client::open(&url).unwrap());
+        let [ours, theirs] = [(&client, "p1/2:aa"), (&other, "p1/2:bb")]
+            .map(|(client, owner)| client.lock_with("s", LockOptions::new().owner(owner)).unwrap());
         let claim = ours.claim().unwrap();
         assert!(theirs.try_claim(Duration::ZERO).unwrap().is_none());
         assert_eq!(ours.inspect().unwrap().unwrap().permits, 1);
