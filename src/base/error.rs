@@ -15,7 +15,7 @@ pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
 /// What went wrong.
 ///
 /// The text of each kind says whether the lock **may still be held on the server** after the call
-/// that returned that kind. Of the permits of a semaphore, the same is true.
+/// that returned that kind. For permits of a semaphore, read *permits* for *lock*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

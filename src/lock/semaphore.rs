@@ -38,10 +38,10 @@ use crate::lease::wait_limits::WaitLimits;
 /// and a waiter with the larger one may get its permits one pause late (1 to 1.5 s, or as
 /// [`Retry`](crate::Retry) says).
 ///
-/// There may be any number of permits. But each that is in use is an entry in Redis: to acquire,
-/// extend or release `n` at once takes about `3 * n` µs of the server's time, and
-/// [`available`](Semaphore::available) and [`holders`](Semaphore::holders) as much for all that are
-/// in use. So count in units of which a call takes a few.
+/// There may be any number of permits. But each that is in use is an entry in Redis. To acquire,
+/// extend or release a `Permit`, the server works on each of its entries, and for
+/// [`available`](Semaphore::available) and [`holders`](Semaphore::holders) on all that are there.
+/// So count in units of which a call takes a few.
 ///
 /// If all callers have the same number, more permits than that can be in use only where two can
 /// hold a lock: after the server has lost its data, or if an owner works on after it has lost its
@@ -49,7 +49,7 @@ use crate::lease::wait_limits::WaitLimits;
 ///
 /// All [`LockOptions`] apply, but for these: an [`owner`](LockOptions::owner) is `InvalidInput`, a
 /// layout other than the plain one is `Unsupported`, and
-/// [`local_hand_offs`](LockOptions::local_hand_offs) means nothing, because permits do not pass
+/// [`local_hand_offs`](LockOptions::local_hand_offs) has no effect, because permits do not pass
 /// from thread to thread. With [`fenced`](LockOptions::fenced) each `Permit` has a fence. It is a
 /// name for a log or a resource, and **must not be compared as that of a lock**: a resource that
 /// refuses smaller fences would refuse valid permits.

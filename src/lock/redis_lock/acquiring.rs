@@ -78,15 +78,12 @@ impl RedisLock {
         let mut attempts = Attempts::new(&self.options);
         // Many threads have permits at once, so none waits for the turn of another: each asks the
         // server, and has a place of its own in the server's queue.
-        let needs_turn = self.options.share.is_whole();
-        let taken = match needs_turn {
-            true => self.shared.queue.take(context, &self.options, limits, &mut attempts)?,
-            false => None,
-        };
-        let (turn, handover) = match taken {
-            Some((turn, handover)) => (Some(turn), handover),
-            None if needs_turn => return Ok(None),
-            None => (None, Handover::Nothing { silent_since: None }),
+        let (turn, handover) = if self.options.share.is_whole() {
+            let taken = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
+            let Some((turn, handover)) = taken else { return Ok(None) };
+            (Some(turn), handover)
+        } else {
+            (None, Handover::Nothing { silent_since: None })
         };
         let report = |report| self.shared.queue.report(report, context.clock.now());
         let (mut acquisition, silent_since) = match handover {
