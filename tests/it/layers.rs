@@ -88,7 +88,8 @@ fn long_functions(code: &str) -> Vec<String> {
         let words = words(line);
         for (at, word) in words.iter().enumerate() {
             match *word {
-                "fn" => {
+                // Otherwise it is the type of a function.
+                "fn" if words.get(at + 1) != Some(&"(") => {
                     declared = words.get(at + 1).map(|name| ((*name).to_owned(), number));
                     brackets = 0;
                 }
@@ -388,6 +389,8 @@ fn a_file_that_is_too_long_or_has_no_doc_or_no_place_is_found() {
         )
     };
     assert_found("base/error.rs", &function(LONGEST_FUNCTION + 1), "too many lines: f");
+    let field = format!("struct X {{ f: fn(u8) -> u8 }}\nimpl X {{{}}}", "\n".repeat(100));
+    assert_clean("base/error.rs", &field);
     assert_clean("base/error.rs", &function(LONGEST_FUNCTION));
     assert_clean("base/error.rs", &format!("    /// | {} |", "x".repeat(LONGEST_LINE)));
     assert!(problems("base/error.rs", "// A comment.\n")[0].contains("module doc"));
