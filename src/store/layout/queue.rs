@@ -26,19 +26,15 @@ macro_rules! in_room {
 pub(super) use in_room;
 
 /// A script that may serve the queue: what that needs behind the keys and the room, and these
-/// parts. `first` comes before all, and `early` right behind the room.
+/// parts. `first` comes before all.
 macro_rules! serving {
-    (
-        $shape:ident, $(first $first:literal,)? $room:literal, $(early $early:literal,)?
-        $($part:literal),+
-    ) => {
+    ($shape:ident, $(first $first:literal,)? $room:literal, $($part:literal),+) => {
         $crate::store::layout::table::script!(
             $crate::server::shape::Shape::$shape,
             $($first,)?
             "queue/keys.lua",
             $room,
             "queue/foreign.lua",
-            $($early,)?
             "queue/queue.lua",
             "queue/conditions.lua",
             "queue/fences.lua",
@@ -49,6 +45,37 @@ macro_rules! serving {
     };
 }
 pub(super) use serving;
+
+/// The script that acquires in this room. `first`: what settles the simple cases.
+macro_rules! acquire {
+    ($first:literal, $room:literal) => {
+        $crate::store::layout::table::script!(
+            $crate::server::shape::Shape::Array,
+            $first,
+            "queue/keys.lua",
+            $room,
+            "queue/foreign.lua",
+            "queue/asked.lua",
+            "queue/queue.lua",
+            "queue/acquire_refused.lua",
+            "queue/conditions.lua",
+            "queue/fences.lua",
+            "queue/take.lua",
+            "queue/serve.lua",
+            "queue/take_turn.lua",
+            "queue/acquire.lua"
+        )
+    };
+}
+pub(super) use acquire;
+
+/// The script that releases in this room. `first`: what settles the simple cases.
+macro_rules! release {
+    ($first:literal, $room:literal) => {
+        $crate::store::layout::queue::serving!(Number, first $first, $room, "queue/release.lua")
+    };
+}
+pub(super) use release;
 
 /// The script that extends a lease in this room.
 macro_rules! extend {

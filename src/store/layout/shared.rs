@@ -1,6 +1,6 @@
 //! The layout of a lock with shares: a sorted set of tokens, each with its own end.
 
-use super::queue::{KEYS, extend, queue_scripts, serving};
+use super::queue::{KEYS, acquire, extend, queue_scripts, release, serving};
 use super::table::{Table, Wakes, script};
 use crate::server::shape::Shape;
 
@@ -11,28 +11,8 @@ pub(crate) fn table() -> Table {
         counter: None,
         holds_token: false,
         has_shares: true,
-        acquire: script!(
-            Shape::Array,
-            "queue/keys.lua",
-            "shared/room.lua",
-            "queue/foreign.lua",
-            "queue/asked.lua",
-            "queue/fences.lua",
-            "queue/take.lua",
-            "shared/acquire_uncontended.lua",
-            "queue/queue.lua",
-            "queue/acquire_refused.lua",
-            "queue/conditions.lua",
-            "queue/serve.lua",
-            "queue/take_turn.lua",
-            "queue/acquire.lua"
-        ),
-        release: serving!(
-            Number,
-            "shared/room.lua",
-            early "shared/release_uncontended.lua",
-            "queue/release.lua"
-        ),
+        acquire: acquire!("shared/acquire_uncontended.lua", "shared/room.lua"),
+        release: release!("shared/release_uncontended.lua", "shared/room.lua"),
         extend: extend!("shared/room.lua"),
         inspect: script!(Shape::Array, "queue/keys.lua", "shared/inspect.lua"),
         force: serving!(Number, "shared/room.lua", "shared/force.lua"),
