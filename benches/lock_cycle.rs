@@ -139,6 +139,11 @@ fn ours(url: &str) -> Vec<Row> {
     // Beside a thousand others.
     let crowded = client.semaphore("ours:crowded", 2000);
     let others = crowded.acquire_many(1000).unwrap();
+    let catalogue = client.rw_lock("ours:catalogue");
+    // Each with a lease of its own.
+    let alone = LockOptions::new().local_hand_offs(0);
+    let library = client.rw_lock_with("ours:library", alone).unwrap();
+    let readers: Vec<_> = (0..1000).map(|_| library.read_lock().claim().unwrap()).collect();
     again.lock().unwrap();
     let again = move || {
         for _ in 0..REENTRIES {
@@ -163,6 +168,11 @@ fn ours(url: &str) -> Vec<Row> {
         Row::here("distlock permit beside 1,000", move || {
             black_box(&others);
             drop(crowded.acquire().unwrap());
+        }),
+        Row::here("distlock `read`", move || drop(catalogue.read().unwrap())),
+        Row::here("distlock `read` beside 1,000", move || {
+            black_box(&readers);
+            drop(library.read().unwrap());
         }),
         Row::new("distlock, re-entrant", Run::Here(Box::new(again), REENTRIES)),
     ]
@@ -260,6 +270,12 @@ fn aims(rows: &[Row]) {
     aims.at_most(
         "a permit beside 1,000, times one alone",
         over("distlock permit beside 1,000", "distlock permit"),
+        1.03,
+    );
+    aims.at_most("a read, times the raw pair", over_raw("distlock `read`"), 1.30);
+    aims.at_most(
+        "a read beside 1,000, times one alone",
+        over("distlock `read` beside 1,000", "distlock `read`"),
         1.03,
     );
     aims.at_most("plain, times the fastest peer", of("distlock `lock`, `unlock`") / fastest, 1.0);

@@ -6,6 +6,7 @@ pub(crate) mod cleaner;
 pub(crate) mod condition;
 pub(crate) mod context;
 pub(crate) mod durations;
+pub(crate) mod exchange;
 pub(crate) mod expiry;
 pub(crate) mod granted;
 pub(crate) mod held;

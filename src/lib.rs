@@ -237,18 +237,21 @@
 //! wait in a loop: [`Condition`] says when a waiter may wake for no reason.
 //! `examples/bounded_buffer.rs` is the classic use.
 //!
-//! # Semaphore
+//! # Read-write lock and semaphore
 //!
-//! A [`Semaphore`] has a number of permits for all processes together. A [`Permit`] is a lease, and
-//! belongs to a value, as a claim does. Waiters are served first come, first served.
+//! Many may hold the read side of an [`RwLock`] at once, or one its write side. Each side is a
+//! [`RedisLock`]. A [`Semaphore`] has a number of permits for all processes together; a [`Permit`]
+//! belongs to a value, as a claim does. Both serve those that wait first come, first served.
 //!
 //! ```
 //! # use distlock::Client;
 //! # fn main() -> distlock::Result<()> {
 //! # let client = Client::open("memory://")?;
+//! let reading = client.rw_lock("catalogue").read()?;
+//! // … look something up, while others do …
+//! reading.release()?;
 //! let exports = client.semaphore("exports", 10); // ten at a time
 //! let permit = exports.acquire()?;
-//! // … export …
 //! permit.release()?;
 //! # Ok(())
 //! # }
@@ -263,7 +266,6 @@
 //! ```
 //! # use distlock::Client;
 //! use std::time::Duration;
-//!
 //! # fn main() -> distlock::Result<()> {
 //! # let client = Client::open("memory://")?;
 //! let limiter = client.rate_limiter("ip:127.0.0.1", 3, Duration::from_secs(10));
@@ -365,6 +367,7 @@ pub use lock::guard::{DynLockGuard, LockGuard};
 pub use lock::permit::Permit;
 pub use lock::redis_lock::RedisLock;
 pub use lock::redis_lock::inspect::Holder;
+pub use lock::rw_lock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use lock::validity::Validity;
 /// The crates whose types stand in this one's interface: [`Client::execute`] takes commands of

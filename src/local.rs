@@ -1,6 +1,7 @@
 //! This process and its threads: who holds what, and whose turn it is.
 
 pub(crate) mod holds;
+pub(crate) mod joinable;
 pub(crate) mod owned;
 pub(crate) mod queue;
 
@@ -17,11 +18,15 @@ use crate::lease::lost::{Lost, OnLost};
 use crate::lease::wait_limits::Contention;
 use queue::LocalQueue;
 
-/// What all handles of one lock or semaphore share in one client.
+/// What all handles of one lock, of one side of a read-write lock, or of one semaphore share in one
+/// client.
 pub(crate) struct SharedLock {
     pub(crate) subject: Subject,
     pub(crate) key: Key,
-    pub(crate) queue: LocalQueue,
+    /// Of the read side of a read-write lock: the write side, whose local queue is for both. It is
+    /// kept, so that its name leads to this queue as long as either side is in use.
+    writers: Option<Arc<SharedLock>>,
+    queue: LocalQueue,
     pub(crate) contention: Contention,
     pub(crate) context: Arc<Context>,
     on_lost: Mutex<Vec<Arc<OnLost>>>,
@@ -43,6 +48,16 @@ impl SharedLock {
         Err(Error::invalid(problem))
     }
 
+    /// Of the read side of a read-write lock: the write side.
+    pub(crate) fn writers(&self) -> Option<&Arc<SharedLock>> {
+        self.writers.as_ref()
+    }
+
+    /// The queue of this process's threads.
+    pub(crate) fn queue(&self) -> &LocalQueue {
+        self.writers.as_ref().map_or(&self.queue, |writers| &writers.queue)
+    }
+
     pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
         if self.context.is_forked() {
             // In a fork no lease is ever lost, and the mutex may stay locked for ever.
@@ -60,7 +75,7 @@ impl LeaseObserver for SharedLock {
     fn over(&self, lease: &Arc<Lease>) {
         // The holder goes on until it notices the loss. Other processes do not wait for that, so
         // the other threads of this process need not, either.
-        self.queue.leave_after_loss(lease);
+        self.queue().leave_after_loss(lease);
     }
 
     fn lost(&self, lost: &Lost) {
@@ -82,8 +97,8 @@ impl Drop for SharedLock {
     }
 }
 
-/// The locks of one client by name, or its semaphores: same name, same lock. A name that is no
-/// longer used leaves nothing behind.
+/// The locks of one client by name, or its semaphores and so on: same name, same lock. A name that
+/// is no longer used leaves nothing behind.
 pub(crate) struct Names {
     /// What the names are names of.
     subject: fn(Arc<str>) -> Subject,
@@ -101,17 +116,38 @@ impl Names {
         prefix: &str,
         context: &Arc<Context>,
     ) -> Arc<SharedLock> {
+        self.get_or_make(name, prefix, context, None)
+    }
+
+    /// The read side of a read-write lock, beside its write side.
+    pub(crate) fn get_beside(
+        self: &Arc<Self>,
+        writers: &Arc<SharedLock>,
+        name: &str,
+        prefix: &str,
+        context: &Arc<Context>,
+    ) -> Arc<SharedLock> {
+        self.get_or_make(name, prefix, context, Some(writers))
+    }
+
+    fn get_or_make(
+        self: &Arc<Self>,
+        name: &str,
+        prefix: &str,
+        context: &Arc<Context>,
+        writers: Option<&Arc<SharedLock>>,
+    ) -> Arc<SharedLock> {
         let name: Arc<str> = name.into();
         if context.is_forked() {
             // Every call of this lock will be refused. In a fork the mutex may stay locked for
             // ever.
-            return self.make(name, prefix, context);
+            return self.make(name, prefix, context, writers);
         }
         let mut by_name = locked(&self.by_name);
         if let Some(lock) = by_name.get(&*name).and_then(Weak::upgrade) {
             return lock;
         }
-        let lock = self.make(Arc::clone(&name), prefix, context);
+        let lock = self.make(Arc::clone(&name), prefix, context, writers);
         by_name.insert(name, Arc::downgrade(&lock));
         lock
     }
@@ -121,9 +157,11 @@ impl Names {
         name: Arc<str>,
         prefix: &str,
         context: &Arc<Context>,
+        writers: Option<&Arc<SharedLock>>,
     ) -> Arc<SharedLock> {
         Arc::new(SharedLock {
             key: Key::new(format!("{prefix}{name}")),
+            writers: writers.cloned(),
             queue: LocalQueue::default(),
             contention: Contention::default(),
             context: Arc::clone(context),

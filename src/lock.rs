@@ -5,6 +5,7 @@ pub(crate) mod condition;
 pub(crate) mod guard;
 pub(crate) mod permit;
 pub(crate) mod redis_lock;
+pub(crate) mod rw_lock;
 pub(crate) mod semaphore;
 pub(crate) mod validity;
 
@@ -67,11 +68,11 @@ pub trait Lock: Send + Sync {
     /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else
     /// `tryLock(time, unit)`.
     ///
-    /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it. If another thread of
-    /// this process waits for the lock already, the last answer that it got counts, which may be a
-    /// pause old: about two seconds at most, or what [`Retry`](crate::Retry) says. Zero is one
-    /// attempt without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline,
-    /// plus one command timeout if an answer is under way.
+    /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it, or waits for it. If
+    /// another thread of this process waits for the lock already, the last answer that it got
+    /// counts, which may be a pause old: about two seconds at most, or what [`Retry`](crate::Retry)
+    /// says. Zero is one attempt without waiting or queueing; [`Duration::MAX`] is no limit. Ends
+    /// by the deadline, plus one command timeout if an answer is under way.
     ///
     /// # Errors
     /// As `lock`; but `Unavailable` as soon as the time is over, if the last attempt had no answer:

@@ -108,8 +108,8 @@ impl LeaseStore for Watch {
         self.inner.inspect(key, deadline)
     }
 
-    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        self.inner.force_release(key, deadline)
+    fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.force_release(key, share, deadline)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

@@ -52,8 +52,9 @@ pub enum ErrorKind {
     WrongType,
     /// A name, a duration or another setting cannot work. Nothing was sent. Not held.
     InvalidInput,
-    /// This thread holds the lock with other options, or asks for a claim on a lock that it holds.
-    /// Its hold is unchanged.
+    /// What this thread holds stands in the way: it holds the lock with other options, or asks for
+    /// a claim on a lock that it holds; or it reads, and asks to write. Its holds are unchanged,
+    /// but that of a guard which could not be downgraded.
     Conflict,
     /// This store, layout or server cannot do what was asked. Not held.
     Unsupported,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::error::{Error, Result};
 pub use layout::Layout;
-pub(crate) use share::Share;
+pub(crate) use share::{Share, Side};
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -106,8 +106,8 @@ impl Retry {
     }
 }
 
-/// The settings of a lock, or of a semaphore. Start from [`LockOptions::new`], which has every
-/// default, and change what is needed.
+/// The settings of a lock, a read-write lock or a semaphore. Start from [`LockOptions::new`], which
+/// has every default, and change what is needed.
 ///
 /// ```
 /// # fn main() -> Result<(), distlock::Error> {
@@ -228,8 +228,10 @@ impl LockOptions {
     }
 
     /// Gives every acquisition a fence: a number that grows with each acquisition. The protected
-    /// resource refuses a fence that is older than the newest it has seen. Default: none. No round
-    /// trip more. `Unsupported` on a quorum and with [`Layout::Timestamp`].
+    /// resource refuses a fence that is older than the newest it has seen;
+    /// [`RwLock`](crate::RwLock) and [`Semaphore`](crate::Semaphore) say what is different for
+    /// them. Default: none. No round trip more. `Unsupported` on a quorum and with
+    /// [`Layout::Timestamp`].
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.fenced = true;
@@ -237,7 +239,8 @@ impl LockOptions {
     }
 
     /// How many times in a row a lease may pass from thread to thread of this process without
-    /// asking the server. Default 16; 0 turns it off; at most 1,000,000. Only leases with
+    /// asking the server, and how many may join the lease of a reader of an
+    /// [`RwLock`](crate::RwLock). Default 16; 0 turns it off; at most 1,000,000. Only leases with
     /// [`Renewal::UntilUnlock`] and without an [`owner`](LockOptions::owner) are passed on. A
     /// fenced lock needs a fence for each hand-off, and fences never run ahead of the server's
     /// clock: it passes on at most 1,023 times, and fewer times if its last acquisition was fewer
@@ -302,7 +305,9 @@ impl LockOptions {
             return Err(Error::invalid("local_hand_offs must be at most 1,000,000"));
         }
         if self.owner.is_some() && !self.share.is_whole() {
-            return Err(Error::invalid("permits cannot have an owner's value under the key"));
+            return Err(Error::invalid(
+                "a semaphore or a read-write lock cannot have an owner's value under the key",
+            ));
         }
         if let Some(owner) = &self.owner
             && (owner.is_empty() || owner.len() > LONGEST_OWNER)
@@ -321,7 +326,7 @@ impl LockOptions {
     pub(crate) fn hand_offs(&self) -> u32 {
         // A lease without renewal was promised whole to the thread that acquired it, and a caller's
         // own value to one hold. Permits go back to the server, which has the order.
-        if self.renewal == Renewal::UntilUnlock && self.owner.is_none() && self.share.is_whole() {
+        if self.renewal == Renewal::UntilUnlock && self.owner.is_none() && self.share.has_turns() {
             self.local_hand_offs
         } else {
             0

@@ -15,6 +15,14 @@ impl Subject {
         Self { what: "lock", name }
     }
 
+    pub(crate) fn read_lock(name: Arc<str>) -> Self {
+        Self { what: "read lock", name }
+    }
+
+    pub(crate) fn write_lock(name: Arc<str>) -> Self {
+        Self { what: "write lock", name }
+    }
+
     pub(crate) fn semaphore(name: Arc<str>) -> Self {
         Self { what: "semaphore", name }
     }

@@ -81,8 +81,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The options of the locks and semaphores that [`Client::lock`] and [`Client::semaphore`]
-    /// make.
+    /// The options of what [`Client::lock`], [`Client::rw_lock`] and [`Client::semaphore`] make.
     #[must_use]
     pub fn lock_options(mut self, options: LockOptions) -> Self {
         self.options = options;
@@ -180,6 +179,8 @@ impl ClientBuilder {
                 context: Arc::new(context),
                 locks: Names::of(Subject::lock),
                 semaphores: Names::of(Subject::semaphore),
+                read_sides: Names::of(Subject::read_lock),
+                write_sides: Names::of(Subject::write_lock),
                 prefix: self.prefix,
                 options: Arc::new(self.options),
                 command_timeout,

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
+use super::open::Open;
 use crate::base::error::Result;
 use crate::base::options::LockOptions;
 use crate::lease::store::LeaseStore;
 use crate::limiter::RateLimiter;
 use crate::lock::redis_lock::RedisLock;
+use crate::lock::rw_lock::RwLock;
 use crate::lock::semaphore::Semaphore;
 
 impl Client {
@@ -39,10 +41,7 @@ impl Client {
     /// `InvalidInput` for options that cannot work, `Unsupported` for options that this store or
     /// layout does not support.
     pub fn lock_with(&self, name: &str, options: LockOptions) -> Result<RedisLock> {
-        options.check()?;
-        // In a forked child a mutex may stay locked for ever.
-        self.open.context.check_process()?;
-        let store = self.open.backend.leases(&options)?;
+        let store = self.checked_store(&options)?;
         Ok(self.make(name, Arc::new(options), &store))
     }
 
@@ -51,18 +50,14 @@ impl Client {
     /// name.
     ///
     /// The number of permits is each caller's own: none is stored. [`Semaphore`] says what becomes
-    /// of callers with different numbers. A semaphore and a lock must not have the same name.
+    /// of callers with different numbers. Nothing else must have the same name.
     ///
     /// An invalid name, no permits at all, and options that a semaphore cannot have, are reported
     /// by the first call that would use them.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let options = Semaphore::options(LockOptions::clone(&self.open.options), permits);
-        // In a forked child a mutex may stay locked for ever.
-        let mine = self.open.context.check_process();
-        let store = mine.and_then(|()| self.open.backend.leases(&options));
-        // A store that has no semaphores says why when it is asked.
-        let store = store.unwrap_or_else(|_| Arc::clone(&self.open.store));
+        let store = self.store_or_default(&options);
         self.make_semaphore(name, permits, options, store)
     }
 
@@ -79,10 +74,60 @@ impl Client {
         options: LockOptions,
     ) -> Result<Semaphore> {
         let options = Semaphore::options(options, permits);
-        options.check()?;
-        self.open.context.check_process()?;
-        let store = self.open.backend.leases(&options)?;
+        let store = self.checked_store(&options)?;
         Ok(self.make_semaphore(name, permits, options, store))
+    }
+
+    /// The read-write lock of this name, with the client's options for locks. Sends nothing. The
+    /// key in Redis is the client's prefix and the name. Nothing else must have the same name.
+    ///
+    /// An invalid name, and options that a read-write lock cannot have, are reported by the first
+    /// call that would use them.
+    #[must_use]
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        let sides = RwLock::options(&self.open.options);
+        let store = self.store_or_default(&sides[0]);
+        self.make_rw_lock(name, sides, &store)
+    }
+
+    /// The read-write lock of this name, with these options and no others. Sends nothing.
+    ///
+    /// # Errors
+    /// `InvalidInput` for options that cannot work or that a read-write lock cannot have,
+    /// `Unsupported` for options that this store does not support, and on a quorum.
+    pub fn rw_lock_with(&self, name: &str, options: LockOptions) -> Result<RwLock> {
+        let sides = RwLock::options(&options);
+        let store = self.checked_store(&sides[0])?;
+        Ok(self.make_rw_lock(name, sides, &store))
+    }
+
+    /// The store for these options.
+    fn checked_store(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
+        options.check()?;
+        // In a forked child a mutex may stay locked for ever.
+        self.open.context.check_process()?;
+        self.open.backend.leases(options)
+    }
+
+    /// The store for these options; if there is none, the client's, which then refuses the options.
+    fn store_or_default(&self, options: &LockOptions) -> Arc<dyn LeaseStore> {
+        self.checked_store(options).unwrap_or_else(|_| Arc::clone(&self.open.store))
+    }
+
+    fn make_rw_lock(
+        &self,
+        name: &str,
+        [read, write]: [LockOptions; 2],
+        store: &Arc<dyn LeaseStore>,
+    ) -> RwLock {
+        let Open { read_sides, write_sides, prefix, context, .. } = &*self.open;
+        let side = |shared, options| {
+            let client = Arc::clone(&self.open) as Arc<dyn Send + Sync>;
+            RedisLock::new(shared, Arc::new(options), Arc::clone(store), client)
+        };
+        let writers = write_sides.get(name, prefix, context);
+        let readers = read_sides.get_beside(&writers, name, prefix, context);
+        RwLock::new(side(readers, read), side(writers, write))
     }
 
     fn make_semaphore(

@@ -18,6 +18,9 @@ pub(super) struct Open {
     pub(super) context: Arc<Context>,
     pub(super) locks: Arc<Names>,
     pub(super) semaphores: Arc<Names>,
+    /// The two sides of read-write locks.
+    pub(super) read_sides: Arc<Names>,
+    pub(super) write_sides: Arc<Names>,
     pub(super) prefix: String,
     pub(super) options: Arc<LockOptions>,
     /// The store of locks with these options.

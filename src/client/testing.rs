@@ -1,10 +1,12 @@
 //! What the feature `testing` adds.
 
+use super::open::Open;
 use super::{Client, ClientBuilder};
 use crate::base::clock::{Clock, FakeClock};
 use crate::base::error::Result;
 use crate::base::options::{Layout, LockOptions};
 use crate::lease::store::LeaseStore;
+use crate::lock::rw_lock::RwLock;
 use crate::lock::semaphore::Semaphore;
 use crate::store::Deployment;
 use std::sync::Arc;
@@ -74,11 +76,22 @@ impl Client {
         self.open.backend.leases(&Semaphore::options(options.clone(), permits))
     }
 
+    /// The store behind read-write locks with these options.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is none.
+    #[doc(hidden)]
+    pub fn store_of_rw_locks(&self, options: &LockOptions) -> Result<Arc<dyn LeaseStore>> {
+        self.open.backend.leases(&RwLock::options(options)[1])
+    }
+
     /// How many names the client remembers, and how many leases it looks after.
     #[doc(hidden)]
     #[must_use]
     pub fn remembered(&self) -> (usize, usize) {
-        let names = self.open.locks.len() + self.open.semaphores.len();
+        let Open { locks, semaphores, read_sides, write_sides, .. } = &*self.open;
+        let names =
+            [locks, semaphores, read_sides, write_sides].into_iter().map(|names| names.len()).sum();
         (names, self.open.context.renewers.len())
     }
 
@@ -86,6 +99,13 @@ impl Client {
     #[doc(hidden)]
     #[must_use]
     pub fn waiting(&self, name: &str) -> usize {
-        self.open.locks.get(name, &self.open.prefix, &self.open.context).queue.waiting()
+        self.open.locks.get(name, &self.open.prefix, &self.open.context).queue().waiting()
+    }
+
+    /// How many threads of this process wait for their turn at a read-write lock.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn waiting_at_rw_lock(&self, name: &str) -> usize {
+        self.open.write_sides.get(name, &self.open.prefix, &self.open.context).queue().waiting()
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Acquisition {
     observer: Arc<dyn LeaseObserver>,
     key: Key,
     options: Arc<LockOptions>,
-    token: Token,
+    pub(super) token: Token,
     pub(super) attempts: u64,
     refusal: Option<Refusal>,
     remains: Remains,

@@ -40,6 +40,9 @@ pub(crate) struct Lease {
     /// counts as a release, even if the validity is over.
     ended: AtomicBool,
     hand_offs: HandOffs,
+    /// How many holds and claims it is for. Only a reader's lease, and a writer's while its thread
+    /// also reads, is for several; 0: it is being released.
+    users: AtomicU32,
     left_behind: LeftBehind,
     /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,
@@ -105,8 +108,15 @@ impl HandOffs {
         self.left.load(Ordering::SeqCst) == 0
     }
 
-    /// Uses one up, and moves to the next fence of the block. Only the holder hands off, so nobody
-    /// counts at the same time.
+    /// What is left of the block, from the present holder's fence on.
+    fn fences(&self) -> Option<Fences> {
+        let (fence, left) = (self.fence()?, self.left.load(Ordering::SeqCst));
+        let count = u32::try_from(left).unwrap_or(u32::MAX).saturating_add(1);
+        Some(Fences { last: fence.saturating_add(u64::from(count - 1)), count })
+    }
+
+    /// Uses one up, and moves to the next fence of the block. Called under the mutex of the local
+    /// queue, so nobody counts at the same time.
     fn use_one(&self) {
         let before = self.left.fetch_sub(1, Ordering::SeqCst);
         debug_assert_ne!(before, 0, "a hand-off too many, and a fence that was not reserved");
@@ -141,6 +151,7 @@ impl Lease {
             expiry: Expiry::new(clock, terms.asked_at, terms.granted),
             ended: AtomicBool::new(false),
             hand_offs: HandOffs::new(terms.fences, terms.hand_offs),
+            users: AtomicU32::new(1),
             left_behind: LeftBehind {
                 unsettled: terms.unsettled,
                 reuses_value: terms.in_use.is_some(),
@@ -217,9 +228,27 @@ impl Lease {
         self.ended.load(Ordering::SeqCst)
     }
 
-    /// The fence of the thread that has the lease now.
+    /// The fence of the thread that has the lease now; of several readers, of the last that joined.
     pub(crate) fn held_fence(&self) -> Option<u64> {
         self.hand_offs.fence()
+    }
+
+    /// The fences that are left for its next holders, and first that of the present one.
+    pub(super) fn fences(&self) -> Option<Fences> {
+        self.hand_offs.fences()
+    }
+
+    /// One more hold uses it. `false`: the last user has gone already.
+    pub(crate) fn add_user(&self) -> bool {
+        let one_more = |users: u32| users.checked_add(1).filter(|_| users > 0);
+        self.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok()
+    }
+
+    /// A hold or a claim that used it has ended. `true`: it was the last, and none can be added.
+    pub(crate) fn remove_user(&self) -> bool {
+        let before = self.users.fetch_sub(1, Ordering::SeqCst);
+        debug_assert_ne!(before, 0, "each user goes once");
+        before == 1
     }
 
     /// Uses up one local hand-off of the lease. `false`: none is left.

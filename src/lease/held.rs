@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::granted::Lease;
 use super::leaving::Leaving;
 use super::lost::{Ended, LostReason};
-use super::store::{Extend, Gone};
+use super::store::{Extend, Gone, Release};
 use crate::base::backoff;
 use crate::base::error::ErrorKind;
 use crate::base::store_error::StoreError;
@@ -83,29 +83,42 @@ impl Context {
         }
     }
 
-    /// Asks until there is an answer, or the time is over. `unanswered`: whether a question without
-    /// an answer may have arrived, or may still arrive.
     fn ask_to_release(
         &self,
         leaving: &Leaving<'_>,
         unanswered: &mut bool,
     ) -> Result<Gone, StoreError> {
         let lease = leaving.lease();
+        let release = |what: &Release<'_>, deadline| lease.store.release(what, deadline);
+        match self.ask_to_end(leaving, unanswered, release)? {
+            // A release without an answer has run after all: nobody else can have taken the lease
+            // while it was valid.
+            Gone::NotOurs if *unanswered && lease.is_valid() => Ok(Gone::Released),
+            // The cause may be our release, the end of the lease, or somebody else: that is
+            // unknown.
+            Gone::NotOurs if *unanswered => {
+                let late = "the lease ran out before it was known whether it had been released";
+                Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run())
+            }
+            gone => Ok(gone),
+        }
+    }
+
+    /// Asks the store to end a lease, by `ask`, until there is an answer, or the time is over.
+    /// `unanswered`: whether a question without an answer may have arrived, or may still arrive.
+    pub(super) fn ask_to_end<T>(
+        &self,
+        leaving: &Leaving<'_>,
+        unanswered: &mut bool,
+        ask: impl Fn(&Release<'_>, Instant) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let lease = leaving.lease();
         let take = || leaving.take();
         let mut deadline = self.command_deadline();
         let mut repeated = false;
         loop {
-            let error = match lease.store.release(&leaving.release(&take), deadline) {
-                // A release without an answer has run after all: nobody else can have taken the
-                // lease while it was valid.
-                Ok(Gone::NotOurs) if *unanswered && lease.is_valid() => return Ok(Gone::Released),
-                // The cause may be our release, the end of the lease, or somebody else: that is
-                // unknown.
-                Ok(Gone::NotOurs) if *unanswered => {
-                    let late = "the lease ran out before it was known whether it had been released";
-                    return Err(StoreError::not_sent(ErrorKind::Unavailable, late).maybe_run());
-                }
-                Ok(gone) => return Ok(gone),
+            let error = match ask(&leaving.release(&take), deadline) {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             *unanswered |= error.may_have_run;

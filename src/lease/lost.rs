@@ -49,13 +49,14 @@ impl Lost {
         &self.subject
     }
 
-    /// The name of the lock or the semaphore.
+    /// The name of the lock, the read-write lock or the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.subject.name()
     }
 
-    /// The fence of the lost hold, claim or permit; `None` where there are no fences.
+    /// The fence of the lost hold, claim or permit; of several readers that shared the lease, that
+    /// of the last to join it. `None` where there are no fences.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
         self.fence

@@ -176,6 +176,22 @@ pub trait LeaseStore: Send + Sync {
         self.withdraw(&[what], deadline).pop().unwrap_or_else(|| Err(missing()))
     }
 
+    /// Exchanges the token of a lease for another, whose lease lasts so long, in one step and
+    /// without a gap (R28). `false`: the lease was not ours. The same when repeated.
+    ///
+    /// # Errors
+    /// Unknown: they may have been exchanged or not.
+    fn exchange(
+        &self,
+        what: &Release<'_>,
+        token: &Token,
+        lease: Duration,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        let _ = (what, token, lease, deadline);
+        Err(StoreError::without_exchange())
+    }
+
     /// Lets wake-ups for this token ring `bell` until the returned value is dropped. `None`: this
     /// store cannot wake anybody, so the waiter polls.
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening>;
@@ -224,11 +240,13 @@ pub trait LeaseStore: Send + Sync {
     /// When there was no answer, or foreign data under the key.
     fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError>;
 
-    /// Deletes the lease of any holder, and hands the lock on. `false`: there was no lease.
+    /// Deletes the leases of all holders, and hands the lock on. `share`: what stands in front of
+    /// their tokens' UUIDs; those of the other side of a read-write lock stay. `false`: there was
+    /// no lease.
     ///
     /// # Errors
-    /// Unknown: it may have been deleted or not.
-    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError>;
+    /// Unknown: they may have been deleted or not.
+    fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError>;
 
     /// Checks that this store can do what the options ask for.
     ///
@@ -246,6 +264,11 @@ impl StoreError {
     /// The key, or a companion of it, is somebody else's data.
     pub(crate) fn foreign() -> Self {
         Self::not_sent(ErrorKind::WrongType, "the key holds data of another type").permanent()
+    }
+
+    pub(crate) fn without_exchange() -> Self {
+        Self::not_sent(ErrorKind::Unsupported, "leases of this store or layout stay as they are")
+            .permanent()
     }
 
     pub(crate) fn without_conditions() -> Self {

@@ -17,7 +17,6 @@ pub(crate) struct Hold {
     pub(crate) owned: Owned,
     /// How often the thread has locked and not yet unlocked.
     pub(crate) count: u32,
-    pub(crate) fence: Option<u64>,
     /// What its `Validity` values look at; `None`: there is none.
     pub(crate) over: Option<OverOnDrop>,
 }
@@ -105,6 +104,11 @@ fn address(lock: &Arc<SharedLock>) -> usize {
     Arc::as_ptr(lock).addr()
 }
 
+/// Whether this thread holds `lock`.
+pub(crate) fn has(lock: &Arc<SharedLock>) -> bool {
+    with(lock, |_| ()).is_some()
+}
+
 /// Looks at this thread's hold of `lock`; `None` if it has none.
 pub(crate) fn with<R>(lock: &Arc<SharedLock>, look: impl FnOnce(&mut Hold) -> R) -> Option<R> {
     // The map is gone already, or in use further up this call chain: in both cases this thread can
@@ -175,8 +179,10 @@ impl Drop for Holds {
                 continue;
             }
             hold.over = None;
-            context.finish(&hold.owned.lease, Ended::Abandoned);
-            hold.lock.queue.leave(hold.owned.turn);
+            if hold.owned.lease.remove_user() {
+                context.finish(&hold.owned.lease, Ended::Abandoned);
+            }
+            hold.lock.queue().leave(hold.owned.turn);
         }
     }
 }

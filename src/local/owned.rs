@@ -9,8 +9,9 @@ use crate::lease::granted::Lease;
 pub(crate) struct Owned {
     pub(crate) lease: Arc<Lease>,
     /// The turn that came with the lease; `None`: another thread of this process has the turn, or
-    /// it is a permit, which needs none.
+    /// may have it, because it is the lease of a permit or of a reader.
     pub(crate) turn: Option<u64>,
+    pub(crate) fence: Option<u64>,
     /// Those with which it was acquired.
     pub(crate) options: Arc<LockOptions>,
 }

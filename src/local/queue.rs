@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use super::joinable::Joinable;
+use super::owned::Owned;
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::LockOptions;
@@ -27,11 +29,19 @@ pub(crate) enum Handover {
     Place { place: Box<Acquisition>, silent_since: Option<Instant> },
 }
 
-impl Handover {
+/// What a thread gets when its turn has come.
+pub(crate) enum Taken<'a> {
+    Turn(Turn<'a>, Handover),
+    /// It reads under the lease of another thread, and the turn is not needed.
+    Joined(Owned),
+}
+
+impl Taken<'_> {
     /// An outage counts for each thread from when it began to wait.
     fn for_one_who_waits(mut self, started: Instant) -> Self {
-        if let Self::Nothing { silent_since: Some(since) }
-        | Self::Place { silent_since: Some(since), .. } = &mut self
+        if let Self::Turn(_, handover) = &mut self
+            && let Handover::Nothing { silent_since: Some(since) }
+            | Handover::Place { silent_since: Some(since), .. } = handover
         {
             *since = (*since).max(started);
         }
@@ -52,6 +62,10 @@ struct TurnState {
     /// The server's last answer to the thread which has the turn, for the threads behind it.
     answer: LastAnswer,
     waiting: VecDeque<WaitingThread>,
+    /// The lease under which threads read together.
+    joinable: Option<Joinable>,
+    /// What threads that waited read under, by their turn numbers, until they pick it up.
+    joined: Vec<(u64, Owned)>,
 }
 
 /// Which thread has the turn, and what it does with it.
@@ -63,7 +77,7 @@ enum Phase {
     Given(u64, Handover),
     /// It asks the server.
     Asking(u64),
-    /// It holds this lease.
+    /// It holds this lease. Never a reader, whose turn passes on at once.
     Holding(u64, Weak<Lease>),
 }
 
@@ -136,15 +150,19 @@ impl LocalQueue {
         options: &Arc<LockOptions>,
         limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
-    ) -> Result<Option<(Turn<'_>, Handover)>> {
+    ) -> Result<Option<Taken<'_>>> {
         let mut state = locked(&self.state);
         state.last_turn += 1;
         let turn = state.last_turn;
         if matches!(state.phase, Phase::Nobody) {
             debug_assert!(state.waiting.is_empty(), "nobody waits for nobody");
+            if let Some(owned) = state.join(options) {
+                return Ok(Some(Taken::Joined(owned)));
+            }
             state.phase = Phase::Asking(turn);
             state.answer = LastAnswer::NoneYet;
-            return Ok(Some((Turn::new(self, turn), Handover::Nothing { silent_since: None })));
+            let nothing = Handover::Nothing { silent_since: None };
+            return Ok(Some(Taken::Turn(Turn::new(self, turn), nothing)));
         }
         let bell = Bell::new();
         state.waiting.push_back(WaitingThread {
@@ -161,13 +179,13 @@ impl LocalQueue {
         match self.give_up(turn) {
             None => result,
             // The thread then holds the lock, as if it had looked a moment earlier.
-            Some(handover @ Handover::Lease(_)) => Ok(Some((Turn::new(self, turn), handover))),
-            Some(Handover::Place { place, .. }) => {
-                drop(Turn::new(self, turn).pass_place(*place));
+            taken @ Some(Taken::Joined(_) | Taken::Turn(_, Handover::Lease(_))) => Ok(taken),
+            Some(Taken::Turn(turn, Handover::Place { place, .. })) => {
+                drop(turn.pass_place(*place));
                 result
             }
-            Some(Handover::Nothing { .. }) => {
-                drop(Turn::new(self, turn));
+            Some(Taken::Turn(turn, Handover::Nothing { .. })) => {
+                drop(turn);
                 result
             }
         }
@@ -181,7 +199,7 @@ impl LocalQueue {
         options: &LockOptions,
         limits: &WaitLimits<'_>,
         attempts: &mut Attempts,
-    ) -> Result<Option<(Turn<'_>, Handover)>> {
+    ) -> Result<Option<Taken<'_>>> {
         let clock = &context.clock;
         let timeouts = context.timeouts;
         let _rings = limits.rings(context, bell);
@@ -191,8 +209,8 @@ impl LocalQueue {
         let mut exhausted = false;
         let mut over_since = None;
         loop {
-            if let Some(handover) = self.pick_up(turn) {
-                return Ok(Some((Turn::new(self, turn), handover.for_one_who_waits(started))));
+            if let Some(taken) = self.pick_up(&mut locked(&self.state), turn) {
+                return Ok(Some(taken.for_one_who_waits(started)));
             }
             limits.check(context)?;
             let now = clock.now();
@@ -242,8 +260,12 @@ impl LocalQueue {
         }
     }
 
-    fn pick_up(&self, turn: u64) -> Option<Handover> {
-        locked(&self.state).phase.pick_up(turn)
+    /// What the thread with this turn number has been given.
+    fn pick_up(&self, state: &mut TurnState, turn: u64) -> Option<Taken<'_>> {
+        if let Some(at) = state.joined.iter().position(|(joined, _)| *joined == turn) {
+            return Some(Taken::Joined(state.joined.swap_remove(at).1));
+        }
+        state.phase.pick_up(turn).map(|handover| Taken::Turn(Turn::new(self, turn), handover))
     }
 
     fn standing(&self) -> Standing {
@@ -266,6 +288,15 @@ impl LocalQueue {
         };
     }
 
+    /// Lets other threads of this process read under a lease, too: those that wait in front, when
+    /// the turn passes on next, and those that come while nobody waits.
+    pub(crate) fn offer(&self, lease: &Arc<Lease>, options: &Arc<LockOptions>) {
+        let mut state = locked(&self.state);
+        // The server's answer from before that lease is out of date.
+        state.answer = LastAnswer::NoneYet;
+        state.joinable = Some(Joinable::new(lease, options));
+    }
+
     /// Passes a lease that is still valid to the next thread, if that waits with the same options.
     /// `false`: not passed on.
     pub(crate) fn hand_off(
@@ -283,7 +314,7 @@ impl LocalQueue {
         if !suits || !lease.is_valid() || !lease.take_hand_off() {
             return false;
         }
-        let next = state.pass(|_| Handover::Lease(Arc::clone(lease)));
+        let next = state.pass(|_, _| Handover::Lease(Arc::clone(lease)));
         drop(state);
         ring(next);
         true
@@ -295,7 +326,7 @@ impl LocalQueue {
         if turn.is_none() || state.phase.turn() != turn {
             return;
         }
-        let next = state.pass(|silent_since| Handover::Nothing { silent_since });
+        let next = state.pass(|_, silent_since| Handover::Nothing { silent_since });
         drop(state);
         ring(next);
     }
@@ -308,7 +339,7 @@ impl LocalQueue {
         if !matches!(&state.phase, Phase::Holding(_, held) if is_its(held)) {
             return;
         }
-        let next = state.pass(|silent_since| Handover::Nothing { silent_since });
+        let next = state.pass(|_, silent_since| Handover::Nothing { silent_since });
         drop(state);
         ring(next);
     }
@@ -319,12 +350,11 @@ impl LocalQueue {
         let mut state = locked(&self.state);
         let mut place = Some(place);
         if state.phase.turn() == Some(turn) {
-            let suits = state.waiting.front().is_some_and(|next| {
-                place.as_ref().is_some_and(|place| *place.options() == next.options)
-            });
-            let next = state.pass(|silent_since| match place.take_if(|_| suits) {
-                Some(place) => Handover::Place { place: Box::new(place), silent_since },
-                None => Handover::Nothing { silent_since },
+            let next = state.pass(|next, silent_since| {
+                match place.take_if(|place| *place.options() == next.options) {
+                    Some(place) => Handover::Place { place: Box::new(place), silent_since },
+                    None => Handover::Nothing { silent_since },
+                }
             });
             drop(state);
             ring(next);
@@ -332,11 +362,11 @@ impl LocalQueue {
         place
     }
 
-    /// Leaves the queue. Returns the handover if the turn has come meanwhile.
-    fn give_up(&self, turn: u64) -> Option<Handover> {
+    /// Leaves the queue. Returns what the thread has been given meanwhile.
+    fn give_up(&self, turn: u64) -> Option<Taken<'_>> {
         let mut state = locked(&self.state);
         state.waiting.retain(|waiter| waiter.turn != turn);
-        state.phase.pick_up(turn)
+        self.pick_up(&mut state, turn)
     }
 
     /// The turn for a thread that got `lease` without waiting here for it, as after a wait in a
@@ -359,23 +389,38 @@ impl LocalQueue {
 }
 
 impl TurnState {
-    /// Gives the turn to the next waiter, with what `handover` makes of the server's silence so
-    /// far. If nobody waits, `handover` is not called.
-    fn pass(&mut self, handover: impl FnOnce(Option<Instant>) -> Handover) -> Option<Arc<Bell>> {
+    fn join(&self, options: &Arc<LockOptions>) -> Option<Owned> {
+        self.joinable.as_ref()?.join(options)
+    }
+
+    /// Gives the turn to the next waiter, with what `handover` makes of it and of the server's
+    /// silence so far. Waiters before it that can join the lease of a reader do so. If nobody is
+    /// left, `handover` is not called. Returns whom to ring for.
+    fn pass(
+        &mut self,
+        handover: impl FnOnce(&WaitingThread, Option<Instant>) -> Handover,
+    ) -> Vec<Arc<Bell>> {
         if matches!(self.phase, Phase::Holding(..) | Phase::Given(_, Handover::Lease(_))) {
             // The server's answer from before that lease is out of date.
             self.answer = LastAnswer::NoneYet;
         }
         let before = self.phase.turn();
-        let Some(next) = self.waiting.pop_front() else {
-            self.phase = Phase::Nobody;
-            return None;
-        };
-        debug_assert!(before.is_some_and(|before| before < next.turn), "first come, first served");
-        let silent_since =
-            if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
-        self.phase = Phase::Given(next.turn, handover(silent_since));
-        Some(next.bell)
+        self.phase = Phase::Nobody;
+        let mut bells = Vec::new();
+        while let Some(next) = self.waiting.pop_front() {
+            debug_assert!(before.is_some_and(|before| before < next.turn), "in order");
+            if let Some(owned) = self.join(&next.options) {
+                self.joined.push((next.turn, owned));
+                bells.push(next.bell);
+                continue;
+            }
+            let silent_since =
+                if let LastAnswer::SilentSince(since) = self.answer { Some(since) } else { None };
+            self.phase = Phase::Given(next.turn, handover(&next, silent_since));
+            bells.push(next.bell);
+            break;
+        }
+        bells
     }
 }
 
@@ -403,6 +448,11 @@ impl<'a> Turn<'a> {
         number
     }
 
+    /// The thread reads under `lease`, and others may join it. The turn passes on.
+    pub(crate) fn offer(self, lease: &Arc<Lease>, options: &Arc<LockOptions>) {
+        self.queue.offer(lease, options);
+    }
+
     /// Gives the turn up, and with it a place in the server's queue. Returns the place if the next
     /// thread cannot use it.
     pub(crate) fn pass_place(self, place: Acquisition) -> Option<Acquisition> {
@@ -419,10 +469,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn ring(bell: Option<Arc<Bell>>) {
-    if let Some(bell) = bell {
-        bell.ring();
-    }
+fn ring(bells: Vec<Arc<Bell>>) {
+    bells.iter().for_each(|bell| bell.ring());
 }
 
 fn silent() -> Error {

@@ -25,8 +25,8 @@ use crate::local::owned::Owned;
 /// claim's lease runs out. `try_lock` and [`try_claim`](RedisLock::try_claim) say that another has
 /// it. The crate cannot refuse such a wait, because another thread might end the claim.
 ///
-/// In everything else it is as a hold: it waits in the same queues, excludes holds and other
-/// claims, is renewed, has a fence if the lock is [`fenced`](crate::LockOptions::fenced), and its
+/// In everything else it is as a hold: it waits in the same queues, excludes whom a hold
+/// excludes, is renewed, has a fence if the lock is [`fenced`](crate::LockOptions::fenced), and its
 /// loss is told to [`on_lost`](RedisLock::on_lost). It ends when it is dropped, and not with any
 /// thread, and keeps its client open until then.
 ///
@@ -105,8 +105,7 @@ impl Claim {
     /// [`LockOptions::fenced`](crate::LockOptions::fenced). It stays the same on every thread.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        // Only its end moves the lease on to another owner, and to the next fence.
-        self.owned.lease.held_fence()
+        self.owned.fence
     }
 
     /// The same, for SQL and other languages without unsigned integers. No fence is larger than
@@ -169,9 +168,10 @@ impl RedisLock {
     ///
     /// # Errors
     /// As [`lock`](Self::lock), without `Lost`. `Conflict` if this thread holds the lock by `lock`,
-    /// a guard or `with`, also if the lease of that hold is lost: the thread has to unlock first,
-    /// because the claim would wait for it. In the destructor of a thread that ends, where
-    /// [`lock`](Self::lock) is `Unsupported`, a claim works.
+    /// a guard or `with`, also if the lease of that hold is lost, or holds the other side of a
+    /// read-write lock: the thread has to unlock first, because the claim might wait for it. In the
+    /// destructor of a thread that ends, where [`lock`](Self::lock) is `Unsupported`, a claim
+    /// works.
     pub fn claim(&self) -> Result<Claim> {
         self.claim_or_fail(None)
     }

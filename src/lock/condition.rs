@@ -100,10 +100,10 @@ impl Condition {
     ///
     /// # Errors
     /// `NotHeld`, `Lost` (perhaps while nothing could be sent), `Conflict` (this thread holds the
-    /// lock by a handle with other options): nothing was done. `Unavailable`, `Denied`, `Server`,
-    /// `WrongType`: the lock is not held, and what may be left behind is withdrawn in the
-    /// background; if nothing was sent before the error, the lock is held as before (ask
-    /// [`is_held`](crate::RedisLock::is_held)).
+    /// lock by a handle with other options, or also reads): nothing was done. `Unavailable`,
+    /// `Denied`, `Server`, `WrongType`: the lock is not held, and what may be left behind is
+    /// withdrawn in the background; if nothing was sent before the error, the lock is held as
+    /// before (ask [`is_held`](crate::RedisLock::is_held)).
     pub fn wait(&self) -> Result<()> {
         self.wait_for(None, None).map(drop)
     }

@@ -3,6 +3,7 @@
 mod acquiring;
 pub(crate) mod inspect;
 mod locking;
+mod sides;
 mod waiting;
 
 use std::fmt;
@@ -38,6 +39,8 @@ pub struct RedisLock {
     shared: Arc<SharedLock>,
     options: Arc<LockOptions>,
     store: Arc<dyn LeaseStore>,
+    /// Of the write side of a read-write lock: the read side.
+    readers: Option<Arc<SharedLock>>,
     /// Keeps the client open: dropping the last handle closes it.
     _client: Arc<dyn Send + Sync>,
 }
@@ -49,7 +52,12 @@ impl RedisLock {
         store: Arc<dyn LeaseStore>,
         client: Arc<dyn Send + Sync>,
     ) -> Self {
-        Self { shared, options, store, _client: client }
+        Self { shared, options, store, readers: None, _client: client }
+    }
+
+    /// The write side of a read-write lock that has this read side.
+    pub(super) fn beside(self, read: &Self) -> Self {
+        Self { readers: Some(Arc::clone(&read.shared)), ..self }
     }
 
     /// The same, for leases that take this share.
@@ -58,11 +66,19 @@ impl RedisLock {
         Self { options: Arc::new(options), ..self.clone() }
     }
 
-    /// Refuses options that cannot work, or that the store does not support.
-    pub(super) fn check_options(&self) -> Result<()> {
-        let checked = self.context().check_process().and_then(|()| self.options.check());
-        let checked = checked.and_then(|()| self.store.supports(&self.options));
-        checked.map_err(|error| self.named(error))
+    /// Refuses options that cannot work, or that the store does not support. Those of a lock were
+    /// checked when it was made.
+    fn check_options(&self) -> Result<()> {
+        if self.options.share.is_whole() {
+            return Ok(());
+        }
+        self.options.check()?;
+        self.store.supports(&self.options)
+    }
+
+    /// Whether both are handles of one lock, or of one side of a read-write lock.
+    pub(super) fn is_same_lock(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// The name with which the lock was made.
@@ -107,7 +123,7 @@ impl RedisLock {
     /// [`LockOptions::fenced`]. Local: no round trip.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        holds::with(&self.shared, |hold| hold.fence).flatten()
+        holds::with(&self.shared, |hold| hold.owned.fence).flatten()
     }
 
     /// The same, for SQL and other languages without unsigned integers. No fence is larger than
@@ -120,7 +136,7 @@ impl RedisLock {
     /// What tells other threads whether this thread's hold still counts.
     pub(super) fn validity(&self) -> Validity {
         let hold = holds::with(&self.shared, |hold| {
-            (hold.over(), Arc::clone(&hold.owned.lease), hold.fence)
+            (hold.over(), Arc::clone(&hold.owned.lease), hold.owned.fence)
         });
         match hold {
             Some((over, lease, fence)) => self.validity_of(&lease, over, fence),
@@ -200,7 +216,8 @@ impl RedisLock {
 
     fn check_usable(&self) -> Result<()> {
         self.shared.check_name()?;
-        self.context().check_open().map_err(|error| self.named(error))
+        let checked = self.context().check_open().and_then(|()| self.check_options());
+        checked.map_err(|error| self.named(error))
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -226,7 +243,7 @@ impl RedisLock {
         self.named(validity::lost())
     }
 
-    fn not_held(&self) -> Error {
+    pub(super) fn not_held(&self) -> Error {
         self.named(Error::new(ErrorKind::NotHeld, "this thread does not hold the lock"))
     }
 
@@ -238,7 +255,7 @@ impl RedisLock {
         self.named(error.into_error())
     }
 
-    fn named(&self, error: Error) -> Error {
+    pub(super) fn named(&self, error: Error) -> Error {
         // An invalid name is left out: it may be a megabyte long.
         if self.shared.check_name().is_ok() { error.about(&self.shared.subject) } else { error }
     }

@@ -219,7 +219,6 @@ impl Semaphore {
     /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown who has permits.
     /// `InvalidInput`, `Unsupported` and `Closed` as of [`acquire`](Self::acquire).
     pub fn holders(&self) -> Result<Vec<Holder>> {
-        self.one.check_options()?;
         self.one.holders()
     }
 
@@ -233,21 +232,19 @@ impl Semaphore {
     }
 
     fn acquire_or_fail(&self, n: u32, interrupt: Option<&Interrupt>) -> Result<Permit> {
-        Ok(Permit::new(self.of(n)?.claim_or_fail(interrupt)?, n))
+        Ok(Permit::new(self.of(n).claim_or_fail(interrupt)?, n))
     }
 
     fn acquire_within(&self, n: u32, limits: &WaitLimits<'_>) -> Result<Option<Permit>> {
-        Ok(self.of(n)?.claim_within(limits)?.map(|claim| Permit::new(claim, n)))
+        Ok(self.of(n).claim_within(limits)?.map(|claim| Permit::new(claim, n)))
     }
 
     /// As a lock, with a share of `n` permits.
-    fn of(&self, n: u32) -> Result<RedisLock> {
-        let lock = match n {
+    fn of(&self, n: u32) -> RedisLock {
+        match n {
             1 => self.one.clone(),
             _ => self.one.with_share(Share::Permits { taken: n, of: self.permits }),
-        };
-        lock.check_options()?;
-        Ok(lock)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ mod record;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::base::bell::Bell;
 use crate::base::clock::Clock;
@@ -22,7 +22,7 @@ use crate::lease::store::{
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
 use crate::limiter::port::{Decision, LimitStore, Take, foreign};
-use record::{Listeners, LockRecord, NET, Waiter};
+use record::{Listeners, LockRecord, NET, Waiter, share_in};
 
 /// By name and by process: a mutex that a fork inherits may be locked by a thread that is not in
 /// the fork.
@@ -139,7 +139,7 @@ impl LeaseStore for Memory {
         // Before the shelf is locked: listening locks it, too.
         let listens = ask.place.and_then(|place| (place.listen)()).is_some();
         self.at(ask.key, |entry, listeners, now| {
-            entry.check(self.has_shares)?;
+            entry.check(share_in(ask.token, self.has_shares))?;
             let mine = ask.may_be_mine && entry.is_held_by(ask.token);
             if mine || entry.serves(ask.token, listeners, now) {
                 return Ok(Answer::Granted { asked_at, fences: entry.take(ask, listeners, now) });
@@ -180,6 +180,18 @@ impl LeaseStore for Memory {
             })
         };
         what.iter().map(|what| Ok(one(what))).collect()
+    }
+
+    fn exchange(
+        &self,
+        what: &Release<'_>,
+        token: &Token,
+        lease: Duration,
+        _deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        what.check()?;
+        let tokens = (what.token, token);
+        Ok(self.at(what.key, |entry, listeners, now| entry.exchange(tokens, lease, listeners, now)))
     }
 
     fn listen(&self, _key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
@@ -267,7 +279,7 @@ impl LeaseStore for Memory {
 
     fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Vec<Held>, StoreError> {
         self.at(key, |entry, _, now| {
-            entry.check(self.has_shares)?;
+            entry.check_shares(self.has_shares)?;
             let held = |(token, until): &(Token, Instant)| Held {
                 token: token.clone(),
                 remaining: Some(until.saturating_duration_since(now)),
@@ -276,15 +288,11 @@ impl LeaseStore for Memory {
         })
     }
 
-    fn force_release(&self, key: &Key, _deadline: Instant) -> Result<bool, StoreError> {
+    fn force_release(&self, key: &Key, share: &str, _: Instant) -> Result<bool, StoreError> {
+        let share = share_in(&Token::new(share), self.has_shares);
         self.at(key, |entry, listeners, now| {
-            entry.check(self.has_shares)?;
-            let held = !entry.holders.is_empty();
-            if held {
-                entry.holders.clear();
-                entry.serve(None, listeners, now);
-            }
-            Ok(held)
+            entry.check(share)?;
+            Ok(entry.force(share, listeners, now))
         })
     }
 

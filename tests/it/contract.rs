@@ -8,6 +8,7 @@ mod leases;
 mod locks;
 mod permits;
 mod queue;
+mod rw_locks;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,8 @@ struct Place {
     /// What stands before the UUID in each token.
     share: &'static str,
     is_a_cluster: bool,
-    has_semaphores: bool,
+    /// Whether it has semaphores and read-write locks.
+    has_shares: bool,
     /// Whether a replica has to confirm everything.
     confirms: bool,
     /// Whether the server can wake waiters.
@@ -53,7 +55,7 @@ impl Place {
 
     fn of(builder: impl Fn() -> ClientBuilder, layout: Layout, servers: Vec<Server>) -> Place {
         let place = Place::with(builder, LockOptions::new().layout(layout), servers);
-        Place { has_semaphores: layout == Layout::Plain, ..place }
+        Place { has_shares: layout == Layout::Plain, ..place }
     }
 
     fn with(
@@ -70,7 +72,7 @@ impl Place {
             client,
             other,
             options,
-            has_semaphores: true,
+            has_shares: true,
             share: "",
             is_a_cluster: false,
             confirms: false,
@@ -95,7 +97,7 @@ impl Place {
         let servers: Vec<_> = (0..3).map(|_| Server::start()).collect();
         let urls: Vec<_> = servers.iter().map(Server::url).collect();
         let place = Place::of(|| Client::redlock_builder(&urls), Layout::Plain, servers);
-        Place { has_semaphores: false, ..place }
+        Place { has_shares: false, ..place }
     }
 
     /// A majority of stores in memory.
@@ -105,7 +107,7 @@ impl Place {
         let urls: Vec<_> =
             (0..5).map(|node| format!("memory://contract-node-{id}-{node}")).collect();
         let place = Place::of(|| Client::redlock_builder(&urls), Layout::Plain, Vec::new());
-        Place { has_semaphores: false, ..place }
+        Place { has_shares: false, ..place }
     }
 
     fn redisson() -> Place {
@@ -156,6 +158,20 @@ impl Place {
     fn with_one_permit(self) -> Place {
         let store = self.client.store_of_permits(1, &self.options).unwrap();
         Place { store, share: "p1/1:", ..self }
+    }
+
+    /// A server, and there the write side of a read-write lock.
+    fn write_lock() -> Place {
+        Place::server().with_a_write_lock()
+    }
+
+    fn write_lock_in_memory() -> Place {
+        Place::memory().with_a_write_lock()
+    }
+
+    fn with_a_write_lock(self) -> Place {
+        let store = self.client.store_of_rw_locks(&self.options).unwrap();
+        Place { store, share: "w:", ..self }
     }
 
     /// A cluster. Every client has been told of another node.
@@ -337,6 +353,18 @@ macro_rules! over_every_store {
                     those_behind_an_asker_that_fits_are_served_with_it
                     threads_of_two_clients_never_have_more_than_there_are
                 }
+                rw_locks {
+                    many_read_or_one_writes
+                    nobody_overtakes_a_waiting_writer_and_readers_behind_it_come_together
+                    who_writes_may_read_and_reads_on_after_that
+                    a_downgrade_lets_waiting_readers_in_and_no_writer
+                    who_reads_cannot_lock_the_write_side
+                    a_forced_unlock_of_one_side_leaves_the_other_alone
+                    fences_of_both_sides_grow_together
+                    a_lock_a_semaphore_and_a_read_write_lock_of_one_name_are_refused
+                    a_lease_of_either_side_is_renewed_and_one_that_is_not_runs_out
+                    no_thread_of_two_clients_reads_beside_a_writer
+                }
             }
         })*
         $(mod $shared {
@@ -358,4 +386,6 @@ over_every_store! {
     one_permit
     one_permit_in_memory
     one_permit_in_a_cluster
+    write_lock
+    write_lock_in_memory
 }

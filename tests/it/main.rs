@@ -8,6 +8,8 @@ mod cluster;
 mod conditions;
 mod confirmations;
 mod contract;
+#[path = "support/elsewhere.rs"]
+mod elsewhere;
 mod errors;
 mod examples;
 mod execute;
@@ -48,6 +50,7 @@ mod replicas;
 mod rooms;
 mod round_trips;
 mod rules;
+mod rw_lock;
 mod secrets;
 mod semaphore;
 mod sent_once;

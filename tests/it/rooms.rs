@@ -203,7 +203,12 @@ fn each_lease_has_its_own_end_and_the_key_lasts_as_long_as_the_last() {
     };
     assert!(rest(room.acquire(&writer, LONG, None)) > 900_000);
     thread::sleep(Duration::from_millis(60));
-    // It has expired, and nothing brings it back.
+    // Whoever comes next sweeps out what has expired.
+    let next = token("r:", 4);
+    assert_eq!(room.acquire(&next, LONG, None), Told::Granted { fence: 0 });
+    assert_eq!(room.members(), [&*long, &*next]);
+    assert!(room.yes("release", &[&next]));
+    // Nothing brings it back.
     assert!(!room.yes("extend", &[&short, "1000000"]));
     assert!(!room.yes("release", &[&short]));
     assert_eq!(room.members(), [&*long]);

@@ -243,7 +243,7 @@ fn a_sorted_set_of_somebody_else_is_no_semaphore_and_is_left_alone() {
         assert_eq!(length, 1, "{members:?}");
         delete(&server, "s");
     }
-    // A lock with readers, which is to come, is not ours either.
+    // A reader of a read-write lock is not ours either.
     redis::cmd("ZADD").arg("s").arg(&["9e15", "r:aa"]).exec(&mut server.connection()).unwrap();
     assert!(error(semaphore.available()).is_wrong_type());
     assert!(error(semaphore.acquire()).is_wrong_type());

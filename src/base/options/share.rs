@@ -13,8 +13,19 @@ pub(crate) enum Share {
     /// All of it, as the lease of a lock does. Nothing stands in the token.
     #[default]
     Whole,
+    /// One side of a read-write lock.
+    Side(Side),
     /// This many permits of so many.
     Permits { taken: u32, of: u32 },
+}
+
+/// A side of a read-write lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Beside any number of readers, and beside nobody else.
+    Read,
+    /// Beside nobody.
+    Write,
 }
 
 impl Share {
@@ -22,6 +33,11 @@ impl Share {
     /// a lock as a value of its own may look like a token with a share.
     pub(crate) fn in_token(token: &[u8]) -> Option<Self> {
         let (share, _) = std::str::from_utf8(token).ok()?.split_once(':')?;
+        match share {
+            "r" => return Some(Self::Side(Side::Read)),
+            "w" => return Some(Self::Side(Side::Write)),
+            _ => {}
+        }
         let (taken, of) = share.strip_prefix('p')?.split_once('/')?;
         Some(Self::Permits { taken: taken.parse().ok()?, of: of.parse().ok()? })
     }
@@ -33,9 +49,20 @@ impl Share {
     /// How many permits it takes; a lock counts as one.
     pub(crate) fn permits(self) -> u32 {
         match self {
-            Self::Whole => 1,
+            Self::Whole | Self::Side(_) => 1,
             Self::Permits { taken, .. } => taken,
         }
+    }
+
+    /// Whether the threads of a process have turns. Those that acquire permits have none: each asks
+    /// the server, and has a place of its own in the server's queue.
+    pub(crate) fn has_turns(self) -> bool {
+        !matches!(self, Self::Permits { .. })
+    }
+
+    /// Whether a room may have leases of both at once, or one after the other.
+    pub(crate) fn is_of_one_kind_with(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
     /// Refuses what can never be granted (R18).
@@ -60,6 +87,8 @@ impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => Ok(()),
+            Self::Side(Side::Read) => f.write_str("r:"),
+            Self::Side(Side::Write) => f.write_str("w:"),
             Self::Permits { taken, of } => write!(f, "p{taken}/{of}:"),
         }
     }
@@ -67,7 +96,7 @@ impl fmt::Display for Share {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_PERMITS, Share};
+    use super::{MOST_PERMITS, Share, Side};
 
     const UUID: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -79,7 +108,16 @@ mod tests {
         assert_eq!(Share::in_token(token.as_bytes()), Some(share));
         let whole = format!("{}{UUID}", Share::Whole);
         assert_eq!((whole.as_str(), Share::in_token(whole.as_bytes())), (UUID, None));
+        for (side, prefix) in [(Side::Read, "r:"), (Side::Write, "w:")] {
+            let (share, token) = (Share::Side(side), format!("{prefix}{UUID}"));
+            assert_eq!(share.to_string(), prefix);
+            assert_eq!(Share::in_token(token.as_bytes()), Some(share));
+            assert!(!share.is_whole() && share.has_turns() && share.permits() == 1);
+            assert!(share.check().is_ok() && share.is_of_one_kind_with(Share::Side(Side::Read)));
+            assert!(!share.is_of_one_kind_with(Share::Whole));
+        }
         assert!(Share::Whole.is_whole() && !share.is_whole());
+        assert!(Share::Whole.has_turns() && !share.has_turns());
         assert_eq!((Share::Whole.permits(), share.permits()), (1, 3));
         for text in ["p3:x", "p3/:x", "p/3:x", "3/10:x", "p3/10", "px/10:x", "p3/4294967296:x", ""]
         {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::backlog::SETTLE;
 use crate::base::key::Key;
 use crate::base::log;
-use crate::base::options::Share;
+use crate::base::options::{Share, Side};
 use crate::base::store_error::StoreError;
 use crate::base::subject::Subject;
 use crate::lease::durations::FIRST_LEASE;
@@ -35,9 +35,14 @@ impl Withdrawal {
     /// For a grant whose token nobody uses any more.
     pub(crate) fn stray(store: Arc<dyn LeaseStore>, key: Key, token: Token) -> Self {
         let name = key.as_str().into();
-        let of_permits = Share::in_token(token.as_bytes()).is_some();
+        let share = Share::in_token(token.as_bytes()).unwrap_or_default();
         Self {
-            subject: if of_permits { Subject::semaphore(name) } else { Subject::lock(name) },
+            subject: match share {
+                Share::Whole => Subject::lock(name),
+                Share::Side(Side::Read) => Subject::read_lock(name),
+                Share::Side(Side::Write) => Subject::write_lock(name),
+                Share::Permits { .. } => Subject::semaphore(name),
+            },
             store,
             key,
             token,

@@ -12,7 +12,7 @@ use crate::lease::wait::Wait;
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
 use crate::local::owned::Owned;
-use crate::local::queue::{Handover, Turn};
+use crate::local::queue::{Handover, Taken, Turn};
 
 impl RedisLock {
     pub(super) fn acquire(&self, limits: &WaitLimits<'_>) -> Result<bool> {
@@ -22,6 +22,9 @@ impl RedisLock {
         }
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
             return again.map(|()| true);
+        }
+        if let Some(reading) = self.read_under_write()? {
+            return self.hold(reading).map(|()| true);
         }
         match self.acquire_lease(limits)? {
             Some(owned) => self.hold(owned).map(|()| true),
@@ -69,23 +72,25 @@ impl RedisLock {
         let context = self.context();
         // Checked before any mutex is locked: in a forked child it may stay locked for ever.
         context.check_process()?;
+        self.check_options()?;
         limits.check(context)?;
         if self.is_held() {
             // A claim: it would wait for this very thread.
             return Err(Error::new(ErrorKind::Conflict, "this thread holds the lock already"));
         }
+        self.check_other_side()?;
         context.start(&*self.store)?;
         let mut attempts = Attempts::new(&self.options);
-        // Many threads have permits at once, so none waits for the turn of another: each asks the
-        // server, and has a place of its own in the server's queue.
-        let (turn, handover) = if self.options.share.is_whole() {
-            let taken = self.shared.queue.take(context, &self.options, limits, &mut attempts)?;
-            let Some((turn, handover)) = taken else { return Ok(None) };
-            (Some(turn), handover)
+        let (turn, handover) = if self.options.share.has_turns() {
+            match self.shared.queue().take(context, &self.options, limits, &mut attempts)? {
+                None => return Ok(None),
+                Some(Taken::Joined(owned)) => return Ok(Some(owned)),
+                Some(Taken::Turn(turn, handover)) => (Some(turn), handover),
+            }
         } else {
             (None, Handover::Nothing { silent_since: None })
         };
-        let report = |report| self.shared.queue.report(report, context.clock.now());
+        let report = |report| self.shared.queue().report(report, context.clock.now());
         let (mut acquisition, silent_since) = match handover {
             Handover::Lease(lease) if lease.is_valid() => {
                 return Ok(Some(self.own(lease, turn)));
@@ -134,19 +139,26 @@ impl RedisLock {
 
     /// The lease has an owner from now on, and the turn passes on with its end.
     fn own(&self, lease: Arc<Lease>, turn: Option<Turn<'_>>) -> Owned {
-        let turn = turn.map(|turn| turn.hold(&lease));
+        let fence = lease.held_fence();
+        let turn = match turn {
+            Some(turn) if self.is_for_readers() => {
+                turn.offer(&lease, &self.options);
+                None
+            }
+            turn => turn.map(|turn| turn.hold(&lease)),
+        };
         if lease.has_ended() {
             // Lost between the grant and this moment: the loss could not pass the turn on, so it
             // passes on now.
-            self.shared.queue.leave_after_loss(&lease);
+            self.shared.queue().leave_after_loss(&lease);
         }
-        Owned { lease, turn, options: Arc::clone(&self.options) }
+        Owned { lease, turn, fence, options: Arc::clone(&self.options) }
     }
 
     /// The first hold of this thread.
     fn hold(&self, owned: Owned) -> Result<()> {
-        let (lock, fence) = (Arc::clone(&self.shared), owned.lease.held_fence());
-        holds::enter(Hold { lock, owned, count: 1, fence, over: None }).or_else(|hold| {
+        let lock = Arc::clone(&self.shared);
+        holds::enter(Hold { lock, owned, count: 1, over: None }).or_else(|hold| {
             // The thread is ending: nobody would ever remove this hold or give up its turn.
             let given_up = self.give_up(&hold.owned);
             let ending = Error::unsupported("a thread that is ending cannot lock");
@@ -157,18 +169,24 @@ impl RedisLock {
     /// Passes a lease on to the next thread of this process, or releases it, and gives up the turn
     /// that came with it.
     pub(in crate::lock) fn give_up(&self, owned: &Owned) -> Result<()> {
-        let Owned { lease, turn, options } = owned;
+        let Owned { lease, turn, options, .. } = owned;
         // Checked before any mutex is locked: in a forked child it may stay locked for ever. The
         // drop of the lease could lock one, too, so one more reference keeps it there.
         if let Err(error) = self.context().check_process() {
             std::mem::forget(Arc::clone(lease));
             return Err(self.named(error));
         }
-        if self.shared.queue.hand_off(*turn, lease, options) {
+        if self.shared.queue().hand_off(*turn, lease, options) {
             return Ok(());
         }
+        // Looked at first: the last of several may release it at any moment.
+        let valid = lease.is_valid();
+        if !lease.remove_user() {
+            // Others of this process use it still.
+            return if valid { Ok(()) } else { Err(self.lost()) };
+        }
         let released = self.release(lease);
-        self.shared.queue.leave(*turn);
+        self.shared.queue().leave(*turn);
         released
     }
 }

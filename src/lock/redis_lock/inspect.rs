@@ -57,16 +57,24 @@ impl RedisLock {
         self.check_usable()?;
         let held = self.store.inspect(&self.shared.key, self.context().command_deadline());
         let held = held.map_err(|error| self.failed(error))?;
-        held.into_iter().map(|held| self.holder(&held)).collect()
+        held.into_iter().filter_map(|held| self.holder(&held).transpose()).collect()
     }
 
-    fn holder(&self, held: &Held) -> Result<Holder> {
-        let share = match self.options.share {
-            Share::Whole => Some(Share::Whole),
-            Share::Permits { .. } => Share::in_token(held.token.as_bytes()),
+    /// `None`: it holds the other side of a read-write lock.
+    fn holder(&self, held: &Held) -> Result<Option<Holder>> {
+        let ours = self.options.share;
+        let share = match ours {
+            Share::Whole => Some(ours),
+            _ => Share::in_token(held.token.as_bytes()),
         };
-        let permits = share.ok_or_else(|| self.failed(StoreError::foreign()))?.permits();
-        Ok(Holder { token: held.token.text(), permits, remaining: held.remaining })
+        let share = share.filter(|share| share.is_of_one_kind_with(ours));
+        let share = share.ok_or_else(|| self.failed(StoreError::foreign()))?;
+        let is_other_side = matches!(share, Share::Side(_)) && share != ours;
+        Ok((!is_other_side).then(|| Holder {
+            token: held.token.text(),
+            permits: share.permits(),
+            remaining: held.remaining,
+        }))
     }
 
     /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.
@@ -81,17 +89,16 @@ impl RedisLock {
     /// `WrongType`, `Server`: nothing was changed.
     pub fn force_unlock(&self) -> Result<bool> {
         self.check_usable()?;
-        self.store.force_release(&self.shared.key, self.context().command_deadline()).map_err(
-            |error| {
-                if error.may_have_run {
-                    self.unknown(
-                        "the forced release had no answer: it may have been carried out",
-                        error,
-                    )
-                } else {
-                    self.failed(error)
-                }
-            },
-        )
+        let (share, deadline) = (self.options.share.to_string(), self.context().command_deadline());
+        self.store.force_release(&self.shared.key, &share, deadline).map_err(|error| {
+            if error.may_have_run {
+                self.unknown(
+                    "the forced release had no answer: it may have been carried out",
+                    error,
+                )
+            } else {
+                self.failed(error)
+            }
+        })
     }
 }

@@ -69,7 +69,7 @@ impl RedisLock {
             Dropped::NotHeld => Err(self.not_held()),
             Dropped::Held { lost: false } => Ok(()),
             Dropped::Held { lost: true } => Err(self.lost()),
-            Dropped::Last(hold) => self.give_up(&hold.owned),
+            Dropped::Last(hold) => self.end_hold(&hold.owned),
         }
     }
 
@@ -78,6 +78,11 @@ impl RedisLock {
     /// # Errors
     /// As [`Lock::new_condition`].
     pub fn new_condition(&self, name: &str) -> Result<Condition> {
+        if self.is_for_readers() {
+            return Err(self.named(Error::unsupported(
+                "only the write side of a read-write lock has conditions",
+            )));
+        }
         let options = &self.options;
         if !self.store.abilities().conditions
             || options.queue != Queue::Fifo

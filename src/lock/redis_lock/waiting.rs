@@ -60,6 +60,7 @@ impl RedisLock {
         let context = self.context();
         context.check_process().map_err(|error| self.named(error))?;
         self.held()?;
+        self.check_not_reading().map_err(|error| self.named(error))?;
         limits.check(context).map_err(|error| {
             self.named(if error.is_interrupted() { interrupted_with_the_lock() } else { error })
         })?;
@@ -68,7 +69,7 @@ impl RedisLock {
         let leaving = Leaving::of_a_wait(context, &hold.owned.lease);
         let released = |how| {
             leaving.end(how);
-            self.shared.queue.leave(hold.owned.turn);
+            self.shared.queue().leave(hold.owned.turn);
         };
         let woken = acquisition.wait_in(condition, &leaving, limits, &|| {
             released(Ended::Released { copy_in_flight: false })
@@ -99,13 +100,13 @@ impl RedisLock {
             let closed = Error::new(ErrorKind::Closed, "the client is closed").leaving(true);
             return Err(self.named(closed));
         }
-        let turn = self.shared.queue.adopt(&lease);
+        let turn = self.shared.queue().adopt(&lease);
         if lease.has_ended() {
             // Lost since it was granted, as in `own`.
-            self.shared.queue.leave_after_loss(&lease);
+            self.shared.queue().leave_after_loss(&lease);
         }
         let fence = lease.held_fence();
-        let held = holds::enter(Hold { owned: Owned { lease, turn, ..hold.owned }, fence, ..hold });
+        let held = holds::enter(Hold { owned: Owned { lease, turn, fence, ..hold.owned }, ..hold });
         debug_assert!(held.is_ok(), "its old hold was there a moment ago");
         outcome.map_err(|error| self.named(error))
     }

@@ -103,8 +103,8 @@ pub(crate) fn gone(reply: Result<Reply, StoreError>) -> Result<Gone, StoreError>
     Ok(if released { Gone::Released } else { Gone::NotOurs })
 }
 
-/// A script that acquires looks at the type of the lock's own key first. So other data of somebody
-/// else is found after the lock may have been set.
+/// A script that acquires or exchanges looks at the type of the lock's own key first. So other data
+/// of somebody else is found after the lock may have been set.
 pub(crate) fn half_way(error: StoreError) -> StoreError {
     if error.kind == ErrorKind::WrongType { error.maybe_run() } else { error }
 }

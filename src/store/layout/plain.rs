@@ -16,6 +16,7 @@ pub(crate) fn table() -> Table {
         extend: extend!("plain/mutex.lua"),
         inspect: script!(Shape::Array, "plain/inspect.lua"),
         force: serving!(Number, "plain/mutex.lua", "plain/force.lua"),
+        exchange: None,
         wakes: Wakes::Queue(Box::new(queue_scripts!("plain/mutex.lua"))),
         no_fences: None,
         no_owner: None,

@@ -19,6 +19,7 @@ pub(crate) fn table() -> Table {
         extend: script!(Shape::Number, "redisson/extend.lua"),
         inspect: script!(Shape::Array, "redisson/common.lua", "redisson/inspect.lua"),
         force: script!(Shape::Number, "redisson/common.lua", "redisson/force.lua"),
+        exchange: None,
         wakes: Wakes::Channel(Name::Redisson("redisson_lock__channel:")),
         no_fences: None,
         no_owner: None,

@@ -16,6 +16,7 @@ pub(crate) fn table() -> Table {
         extend: extend!("shared/room.lua"),
         inspect: script!(Shape::Array, "queue/keys.lua", "shared/inspect.lua"),
         force: serving!(Number, "shared/room.lua", "shared/force.lua"),
+        exchange: Some(serving!(Number, "shared/room.lua", "shared/exchange.lua")),
         wakes: Wakes::Queue(Box::new(queue_scripts!("shared/room.lua"))),
         no_fences: None,
         no_owner: None,

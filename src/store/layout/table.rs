@@ -29,8 +29,11 @@ pub(crate) struct Table {
     pub(crate) extend: Script,
     /// Keys of the lease.
     pub(crate) inspect: Script,
-    /// Keys; channel and command to publish if there is a channel.
+    /// Keys; channel and command to publish if there is a channel; the share of the leases that
+    /// are to end if there are shares.
     pub(crate) force: Script,
+    /// Keys, token, the token that gets the lease, lease in ms. Only with shares.
+    pub(crate) exchange: Option<Script>,
     pub(crate) wakes: Wakes,
     /// Why locks cannot have fences, if they cannot.
     pub(crate) no_fences: Option<&'static str>,
@@ -42,8 +45,10 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn supports(&self, options: &LockOptions) -> Result<()> {
-        if !options.share.is_whole() && !self.has_shares {
-            return Err(Error::unsupported("a semaphore needs the plain layout"));
+        if !self.has_shares && !options.share.is_whole() {
+            return Err(Error::unsupported(
+                "a semaphore or a read-write lock needs the plain layout",
+            ));
         }
         if let (Some(why), Some(_)) = (self.no_owner, &options.owner) {
             return Err(Error::invalid(why));

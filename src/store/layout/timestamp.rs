@@ -22,6 +22,7 @@ pub(crate) fn table() -> Table {
         inspect: script!(Shape::Array, "timestamp/common.lua", "timestamp/inspect.lua"),
         force: script!(Shape::Number, "timestamp/common.lua", "timestamp/force.lua"),
         // Old clients tell nobody of a release.
+        exchange: None,
         wakes: Wakes::Nobody,
         no_fences: Some("the timestamp layout has no fences: its old clients do not use them"),
         no_owner: Some("the timestamp layout holds a deadline and has no place for an owner"),

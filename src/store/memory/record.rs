@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::base::bell::{Bell, Fences, Grant};
-use crate::base::options::Share;
+use crate::base::options::{Share, Side};
 use crate::base::store_error::StoreError;
 use crate::lease::store::{Ask, Extend, Gone, Place};
 use crate::lease::token::Token;
@@ -90,15 +90,32 @@ impl Listeners<'_> {
     }
 }
 
+/// The share in a token, of leases that have shares or do not.
+pub(super) fn share_in(token: &Token, has_shares: bool) -> Share {
+    let share = Share::in_token(token.as_bytes()).filter(|_| has_shares);
+    share.unwrap_or_default()
+}
+
 impl LockRecord {
     /// Whether nobody holds it, or waits for it.
     pub(super) fn is_unused(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.conditions.is_empty()
     }
 
-    /// An error if the leases are of the other kind.
-    pub(super) fn check(&self, has_shares: bool) -> Result<(), StoreError> {
+    /// An error if some leases have shares and others have none.
+    pub(super) fn check_shares(&self, has_shares: bool) -> Result<(), StoreError> {
         if self.has_shares == has_shares { Ok(()) } else { Err(StoreError::foreign()) }
+    }
+
+    /// An error if the leases are of another kind than those with this share.
+    pub(super) fn check(&self, share: Share) -> Result<(), StoreError> {
+        self.check_shares(!share.is_whole())?;
+        let first = self.holders.first().map_or(share, |(holder, _)| self.share(holder));
+        if first.is_of_one_kind_with(share) { Ok(()) } else { Err(StoreError::foreign()) }
+    }
+
+    fn share(&self, token: &Token) -> Share {
+        share_in(token, self.has_shares)
     }
 
     pub(super) fn is_held_by(&self, token: &Token) -> bool {
@@ -107,9 +124,9 @@ impl LockRecord {
 
     /// What a token takes, and of how many permits.
     fn permits(&self, token: &Token) -> (u32, u32) {
-        match Share::in_token(token.as_bytes()).filter(|_| self.has_shares) {
-            Some(Share::Permits { taken, of }) => (taken, of),
-            Some(Share::Whole) | None => (1, 1),
+        match self.share(token) {
+            Share::Permits { taken, of } => (taken, of),
+            Share::Whole | Share::Side(_) => (1, 1),
         }
     }
 
@@ -121,7 +138,12 @@ impl LockRecord {
     }
 
     pub(super) fn fits(&self, token: &Token) -> bool {
-        self.missing(token) == 0
+        match self.share(token) {
+            reader @ Share::Side(Side::Read) => {
+                self.holders.iter().all(|(holder, _)| self.share(holder) == reader)
+            }
+            _ => self.missing(token) == 0,
+        }
     }
 
     /// How long it takes until enough leases have ended for this token, and at least one has.
@@ -265,6 +287,44 @@ impl LockRecord {
         self.remove(token);
         self.serve(None, listeners, now);
         gone
+    }
+
+    /// Ends all leases, but not those of the other side of a read-write lock. Returns whether there
+    /// were any.
+    pub(super) fn force(
+        &mut self,
+        share: Share,
+        listeners: &mut Listeners<'_>,
+        now: Instant,
+    ) -> bool {
+        let stays = |held: Share| match (held, share) {
+            (Share::Side(held), Share::Side(wanted)) => held != wanted,
+            _ => false,
+        };
+        let (before, all) = (self.holders.len(), std::mem::take(&mut self.holders));
+        self.holders = all.into_iter().filter(|(token, _)| stays(self.share(token))).collect();
+        let ended = self.holders.len() < before;
+        if ended {
+            self.serve(None, listeners, now);
+        }
+        ended
+    }
+
+    /// Exchanges the token of a lease for another (R28). `false`: the lease is not there.
+    pub(super) fn exchange(
+        &mut self,
+        (from, to): (&Token, &Token),
+        lease: Duration,
+        listeners: &mut Listeners<'_>,
+        now: Instant,
+    ) -> bool {
+        let is_ours = self.is_held_by(to) || self.is_held_by(from);
+        if is_ours {
+            self.remove(from);
+            self.put(to, now + lease);
+            self.serve(None, listeners, now);
+        }
+        is_ours
     }
 
     /// Extends a lease, and returns whether the lease is held by this token.

@@ -11,7 +11,7 @@ use super::{Quorum, Round, Verdict};
 use crate::base::bell::Bell;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::key::Key;
-use crate::base::options::{Confirm, LockOptions};
+use crate::base::options::{Confirm, LockOptions, Share};
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
 use crate::lease::store::{
@@ -235,7 +235,12 @@ impl LeaseStore for Quorum {
     /// The leases have to be released before those that were read run out: from then on a holder
     /// that still has a majority may give its lease again to nodes on which it was released, and so
     /// would keep the lock.
-    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
+    fn force_release(
+        &self,
+        key: &Key,
+        _share: &str,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         let mut wanted: Option<HashSet<Token>> = None;
         loop {
             let read_at = self.clock.now();
@@ -281,11 +286,20 @@ impl LeaseStore for Quorum {
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {
-        if !options.share.is_whole() {
-            return Err(Error::unsupported(
-                "majorities of a quorum could grant more permits than there are: a semaphore needs \
-                 one server or a cluster",
-            ));
+        match options.share {
+            Share::Whole => {}
+            Share::Permits { .. } => {
+                return Err(Error::unsupported(
+                    "majorities of a quorum could grant more permits than there are: a semaphore \
+                     needs one server or a cluster",
+                ));
+            }
+            Share::Side(_) => {
+                return Err(Error::unsupported(
+                    "a quorum has no queue, and so no order among readers and writers: a \
+                     read-write lock needs one server or a cluster",
+                ));
+            }
         }
         if options.fenced {
             return Err(Error::unsupported(

@@ -12,7 +12,7 @@ pub(super) fn nobody_has_it(place: &Place) {
     let a = key("a");
     assert_eq!(place.holder(&a), None);
     assert_eq!(place.release(&a, &place.token()), Gone::NotOurs);
-    assert!(!place.store.force_release(&a, deadline()).unwrap());
+    assert!(!place.store.force_release(&a, place.share, deadline()).unwrap());
 }
 
 pub(super) fn a_free_lock_is_granted(place: &Place) {
@@ -176,12 +176,12 @@ pub(super) fn withdraw_may_be_repeated_and_removes_only_what_is_ours(place: &Pla
 pub(super) fn force_release_frees_it_whoever_has_it(place: &Place) {
     let (a, mine) = (key("a"), place.token());
     place.ask(&a, &mine, LEASE);
-    assert!(place.store.force_release(&a, deadline()).unwrap());
+    assert!(place.store.force_release(&a, place.share, deadline()).unwrap());
     if place.store.abilities().one_shot_tokens {
         // A node of a quorum that is late may still have it.
-        eventually(SOON, || !place.store.force_release(&a, deadline()).unwrap());
+        eventually(SOON, || !place.store.force_release(&a, place.share, deadline()).unwrap());
     }
-    assert!(!place.store.force_release(&a, deadline()).unwrap());
+    assert!(!place.store.force_release(&a, place.share, deadline()).unwrap());
     assert_eq!(place.holder(&a), None);
     assert_eq!(place.release(&a, &mine), Gone::NotOurs);
     assert!(place.is_granted(&a, &place.token()));

@@ -13,7 +13,7 @@ use crate::support::{eventually, within};
 
 /// The same semaphore, as two clients have it. A place that has none says so.
 fn semaphores(place: &Place, permits: u32) -> Option<[Semaphore; 2]> {
-    if !place.has_semaphores {
+    if !place.has_shares {
         let made = place.client.semaphore("s", permits);
         let options = place.options.clone();
         let refused = [

@@ -108,7 +108,7 @@ pub(super) fn a_waiter_that_withdrew_or_does_not_listen_is_passed_over(place: &P
     let last = Waiter::queue(place, &a, 1);
     assert_eq!(place.withdraw(&a, &withdrawn.token), Gone::NotOurs);
     // In whatever way the lock is freed.
-    assert!(place.store.force_release(&a, deadline()).unwrap());
+    assert!(place.store.force_release(&a, place.share, deadline()).unwrap());
     assert!(last.heard(SOON).is_some());
     assert_eq!(place.holder(&a), Some(last.token.text()));
     assert_eq!(withdrawn.heard(ms(20)), None);

@@ -17,6 +17,18 @@ fn locks() {
     let fenced = here.lock_with("job", LockOptions::new().fenced()).unwrap();
     cases.push(Case::new("held with other options", fenced.lock()));
     cases.push(Case::new("`claim` of a lock that this thread holds", lock.claim().map(drop)));
+    let rw = here.rw_lock("rw");
+    let reading = rw.read().unwrap();
+    cases.push(Case::new("`write` of a thread that reads", rw.write()));
+    reading.release().unwrap();
+    let (writing, _again) = (rw.write().unwrap(), rw.write().unwrap());
+    let claimed = rw.read_lock().claim().map(drop);
+    cases.push(Case::new("`claim` of the read side by a thread that writes", claimed));
+    let reading = rw.read().unwrap();
+    let waited = rw.write_lock().new_condition("c").unwrap().wait();
+    cases.push(Case::new("a wait in a condition of a thread that also reads", waited));
+    reading.release().unwrap();
+    cases.push(Case::new("`downgrade` of one of two holds", rw.downgrade(writing)));
     lock.force_unlock().unwrap();
     cases.push(Case::new("`unlock` after the lease was lost", lock.unlock()));
     cases.push(unconfirmed());

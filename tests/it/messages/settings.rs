@@ -158,6 +158,15 @@ fn options() {
                 "a semaphore with an `owner`",
                 here.semaphore_with("s", 3, new().owner("me")),
             ),
+            Case::new("a read-write lock on a quorum", quorum.rw_lock("rw").read()),
+            Case::new(
+                "a condition of the read side",
+                here.rw_lock("rw").read_lock().new_condition("c"),
+            ),
+            Case::new(
+                "`downgrade` of another guard",
+                here.rw_lock("rw").downgrade(here.lock("job").guard().unwrap()),
+            ),
             Case::new("a limiter without a name", limiter("", 1, ms(10))),
             Case::new("a limiter with a name of 1,025 bytes", limiter(&long, 1, ms(10))),
             Case::new("a limiter of no permits", limiter("ip", 0, ms(10))),

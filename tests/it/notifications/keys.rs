@@ -81,7 +81,7 @@ fn no_script_touches_a_key_that_it_has_not_named() {
     scene.enters("1");
     scene.rewrite("^%d+$", "1");
     scene.is_granted("1");
-    scene.lock.store.force_release(&scene.lock.key, soon()).unwrap();
+    scene.lock.store.force_release(&scene.lock.key, "", soon()).unwrap();
     redis::cmd("ECHO").arg("the end").exec(&mut server.connection()).unwrap();
     assert!(watching.join().unwrap() > 100);
 }

@@ -77,7 +77,7 @@ impl Node {
 
     /// Forgets the lease, like a node that restarts without its data.
     pub fn forget(&self, name: &str) {
-        self.inner.force_release(&Key::new(name.into()), Instant::now()).unwrap();
+        self.inner.force_release(&Key::new(name.into()), "", Instant::now()).unwrap();
     }
 
     /// The tokens of the questions of this kind, in order.
@@ -204,8 +204,8 @@ impl LeaseStore for Asked {
         self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, deadline))
     }
 
-    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        self.0.answer("force", "", deadline, || self.0.inner.force_release(key, deadline))
+    fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {
+        self.0.answer("force", "", deadline, || self.0.inner.force_release(key, share, deadline))
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

@@ -68,15 +68,13 @@ impl History {
     }
 
     fn somebody(&mut self) -> Person {
-        self.tokens += 1;
         let share = (self.draw)(&mut self.random);
-        let prefix = match share {
-            Share::Whole => String::new(),
-            Share::Writer => "w:".to_owned(),
-            Share::Reader => "r:".to_owned(),
-            Share::Permits { taken, of } => format!("p{taken}/{of}:"),
-        };
-        Person { token: token(&prefix, self.tokens), share, attempt: 0 }
+        self.one_with(share)
+    }
+
+    fn one_with(&mut self, share: Share) -> Person {
+        self.tokens += 1;
+        Person { token: token(&share.prefix(), self.tokens), share, attempt: 0 }
     }
 
     fn step(&mut self) {
@@ -104,6 +102,7 @@ impl History {
                 self.people[at] = self.somebody();
                 true
             }
+            13 if share == Share::Writer && !queues => self.exchange(at, &token, lease),
             // A holder that is in the queue was let in by a script that does not look there: it
             // leaves both.
             8..=12 => {
@@ -119,6 +118,22 @@ impl History {
         };
         self.compare();
         self.model.is_sound(served);
+    }
+
+    /// A writer reads from now on, also if it has to ask again after a lost reply.
+    fn exchange(&mut self, at: usize, from: &str, lease: u64) -> bool {
+        let reader = self.one_with(Share::Reader);
+        let arguments = [from, &reader.token, &lease.to_string()];
+        let exchanged = self.room.yes("exchange", &arguments);
+        assert_eq!(exchanged, self.model.exchange(from, &reader.token, lease));
+        if self.random.bool() {
+            assert_eq!(self.room.yes("exchange", &arguments), exchanged);
+            self.model.exchange(from, &reader.token, lease);
+        }
+        if exchanged {
+            self.people[at] = reader;
+        }
+        exchanged
     }
 
     fn step_that_serves_nobody(&mut self, at: usize, lease: u64, queues: bool) {
@@ -145,7 +160,7 @@ impl History {
                 self.people[at] = self.somebody();
             }
             5 if self.random.u8(..6) == 0 => {
-                assert_eq!(self.room.yes("force", &[]), self.model.force());
+                assert_eq!(self.room.yes("force", &[&share.prefix()]), self.model.force(share));
             }
             _ => {
                 let inbox = self.random.usize(..INBOXES.len());

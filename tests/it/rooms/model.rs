@@ -17,6 +17,18 @@ pub enum Share {
     },
 }
 
+impl Share {
+    /// What stands before the UUID in a token.
+    pub fn prefix(self) -> String {
+        match self {
+            Share::Whole => String::new(),
+            Share::Writer => "w:".to_owned(),
+            Share::Reader => "r:".to_owned(),
+            Share::Permits { taken, of } => format!("p{taken}/{of}:"),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Waiter {
     pub token: String,
@@ -211,9 +223,25 @@ impl Model {
         true
     }
 
-    pub fn force(&mut self) -> bool {
-        let held = !self.holders.is_empty();
-        self.holders.clear();
+    /// From a writer to a reader.
+    pub fn exchange(&mut self, from: &str, to: &str, lease: u64) -> bool {
+        let exchanged = self.holder(to).is_some() || self.holder(from).is_some();
+        if exchanged {
+            self.remove(from);
+            self.put(to, Share::Reader, lease);
+            self.serve("");
+        }
+        exchanged
+    }
+
+    pub fn force(&mut self, share: Share) -> bool {
+        let before = self.holders.len();
+        let is_of_this_kind = |held: Share| match share {
+            Share::Permits { .. } => true,
+            _ => held == share,
+        };
+        self.holders.retain(|holder| !is_of_this_kind(holder.share));
+        let held = self.holders.len() < before;
         if held {
             self.serve("");
         }

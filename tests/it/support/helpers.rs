@@ -13,6 +13,7 @@ use distlock::testing::{
 };
 use distlock::{Client, ClientBuilder, Error, LockOptions, RedisLock};
 
+pub use crate::elsewhere::Elsewhere;
 use crate::support::{Server, eventually};
 
 /// Far longer than anything takes when all is well.
@@ -75,35 +76,6 @@ pub fn keys(server: &Server) -> Vec<String> {
 /// Runs `work` on a thread of its own and returns its value.
 pub fn on_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join().unwrap())
-}
-
-/// A thread that holds a lock until it is told to unlock it.
-pub struct Elsewhere {
-    unlock: Sender<()>,
-    thread: JoinHandle<distlock::Result<()>>,
-}
-
-impl Elsewhere {
-    /// Returns once the other thread holds it.
-    pub fn holds(lock: &RedisLock) -> Elsewhere {
-        let (unlock, told) = mpsc::channel::<()>();
-        let (locked, holds) = mpsc::channel();
-        let lock = lock.clone();
-        let thread = thread::spawn(move || {
-            locked.send(lock.lock()).unwrap();
-            // Disconnected: the test is over, passed or failed.
-            let _ = told.recv();
-            lock.unlock()
-        });
-        holds.recv().unwrap().unwrap();
-        Elsewhere { unlock, thread }
-    }
-
-    /// Has the thread unlock, and returns the result.
-    pub fn unlock(self) -> distlock::Result<()> {
-        drop(self.unlock);
-        self.thread.join().unwrap()
-    }
 }
 
 /// A thread at work, and its result at the end.
@@ -390,8 +362,8 @@ impl LeaseStore for Watched {
         self.inner.inspect(key, deadline)
     }
 
-    fn force_release(&self, key: &Key, deadline: Instant) -> Result<bool, StoreError> {
-        self.inner.force_release(key, deadline)
+    fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {
+        self.inner.force_release(key, share, deadline)
     }
 
     fn supports(&self, options: &LockOptions) -> Result<(), Error> {

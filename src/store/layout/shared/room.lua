@@ -1,8 +1,7 @@
 -- The room of a lock with shares: a sorted set of tokens, each with the end of its lease by the
 -- server's clock (ms). What a lease takes of the room stands in its token:
 --   w:…     a writer: all of it
---   r:…     a reader: it fits beside any number of readers, and beside nobody else. Only tests ask
---           for readers and writers yet.
+--   r:…     a reader: it fits beside any number of readers, and beside nobody else
 --   pN/M:…  N permits of M: it fits while at most M are taken. It has N members, which are the
 --           token, and the token with '#2' to '#N' behind it. N is at most 1,024, and not more
 --           than M; whoever asks has checked that.
