@@ -11,7 +11,7 @@ use crate::base::store_error::StoreError;
 
 /// What became of an exchange.
 pub(crate) enum Exchanged {
-    /// The old lease has ended, and this one is in its place.
+    /// The old lease has ended, and this one is in its place, and in renewal.
     Yes(Arc<Lease>),
     /// The old lease is lost.
     Lost,
@@ -23,13 +23,12 @@ pub(crate) enum Exchanged {
 }
 
 impl Acquisition {
-    /// Exchanges `old` for a lease with the token of this acquisition (R28). Closing waits until
-    /// the acquisition is dropped.
+    /// Exchanges `old` for a lease with the token of this acquisition (R28).
     ///
     /// The old lease leaves renewal before the question is sent: an extend behind it would find
     /// nothing, and tell a loss. The question is repeated after a lost answer, as that of a release
     /// is; the store then finds the new token.
-    pub(crate) fn exchange(&mut self, old: &Arc<Lease>) -> Exchanged {
+    pub(crate) fn exchange(mut self, old: &Arc<Lease>) -> Exchanged {
         if old.has_ended() {
             return Exchanged::Lost;
         }
@@ -68,7 +67,12 @@ impl Acquisition {
         match self.granted(asked_at, self.options().lease, old.fences()) {
             Some(lease) => {
                 leaving.end(Ended::Released { copy_in_flight: unanswered });
-                Exchanged::Yes(self.hand_out(lease))
+                let lease = self.hand_out(lease);
+                // While closing still waits for this acquisition (R41).
+                if !context.renewers.of(&lease).add(&lease) {
+                    context.finish(&lease, Ended::Lost(LostReason::Closed));
+                }
+                Exchanged::Yes(lease)
             }
             // The answer came after the end of the new lease.
             None => {

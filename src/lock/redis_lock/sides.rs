@@ -8,7 +8,6 @@ use crate::base::options::{LockOptions, Share, Side};
 use crate::lease::acquisition::Acquisition;
 use crate::lease::exchange::Exchanged;
 use crate::lease::granted::LeaseObserver;
-use crate::lease::lost::{Ended, LostReason};
 use crate::local::SharedLock;
 use crate::local::holds;
 use crate::local::owned::Owned;
@@ -91,11 +90,8 @@ impl RedisLock {
         context.check_process().map_err(|error| self.named(error))?;
         let observer = Arc::clone(readers) as Arc<dyn LeaseObserver>;
         let acquired = Acquisition::new(context, &self.store, observer, &readers.key, options);
-        let result = acquired.and_then(|mut acquired| match acquired.exchange(&owned.lease) {
+        let result = acquired.and_then(|acquired| match acquired.exchange(&owned.lease) {
             Exchanged::Yes(lease) => {
-                if !context.renewers.of(&lease).add(&lease) {
-                    context.finish(&lease, Ended::Lost(LostReason::Closed));
-                }
                 queue.offer(&lease, options);
                 holds::with(readers, |reading| {
                     // `Validity` values look at one lease.
