@@ -47,10 +47,10 @@ use crate::base::options::{LockOptions, Share, Side};
 /// Threads that read by one client, and with the same options, share a lease: while one reads,
 /// another begins to read without a round trip, unless a thread of the client waits for the write
 /// side. At most [`local_hand_offs`](LockOptions::local_hand_offs) threads (16 by default) join a
-/// lease, so those of one client overtake a writer of another process that many times at most.
-/// The conditions are those of a hand-off between threads, which the option names; and a lease that
-/// was extended beyond its length is not joined. The last of these threads to unlock releases the
-/// lease. An [`extend`](RedisLock::extend) is for all of them. A loss is, too, and `on_lost` is
+/// lease: so many may overtake a writer of another process, for each lease that was there before
+/// it. The conditions are those of a hand-off between threads, which the option names; and a lease
+/// that was extended beyond its length is not joined. The last of these threads to unlock releases
+/// the lease. An [`extend`](RedisLock::extend) is for all of them. A loss is, too, and `on_lost` is
 /// called once for it.
 ///
 /// # Reentrancy
@@ -195,9 +195,10 @@ impl RwLock {
     /// lock, as this client has it.
     ///
     /// With any other error, this thread neither reads nor writes, unless it also read before.
-    /// `Lost`: the lease was lost before. `Unknown`: no answer; the lock may still be held on the
-    /// server, until the background has released it. `Unavailable`, `Denied`, `Server`: it was not
-    /// downgraded. `Unsupported` in a forked child.
+    /// `Lost`: the lease was lost before. `Unknown`: no answer, or not as many replicas as
+    /// [`replicas`](LockOptions::replicas) asks for have confirmed it; the lock may still be held
+    /// on the server, until the background has released it. `Unavailable`, `Denied`, `Server`: it
+    /// was not downgraded. `Unsupported` in a forked child.
     pub fn downgrade(&self, writing: LockGuard) -> Result<LockGuard> {
         if !writing.lock().is_same_lock(&self.write) {
             let message = "only a guard of the write side of this very lock can be downgraded";

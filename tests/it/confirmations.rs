@@ -159,6 +159,25 @@ fn an_extend_that_no_replica_confirms_does_not_count() {
 }
 
 #[test]
+fn a_downgrade_that_no_replica_confirms_does_not_count() {
+    let group = Group::start(1);
+    let client = group.client();
+    let rw = client.rw_lock_with("rw", options()).unwrap();
+    let (writing, reading) = (rw.write().unwrap(), rw.read().unwrap());
+    group.replicas[0].stop_process();
+    let released = writing.release();
+    let is_valid = reading.is_valid();
+    group.replicas[0].cont();
+    assert!(error(released).is_unknown() && !is_valid);
+    assert!(error(reading.release()).is_lost());
+    // What it left is withdrawn.
+    let writing = rw.try_write(SOON).unwrap().unwrap();
+    let reading = rw.downgrade(writing).unwrap();
+    assert!(reading.is_valid() && rw.readers().unwrap() == 1);
+    reading.release().unwrap();
+}
+
+#[test]
 fn a_lock_that_a_replica_confirmed_survives_the_primary() {
     let group = Group::start(1);
     let lock = group.client().lock_with("job", options()).unwrap();
