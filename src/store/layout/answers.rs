@@ -88,13 +88,15 @@ fn or_not_ours(ours: Result<bool, StoreError>) -> Result<bool, StoreError> {
     }
 }
 
+/// Whether the lease is ours, and if so, with all confirmations.
+pub(crate) fn ours(reply: &Reply) -> Result<bool, StoreError> {
+    let ours = yes(&reply.value)?;
+    if ours { reply.confirmed().map(|()| true) } else { Ok(false) }
+}
+
 /// The reply to an extend: whether the lease is ours.
 pub(crate) fn extended(reply: Result<Reply, StoreError>) -> Result<bool, StoreError> {
-    let ours = |reply: Reply| {
-        let ours = yes(&reply.value)?;
-        if ours { reply.confirmed().map(|()| true) } else { Ok(false) }
-    };
-    or_not_ours(reply.and_then(ours))
+    or_not_ours(reply.and_then(|reply| ours(&reply)))
 }
 
 /// The reply to a release or a withdrawal.

@@ -196,8 +196,7 @@ impl LeaseStore for ServerLeases {
         let call = Call::new(Command::script(script, keys, parts)).check(&check);
         let call = call.confirm_within(lease / 10);
         let reply = self.granting.call(&call, deadline).map_err(answers::half_way)?;
-        let is_ours = answers::yes(&reply.value)?;
-        if is_ours { reply.confirmed().map(|()| true) } else { Ok(false) }
+        answers::ours(&reply)
     }
 
     fn listen(&self, key: &Key, token: &Token, bell: &Arc<Bell>) -> Option<Listening> {
