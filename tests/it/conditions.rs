@@ -17,19 +17,29 @@ use crate::support::{Fault, Rule, Server, eventually, within};
 const SOON: Duration = Duration::from_secs(10);
 const A_WHILE: Duration = Duration::from_millis(150);
 
-/// Runs a statement over every store that has conditions: `open` makes another client of the same
-/// store.
+/// With this prefix, a client's lock is the write side of a read-write lock.
+const WRITE_SIDE: &str = "rw:";
+
+/// Runs a statement over every store that has conditions, for a lock and for a write lock: `open`
+/// makes another client of the same store.
 fn everywhere(statement: impl Fn(&dyn Fn() -> Client)) {
     let named = format!("memory://conditions-{:?}", thread::current().id());
-    let first = Client::open(&named).unwrap();
-    statement(&|| Client::open(&named).unwrap());
-    drop(first);
     let server = Server::start();
-    statement(&|| Client::open(&server.url()).unwrap());
+    for url in [named, server.url()] {
+        for prefix in ["", WRITE_SIDE] {
+            let open = || Client::builder(&url).key_prefix(prefix).build().unwrap();
+            let _keeps_the_memory = open();
+            statement(&open);
+        }
+    }
 }
 
 fn lock_and_condition(client: &Client) -> (RedisLock, Condition) {
-    let lock = client.lock_with("buffer", LockOptions::new().fenced()).unwrap();
+    let options = LockOptions::new().fenced();
+    let mut lock = client.lock_with("buffer", options.clone()).unwrap();
+    if lock.key().starts_with(WRITE_SIDE) {
+        lock = client.rw_lock_with("buffer", options).unwrap().write_lock().clone();
+    }
     let condition = lock.new_condition("not-empty").unwrap();
     (lock, condition)
 }
@@ -73,8 +83,9 @@ fn waiting_as_seen_by<T: Send + 'static>(
 /// Whether everybody in the condition hears of a notification: a client opens its inbox beside its
 /// first wait, and waiters that listen are notified first. In memory there are no inboxes.
 fn all_listen(client: &Client) -> bool {
+    let waiters = format!("{{{}}}:waiters", lock_and_condition(client).0.key());
     let all_listen = client.execute(|connection| {
-        let entries: Vec<String> = redis::cmd("HVALS").arg("{buffer}:waiters").query(connection)?;
+        let entries: Vec<String> = redis::cmd("HVALS").arg(&waiters).query(connection)?;
         for entry in entries.iter().filter(|entry| entry.contains("|line|")) {
             let inbox = entry.split('|').nth(4).expect("an inbox");
             let (_, ears): (String, u64) =

@@ -169,6 +169,10 @@ impl Place {
         Place::memory().with_a_write_lock()
     }
 
+    fn write_lock_in_a_cluster() -> Place {
+        Place::cluster().with_a_write_lock()
+    }
+
     fn with_a_write_lock(self) -> Place {
         let store = self.client.store_of_rw_locks(&self.options).unwrap();
         Place { store, share: "w:", ..self }
@@ -388,4 +392,5 @@ over_every_store! {
     one_permit_in_a_cluster
     write_lock
     write_lock_in_memory
+    write_lock_in_a_cluster
 }
