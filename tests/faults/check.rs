@@ -1,4 +1,5 @@
-//! The checkers: what a history must not show. Each is tested on small histories, good and bad, in
+//! The checkers of exclusion, of fences and of losses: what a history must not show. Each of these,
+//! and of those of progress, is tested on small histories, good and bad, in
 //! `tests/it/fault_checkers.rs`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -7,7 +8,7 @@ use super::history::{Outcome, Record};
 use super::witness::Offer;
 
 /// Holds by key, in the order of their grants. Expects them in the order of their grants.
-fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
+pub fn by_key(holds: &[Record]) -> BTreeMap<u64, Vec<&Record>> {
     let mut keys: BTreeMap<u64, Vec<&Record>> = BTreeMap::new();
     for hold in holds {
         keys.entry(hold.key).or_default().push(hold);
@@ -21,29 +22,33 @@ pub fn has_a_window(hold: &Record) -> bool {
     hold.end() > hold.granted
 }
 
-/// I1: pairs of holds of one key by different owners whose windows overlap, and the longest time in
-/// which both owners believed that they held it (ns).
+/// I1: holds whose windows overlap those of other owners that leave them no room: each with the one
+/// of these that ends last, and the longest time in which both owners believed in their holds (ns).
 pub fn overlaps(holds: &[Record]) -> (Vec<(Record, Record)>, u64) {
     let (mut found, mut longest) = (Vec::new(), 0);
     for holds in by_key(holds).values() {
-        // Only the earlier hold that ends last has to be checked.
-        let mut last: Option<&Record> = None;
-        for hold in holds.iter().filter(|hold| has_a_window(hold)) {
-            if let Some(before) = last
-                && before.owner != hold.owner
-                && hold.granted < before.end()
+        let mut inside: Vec<&Record> = Vec::new();
+        for hold in holds.iter().copied().filter(|hold| has_a_window(hold)) {
+            inside.retain(|before| hold.granted < before.end());
+            let others = || inside.iter().filter(|before| before.owner != hold.owner);
+            let taken: u64 = others().map(|before| before.share).sum();
+            if taken + hold.share > hold.room
+                && let Some(before) = others().max_by_key(|before| before.end())
             {
                 longest = longest.max(
                     before.believed_until().min(hold.believed_until()).saturating_sub(hold.granted),
                 );
-                found.push((before.clone(), (*hold).clone()));
+                found.push(((*before).clone(), hold.clone()));
             }
-            if last.is_none_or(|last| hold.end() > last.end()) {
-                last = Some(hold);
-            }
+            inside.push(hold);
         }
     }
     (found, longest)
+}
+
+/// Holds beside which witness C counted more than there is room for.
+pub fn crowded(holds: &[Record]) -> usize {
+    holds.iter().filter(|hold| hold.inside > hold.room).count()
 }
 
 /// I2: updates at witness A that were lost between two writes made in valid windows.
@@ -67,8 +72,8 @@ pub fn lost_updates(holds: &[Record]) -> usize {
     lost
 }
 
-/// I3: holds whose fence is not above those of all holds of their key that had ended before. 0
-/// stands for no fence.
+/// I3: holds whose fence is not above those of all holds of their key that had ended before and
+/// could not have been beside them. 0 stands for no fence.
 ///
 /// With `first_holds`, only the first hold of each lease is checked. A process whose lease a third
 /// party took away may still pass it from thread to thread until it notices: those holds have old
@@ -82,17 +87,23 @@ pub fn fence_regressions(holds: &[Record], first_holds: bool) -> usize {
     let mut found = 0;
     for holds in by_key(holds).values() {
         let mut seen: Vec<&Record> = Vec::new();
-        let mut highest = 0;
+        // Of the holds of each share, the one with the highest fence.
+        let mut newest: BTreeMap<u64, &Record> = BTreeMap::new();
         for hold in holds.iter().copied().filter(|hold| has_a_window(hold)) {
             // Holds whose windows overlap this one have no order; the overlap is reported
             // elsewhere.
             seen.retain(|before| {
                 let over = before.end() <= hold.granted;
                 if over {
-                    highest = highest.max(before.fence);
+                    let known = newest.entry(before.share).or_insert(before);
+                    if before.fence > known.fence {
+                        *known = before;
+                    }
                 }
                 !over
             });
+            let older = newest.values().filter(|before| hold.must_be_newer_than(before));
+            let highest = older.map(|before| before.fence).max().unwrap_or(0);
             found += usize::from(
                 hold.fence != 0 && hold.fence <= highest && !(first_holds && goes_on(hold)),
             );
@@ -132,28 +143,6 @@ pub fn stale_writes(holds: &[Record], offers: &[Offer]) -> (usize, usize) {
 
 /// From when until when (ns).
 type Spans = Vec<(u64, u64)>;
-
-/// The longest time between `from` and `to` in which a key had a waiter and no holder (ns).
-pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
-    // For each key: when it was held, and when it was waited for.
-    let mut keys: BTreeMap<u64, (Spans, Spans)> = BTreeMap::new();
-    for hold in holds {
-        let (held, waited) = keys.entry(hold.key).or_default();
-        held.push((hold.granted, hold.end().max(hold.ended).max(hold.granted)));
-        waited.push((hold.called, hold.granted));
-    }
-    for call in calls {
-        keys.entry(call.key).or_default().1.push((call.called, call.ended.max(call.called)));
-    }
-    let gaps = |(mut held, mut waited): (Spans, Spans)| {
-        let waited = joined(&mut waited);
-        apart_from(&mut held, from, to)
-            .into_iter()
-            .map(|(start, end)| covered(&waited, start, end))
-            .max()
-    };
-    keys.into_values().filter_map(gaps).max().unwrap_or(0)
-}
 
 /// What lies between `from` and `to` and in none of these intervals.
 fn apart_from(intervals: &mut Spans, from: u64, to: u64) -> Spans {
@@ -205,6 +194,7 @@ pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     let fences: HashSet<_> = holds.iter().map(|hold| (process(hold), hold.fence)).collect();
     let asked = |hold: &Record| {
         hold.outcome == Outcome::Ok
+            && hold.is_exclusive()
             && hold.fence > 0
             && !fences.contains(&(process(hold), hold.fence + 1))
     };
@@ -225,48 +215,6 @@ pub fn false_releases(holds: &[Record]) -> Vec<(Record, Record)> {
     found
 }
 
-/// The largest number of holds in a row that threads of one process had of a key, while another
-/// process waited for it all the time (I7). Expects holds of keys with a queue.
-pub fn longest_run(holds: &[Record]) -> usize {
-    let mut longest = 0;
-    for holds in by_key(holds).values() {
-        let mut run: Vec<&Record> = Vec::new();
-        for hold in holds {
-            if run.last().is_some_and(|last| last.owner / 10_000 != hold.owner / 10_000) {
-                // The other process waited from some moment within this run of holds.
-                longest =
-                    longest.max(run.iter().filter(|before| before.granted > hold.called).count());
-                run.clear();
-            }
-            run.push(hold);
-        }
-    }
-    longest
-}
-
-/// How many slices of time between `from` and `to` had no grant, and how many slices there are.
-/// Slices that overlap one of `but` are left out.
-pub fn idle(
-    holds: &[Record],
-    (from, to): (u64, u64),
-    but: &[(u64, u64)],
-    slice: u64,
-) -> (usize, usize) {
-    let granted: Vec<u64> = holds.iter().map(|hold| hold.granted).collect();
-    let (mut idle, mut all) = (0, 0);
-    let mut at = from;
-    while at + slice <= to {
-        let end = at + slice;
-        if !but.iter().any(|&(from, to)| from < end && at < to) {
-            all += 1;
-            let next = granted.partition_point(|granted| *granted < at);
-            idle += usize::from(granted.get(next).is_none_or(|granted| *granted >= end));
-        }
-        at = end;
-    }
-    (idle, all)
-}
-
 /// What is left between `from` and `to` without these intervals.
 pub fn without(but: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     apart_from(&mut but.to_vec(), from, to)
@@ -284,57 +232,6 @@ fn joined(intervals: &mut Spans) -> Spans {
         }
     }
     all
-}
-
-/// The longest time between `from` and `to` that one of these intervals covers. They are separate
-/// and in order.
-fn covered(intervals: &[(u64, u64)], from: u64, to: u64) -> u64 {
-    let first = intervals.partition_point(|(_, end)| *end <= from);
-    let within = intervals[first..].iter().take_while(|(start, _)| *start < to);
-    within.map(|(start, end)| end.min(&to) - start.max(&from)).max().unwrap_or(0)
-}
-
-/// The longest time from a call to its grant (ns).
-pub fn longest_wait(holds: &[Record]) -> u64 {
-    holds.iter().map(|hold| hold.granted - hold.called).max().unwrap_or(0)
-}
-
-/// I6: (timed calls that ended too late, by how much at most, refusals that came before their
-/// time). `slack`: one command timeout and a little.
-pub fn timing(holds: &[Record], calls: &[Record], slack: u64) -> (usize, u64, usize) {
-    let (mut late, mut by, mut early) = (0, 0, 0);
-    for call in holds.iter().chain(calls).filter(|call| call.timeout != 0) {
-        let answered = if call.granted != 0 { call.granted } else { call.ended };
-        let deadline = call.called + call.timeout - 1;
-        if answered > deadline + slack {
-            late += 1;
-            by = by.max(answered - deadline);
-        }
-        early += usize::from(call.outcome == Outcome::Refused && answered < deadline);
-    }
-    (late, by, early)
-}
-
-/// How long after `healed` a period of `slice` ns first had `share` of the rate of grants between
-/// `start` and `faulted`. Holds in the order of their grants.
-pub fn recovery(
-    holds: &[Record],
-    (start, faulted): (u64, u64),
-    (healed, end): (u64, u64),
-    share: f64,
-    slice: u64,
-) -> Option<u64> {
-    let before = |at: u64| holds.partition_point(|hold| hold.granted < at);
-    let count = |from: u64, to: u64| (before(to) - before(from)) as f64;
-    let usual = count(start, faulted) / (faulted - start) as f64 * slice as f64;
-    let mut at = healed;
-    while at + slice <= end {
-        if count(at, at + slice) >= usual * share {
-            return Some(at + slice - healed);
-        }
-        at += slice / 8;
-    }
-    None
 }
 
 /// I5: after a third party took a key, the longest time for which its holder still believed in its

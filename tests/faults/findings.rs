@@ -4,8 +4,10 @@ use super::check;
 use super::clock::nanos;
 use super::history::Record;
 use super::judge::Facts;
-use super::load::{Kind, Load};
+use super::load::{Habit, Kind, Load};
 use super::model;
+use super::progress;
+use super::rooms::WRITER;
 use super::rows::Row;
 use super::substance::{Substance, windows};
 use super::tune::ms;
@@ -36,8 +38,12 @@ pub struct Findings {
     pub model: (usize, usize),
     pub false_releases: Vec<(Record, Record)>,
     pub idle: (usize, usize),
-    /// See [`check::longest_run`].
+    /// See [`progress::longest_run`].
     pub run: usize,
+    /// See [`progress::overtakers`]: of the semaphores, where each thread has a place of its own.
+    pub overtakers: f64,
+    /// See [`check::crowded`].
+    pub crowded: usize,
     pub shown: Substance,
 }
 
@@ -60,16 +66,23 @@ impl Findings {
             lost_updates: check::lost_updates(holds),
             regressions: check::fence_regressions(holds, row.class == 'T'),
             stale: check::stale_writes(holds, &facts.offers),
-            timing: check::timing(holds, calls, slack),
+            timing: progress::timing(holds, calls, slack),
             stuck: stuck(world, facts),
             orphans: orphans(world, facts),
-            wait: (check::longest_wait(holds), longest_short_wait(load, holds)),
+            wait: (progress::longest_wait(holds), longest_short_wait(load, holds)),
             unnoticed: check::longest_unnoticed(holds, &world.taken),
             model: if overlaps.is_empty() { model::unexplained(holds, 4) } else { (0, 0) },
             overlaps,
             false_releases: check::false_releases(holds),
-            idle: check::idle(holds, (times.faulted, times.healed), &longer(&world.outages), SLICE),
+            idle: progress::idle(
+                holds,
+                (times.faulted, times.healed),
+                &longer(&world.outages),
+                SLICE,
+            ),
             run: longest_run(load, holds),
+            overtakers: overtakers(load, holds),
+            crowded: check::crowded(holds),
             shown,
         }
     }
@@ -91,13 +104,21 @@ fn longest_short_wait(load: &Load, holds: &[Record]) -> u64 {
     let long = load.keys..load.all_keys();
     let short: Vec<Record> =
         holds.iter().filter(|hold| !long.contains(&hold.key)).cloned().collect();
-    check::longest_wait(&short)
+    progress::longest_wait(&short)
 }
 
 /// For the keys whose waiters are in a queue.
 fn longest_run(load: &Load, holds: &[Record]) -> usize {
-    let queued = |hold: &&Record| !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson);
-    check::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
+    let queued = |hold: &&Record| {
+        !matches!(load.kind(hold.key), Kind::Unqueued | Kind::Redisson | Kind::Room)
+    };
+    progress::longest_run(&holds.iter().filter(queued).cloned().collect::<Vec<_>>())
+}
+
+fn overtakers(load: &Load, holds: &[Record]) -> f64 {
+    let short = |hold: &&Record| load.habit == Habit::Rooms && hold.key < load.keys;
+    let permits = |hold: &&Record| short(hold) && hold.room < WRITER;
+    progress::overtakers(&holds.iter().filter(permits).cloned().collect::<Vec<_>>())
 }
 
 /// The longest time in which a key had a waiter, no holder, and a server that both could reach.
@@ -132,7 +153,7 @@ fn stuck(world: &World, facts: &Facts) -> (u64, u64) {
         let spans = check::without(&world.outages, facts.times.start, facts.times.end);
         spans
             .into_iter()
-            .map(|(from, to)| check::longest_stuck(&holds, &calls, from, to))
+            .map(|(from, to)| progress::longest_stuck(&holds, &calls, from, to))
             .max()
             .unwrap_or(0)
     };

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-const FIELDS: usize = 15;
+const FIELDS: usize = 19;
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +88,14 @@ pub struct Record {
     pub timeout: u64,
     /// How often the end of the validity was seen to move.
     pub renewed: u64,
+    /// What the hold takes of its key, and how much of it there is: a lock takes 1 of 1, so nobody
+    /// fits beside it.
+    pub share: u64,
+    pub room: u64,
+    /// What all holds inside took when it entered, as witness C counted it, and how many other
+    /// processes had some of them; 0: it did not count.
+    pub inside: u64,
+    pub beside: u64,
 }
 
 impl Record {
@@ -109,7 +117,28 @@ impl Record {
             tainted: 0,
             timeout,
             renewed: 0,
+            share: 1,
+            room: 1,
+            inside: 0,
+            beside: 0,
         }
+    }
+
+    /// Whether another hold of the same key may be valid beside this one.
+    pub fn fits_beside(&self, other: &Record) -> bool {
+        self.share + other.share <= self.room
+    }
+
+    /// Whether this hold's fence must be above that of another one of its key, which is over. Not
+    /// if it is what a downgrade has left of that one: it begins where that one ended.
+    pub fn must_be_newer_than(&self, other: &Record) -> bool {
+        let is_left = self.owner == other.owner && self.granted == other.released;
+        !self.fits_beside(other) && !is_left
+    }
+
+    /// Whether no other hold may be valid beside this one.
+    pub fn is_exclusive(&self) -> bool {
+        self.share == self.room
     }
 
     /// The end of what the hold may rely on: its validity, or the unlock where that came first.
@@ -150,6 +179,10 @@ impl Record {
             self.tainted,
             self.timeout,
             self.renewed,
+            self.share,
+            self.room,
+            self.inside,
+            self.beside,
         ];
         fields.iter().flat_map(|field| field.to_le_bytes()).collect()
     }
@@ -174,6 +207,10 @@ impl Record {
             tainted: next(),
             timeout: next(),
             renewed: next(),
+            share: next(),
+            room: next(),
+            inside: next(),
+            beside: next(),
         }
     }
 }

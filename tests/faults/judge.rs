@@ -11,6 +11,7 @@ use super::check;
 use super::clock::{nanos, now};
 use super::history::{self, Record};
 use super::machine::{Noise, memory};
+use super::progress;
 use super::rows::Row;
 use super::samples::{Sampler, Seen};
 use super::substance::Substance;
@@ -197,7 +198,7 @@ fn phases(row: &Row, world: &mut World, sampler: &Sampler) -> (Times, Option<u64
         let (mut holds, _) = history::read_all(world.dir());
         holds.retain(|hold| hold.key < keys);
         let share = SHARE / sampler.slower((start, faulted), healed);
-        check::recovery(&holds, (start, faulted), (healed, now()), share, SLICE)
+        progress::recovery(&holds, (start, faulted), (healed, now()), share, SLICE)
     };
     let mut recovery = row.recovers.then(|| recovery_until_now(world)).flatten();
     while row.recovers && recovery.is_none() && now() - healed < 5_300_000_000 {

@@ -17,13 +17,16 @@ pub const LEGEND: &str = "\
     little |\n\
     | faults | how often the fault was injected |\n\
     | unknown | calls that ended with `Unknown` |\n\
-    | overlaps | pairs of holds of different owners that were valid at the same time |\n\
+    | overlaps | holds that were valid at the same time as those of other owners, without room for \
+    both |\n\
     | lost updates | updates of a plain counter that were lost between two holds that were valid \
     before and after their write |\n\
     | stale offered / accepted | writes of holders that had been overtaken: offered to the fenced \
     resource, and accepted by it |\n\
-    | fence regressions | holds with a fence that is not above those of all earlier holds |\n\
-    | longest stuck | the longest time in which a key had a waiter and no holder |\n\
+    | fence regressions | holds with a fence that is not above those of all earlier holds that \
+    could not have been beside them |\n\
+    | longest stuck | the longest time in which a key had room for all its waiters, and one of \
+    them got nothing |\n\
     | longest orphan | the longest time in which the server had a token that nobody alive knew of \
     |\n\
     | longest wait | from the call to the grant; long holds, of up to three leases, have keys of \

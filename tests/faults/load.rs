@@ -14,7 +14,7 @@ use distlock::{Client, Layout, LockOptions, Queue, RedisLock};
 use super::clock::{Random, nanos, now};
 use super::support::{fd_count, thread_count};
 use super::worker::Worker;
-use super::{buffer, limits, witness};
+use super::{buffer, limits, rooms, witness};
 
 /// How long closing may take.
 pub const TIME_TO_CLOSE: Duration = Duration::from_secs(5);
@@ -44,12 +44,14 @@ pub enum Habit {
     /// Like `Buffer`, but the second process produces, so a fault that only hits the first process
     /// hits a consumer.
     ConsumedFirst,
-    /// Rate limits instead of locks.
+    /// Read-write locks and semaphores,
+    Rooms,
+    /// and rate limits, instead of locks.
     Limit,
 }
 
 impl Habit {
-    const ALL: [Habit; 11] = [
+    const ALL: [Habit; 12] = [
         Habit::Unlock,
         Habit::Panic,
         Habit::Leak,
@@ -60,6 +62,7 @@ impl Habit {
         Habit::Poll,
         Habit::Consume,
         Habit::ConsumedFirst,
+        Habit::Rooms,
         Habit::Limit,
     ];
 }
@@ -110,12 +113,15 @@ pub enum Kind {
     Alone,
     /// In Redisson's layout: a hash, and no queue on the server.
     Redisson,
+    /// No lock, but a read-write lock or a semaphore.
+    Room,
 }
 
 impl Load {
     pub fn kind(&self, key: u64) -> Kind {
         match key % 8 {
             _ if !self.fenced => Kind::Bare,
+            _ if self.habit == Habit::Rooms => Kind::Room,
             2 => Kind::Unqueued,
             3 | 7 => Kind::Bare,
             4 => Kind::Alone,
@@ -196,7 +202,7 @@ impl Process {
         let options = match self.load.kind(key) {
             Kind::Fenced | Kind::Told => options.fenced(),
             Kind::Unqueued => options.fenced().queue(Queue::None),
-            Kind::Bare => options,
+            Kind::Bare | Kind::Room => options,
             Kind::Alone => options.fenced().local_hand_offs(0),
             Kind::Redisson => options.fenced().layout(Layout::Redisson),
         };
@@ -355,6 +361,7 @@ pub const PLANNED: &str = "planned";
 fn live(process: &Arc<Process>, owner: u64, seed: u64) {
     match process.load.habit {
         Habit::Unlock | Habit::Panic | Habit::Leak | Habit::Fork => {}
+        Habit::Rooms => return rooms::Worker::new(process, owner).run(&mut Random(seed)),
         Habit::Limit => return limits::ask(process, owner, &mut Random(seed)),
         _ => return buffer::Worker::new(process, owner).run(&mut Random(seed)),
     }

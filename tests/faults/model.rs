@@ -1,24 +1,24 @@
-//! The model: an owner-aware, re-entrant, fenced lock, against which samples of a history are
-//! searched for an order that explains them.
+//! The model: an owner-aware, fenced lock, or a room that several may share, against which samples
+//! of a history are searched for an order that explains them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use super::history::{Outcome, Record};
 
 /// One operation of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
-    Lock {
-        fence: u64,
-    },
+    Lock,
     Unlock,
     /// The lease ran out or was taken: may happen from here on, and must before anybody else locks.
     Lapse,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Operation {
-    owner: u64,
+struct Operation<'a> {
+    /// The hold that begins or ends, and its number in the sample.
+    hold: &'a Record,
+    number: usize,
     what: What,
     /// It took effect at some moment between `from` and `to`; `u64::MAX`: perhaps never.
     from: u64,
@@ -28,36 +28,66 @@ struct Operation {
 /// Whether some order explains these holds of one key. At most 200 operations are checked.
 pub fn explains(holds: &[Record]) -> bool {
     let mut operations = Vec::new();
-    for hold in holds.iter().take(100) {
-        operations.push(Operation {
-            owner: hold.owner,
-            what: What::Lock { fence: hold.fence },
-            from: hold.called,
-            to: hold.granted,
-        });
-        let ended = match hold.outcome {
-            Outcome::Ok => Operation {
-                owner: hold.owner,
-                what: What::Unlock,
-                from: hold.released,
-                to: hold.ended,
-            },
+    for (number, hold) in holds.iter().take(100).enumerate() {
+        let operation = |what, from, to| Operation { hold, number, what, from, to };
+        operations.push(operation(What::Lock, hold.called, hold.granted));
+        operations.push(match hold.outcome {
+            Outcome::Ok => operation(What::Unlock, hold.released, hold.ended),
             // It is unknown whether it was released. At the latest it lapses. Both may lie outside
             // the sample.
-            _ => Operation { owner: hold.owner, what: What::Lapse, from: hold.end(), to: u64::MAX },
-        };
-        operations.push(ended);
+            _ => operation(What::Lapse, hold.end(), u64::MAX),
+        });
     }
     operations.sort_by_key(|operation| operation.from);
-    search(&operations)
+    search(&operations, holds)
+}
+
+/// Who is inside, by the numbers of their holds, and of the holds of each share the one with the
+/// highest fence.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+struct State {
+    inside: Vec<usize>,
+    newest: BTreeMap<u64, usize>,
+}
+
+impl State {
+    /// What this operation makes of the state, if it can take effect now.
+    fn after(&self, operation: &Operation<'_>, sample: &[Record]) -> Option<State> {
+        let (mut next, hold) = (self.clone(), operation.hold);
+        match operation.what {
+            What::Lock => {
+                // An owner that gives up a part of what it has still has the rest.
+                let others = self.inside.iter().map(|number| &sample[*number]);
+                let others = others.filter(|other| other.owner != hold.owner);
+                let fits = others.map(|other| other.share).sum::<u64>() + hold.share <= hold.room;
+                let mut before = self.newest.values().map(|number| &sample[*number]);
+                let is_old =
+                    |other: &Record| hold.must_be_newer_than(other) && hold.fence <= other.fence;
+                if !fits || hold.fence != 0 && before.any(is_old) {
+                    return None;
+                }
+                next.inside.push(operation.number);
+                next.inside.sort_unstable();
+                let known = next.newest.entry(hold.share).or_insert(operation.number);
+                if hold.fence > sample[*known].fence {
+                    *known = operation.number;
+                }
+            }
+            What::Unlock | What::Lapse => {
+                let place = self.inside.iter().position(|inside| *inside == operation.number)?;
+                next.inside.remove(place);
+            }
+        }
+        Some(next)
+    }
 }
 
 /// Depth first over sets of operations that have taken effect, each with the state that it leads to
 /// (Wing and Gong).
-fn search(operations: &[Operation]) -> bool {
+fn search(operations: &[Operation<'_>], sample: &[Record]) -> bool {
     let mut seen = HashSet::new();
-    let mut open = vec![(vec![false; operations.len()], None::<u64>, 0_u64)];
-    while let Some((done, holder, fence)) = open.pop() {
+    let mut open = vec![(vec![false; operations.len()], State::default())];
+    while let Some((done, state)) = open.pop() {
         let must_go_on =
             operations.iter().zip(&done).any(|(operation, done)| !done && operation.to != u64::MAX);
         if !must_go_on {
@@ -68,7 +98,7 @@ fn search(operations: &[Operation]) -> bool {
             // the whole history.
             return true;
         }
-        if !seen.insert((done.clone(), holder, fence)) {
+        if !seen.insert((done.clone(), state.clone())) {
             continue;
         }
         let first_end = operations
@@ -81,19 +111,10 @@ fn search(operations: &[Operation]) -> bool {
             if done[index] || Some(operation.from) > first_end {
                 continue;
             }
-            let next = match operation.what {
-                What::Lock { fence: new } if holder.is_none() && (new > fence || new == 0) => {
-                    Some((Some(operation.owner), new))
-                }
-                What::Unlock | What::Lapse if holder == Some(operation.owner) => {
-                    Some((None, fence))
-                }
-                _ => None,
-            };
-            if let Some((holder, fence)) = next {
+            if let Some(next) = state.after(operation, sample) {
                 let mut done = done.clone();
                 done[index] = true;
-                open.push((done, holder, fence));
+                open.push((done, next));
             }
         }
     }
@@ -101,9 +122,9 @@ fn search(operations: &[Operation]) -> bool {
 }
 
 /// How many samples no order explains, and how many samples there are. A sample is a run of holds
-/// of one key that nobody held at its start.
+/// of one key; those that were inside before are left out of it.
 pub fn unexplained(holds: &[Record], samples: usize) -> (usize, usize) {
-    let mut keys: std::collections::BTreeMap<u64, Vec<Record>> = std::collections::BTreeMap::new();
+    let mut keys: BTreeMap<u64, Vec<Record>> = BTreeMap::new();
     for hold in holds {
         keys.entry(hold.key).or_default().push(hold.clone());
     }

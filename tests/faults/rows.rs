@@ -12,6 +12,7 @@ pub mod packets;
 mod quorum;
 mod quota;
 mod roles;
+mod rooms;
 mod server;
 mod shower;
 mod slots;
@@ -144,6 +145,7 @@ pub fn all() -> Vec<Row> {
         cluster::rows(),
         slots::rows(),
         versions::rows(),
+        rooms::rows(),
     ]
     .into_iter()
     .flatten()

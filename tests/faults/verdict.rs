@@ -23,6 +23,9 @@ const POLL: u64 = 1_500_000_000;
 /// lease that passes from thread to thread, and those of another lease if the waiter had not
 /// reached the server when the first one was released.
 const RUN: usize = 40;
+/// How many permits that were asked for later may come before one, on average: a call may be late
+/// on its way to the server.
+const OVERTAKERS: f64 = 1.0;
 
 /// What is wrong with a row.
 fn of_row(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Problem> {
@@ -44,6 +47,11 @@ fn of_exclusion(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Ve
     those([
         (strict && !found.overlaps.is_empty(), Red, format!("overlap: {first}")),
         (row.class == 'N' && found.lost_updates > 0, Red, "lost update".into()),
+        (
+            strict && found.crowded > 0,
+            Red,
+            format!("{} times more inside than there is room for", found.crowded),
+        ),
         (found.stale.1 > 0, Red, "stale write accepted".into()),
         (found.regressions > 0, Red, "fence regression".into()),
         (
@@ -115,6 +123,11 @@ fn of_progress(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec
             row.fair && found.run > RUN,
             Late,
             format!("{} holds in a row by a process while another waited (I7)", found.run),
+        ),
+        (
+            row.fair && found.overtakers > OVERTAKERS,
+            Late,
+            format!("{:.1} others come before a waiter (I7)", found.overtakers),
         ),
     ])
 }
@@ -215,6 +228,10 @@ fn remarks(row: &Row, world: &World, facts: &Facts, found: &Findings) -> Vec<Str
     remarks.extend(
         (row.renewals.0 > 0)
             .then(|| format!("{} renewals seen by their holders", found.shown.renewals)),
+    );
+    remarks.extend(
+        (found.overtakers > 0.0)
+            .then(|| format!("{:.2} later permits before one", found.overtakers)),
     );
     remarks.extend((row.waits_in_conditions > 0).then(|| format!("{} waits", found.shown.waits)));
     let (late, late_by, _) = found.timing;

@@ -1,15 +1,17 @@
-//! The two witnesses: a plain counter for each key, which shows lost updates, and a resource that
-//! refuses old fences.
+//! The witnesses: a plain counter for each key, which shows lost updates; a resource that refuses
+//! old fences; and a count of who is inside of a key that several may hold.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::clock::now;
+use super::history::Record;
 
 /// Witness A: one cell per key in a file that every process has open.
 pub struct Cells(File);
@@ -64,7 +66,7 @@ impl Resource {
     pub fn start(dir: &Path) -> Resource {
         let listener = UnixListener::bind(dir.join("resource")).expect("a socket for the resource");
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let last = Arc::new(Mutex::new(std::collections::HashMap::new()));
+        let last = Arc::new(Mutex::new(HashMap::new()));
         let for_thread = Arc::clone(&seen);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -81,7 +83,7 @@ impl Resource {
     }
 }
 
-type Last = Mutex<std::collections::HashMap<u64, (u64, u64, u64)>>;
+type Last = Mutex<HashMap<u64, (u64, u64, u64)>>;
 
 fn serve(mut stream: UnixStream, seen: &Mutex<Vec<Offer>>, last: &Last) {
     let mut bytes = [0; 32];
@@ -131,5 +133,80 @@ impl Client {
             .and_then(|()| self.0.read_exact(&mut answer))
             .expect("the resource answers");
         answer == [1]
+    }
+}
+
+/// Witness C: who is inside of a key. Each thread has a place in the key's file, which says what
+/// its hold takes and until when it is valid. So a process that is killed leaves with its lease.
+///
+/// A thread first writes its place and then reads the others: of two that enter at the same moment,
+/// one sees both.
+pub struct Inside {
+    dir: PathBuf,
+    /// Which process this is, and which of its threads.
+    process: u64,
+    thread: u64,
+    files: HashMap<u64, File>,
+}
+
+/// How many places a process has.
+const PLACES: u64 = 64;
+/// The most that a hold can take: it shares a word with the end of the validity.
+pub const LARGEST_SHARE: u64 = 0xff;
+
+impl Inside {
+    /// The places in `dir` of thread number `thread` of a process.
+    pub fn open(dir: &Path, process: u64, thread: u64) -> Inside {
+        assert!(thread < PLACES, "a process has fewer threads");
+        Inside { dir: dir.to_owned(), process, thread, files: HashMap::new() }
+    }
+
+    /// Enters, and notes in the record how much those inside take together, and how many other
+    /// processes have some of it.
+    pub fn enter(&mut self, record: &mut Record) {
+        self.stay(record);
+        let mut bytes = Vec::new();
+        let path = self.path(record.key);
+        File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("the places");
+        let (at, mut processes) = (now(), HashSet::new());
+        if at >= record.valid_until {
+            return;
+        }
+        record.inside = record.share;
+        for (place, word) in (0..).zip(bytes.chunks_exact(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            let process = place / PLACES;
+            if place != self.place() && word >> 8 > at / 1000 {
+                record.inside += word & LARGEST_SHARE;
+                processes.insert(process);
+            }
+        }
+        processes.remove(&self.process);
+        record.beside = processes.len() as u64;
+    }
+
+    /// Notes that the validity has another end, or that the hold takes less than before.
+    pub fn stay(&mut self, record: &Record) {
+        self.write(record.key, ((record.valid_until / 1000) << 8) | record.share);
+    }
+
+    /// Leaves, before the hold is released.
+    pub fn leave(&mut self, key: u64) {
+        self.write(key, 0);
+    }
+
+    fn write(&mut self, key: u64, word: u64) {
+        let (path, place) = (self.path(key), self.place());
+        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = self.files.entry(key).or_insert_with(|| open().expect("the places of a key"));
+        file.write_all_at(&word.to_le_bytes(), place * 8).expect("the place can be written");
+    }
+
+    fn path(&self, key: u64) -> PathBuf {
+        self.dir.join(format!("inside-{key}"))
+    }
+
+    fn place(&self) -> u64 {
+        self.process * PLACES + self.thread
     }
 }

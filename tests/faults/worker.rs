@@ -1,6 +1,7 @@
 //! A thread of load L: locks, works at both witnesses, unlocks, and writes down every call.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::panic;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,7 +11,7 @@ use distlock::{ErrorKind, RedisLock};
 
 use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
-use super::load::{Habit, PLANNED, Process};
+use super::load::{Habit, Load, PLANNED, Process};
 use super::support::process::end_forked;
 use super::witness;
 
@@ -24,10 +25,53 @@ pub struct Worker<'a> {
     writer: Writer,
     resource: witness::Client,
     locks: HashMap<u64, RedisLock>,
-    /// Whether this thread's holds are the long ones,
-    long: bool,
+    part: Part,
+}
+
+/// A thread's part of the load.
+pub struct Part {
+    /// Whether its holds are the long ones,
+    pub long: bool,
     /// and the keys that it locks.
-    keys: std::ops::Range<u64>,
+    pub keys: Range<u64>,
+    /// Whether all its calls have timeouts: so not everybody ends up waiting for a lock whose
+    /// holder cannot be reached.
+    pub impatient: bool,
+    timed: bool,
+}
+
+impl Part {
+    pub fn of(load: &Load, owner: u64) -> Part {
+        let index = (owner - 1) % 10_000;
+        let (long, keys) = match index {
+            _ if index < load.threads => (false, 0..load.keys),
+            _ if index < load.threads + load.long_threads => (true, load.keys..load.all_keys()),
+            _ => (true, load.all_keys()..load.all_keys() + load.bait_keys),
+        };
+        let timed = load.timed && !long;
+        Part { long, keys, impatient: timed && index % 3 == 2, timed }
+    }
+
+    /// The timeout of the next call: always one if it is impatient, otherwise now and then.
+    pub fn timeout(&self, random: &mut Random) -> Option<Duration> {
+        match random.below(10) {
+            _ if !self.timed => None,
+            0 => Some(Duration::ZERO),
+            1 => Some(Duration::from_millis(50)),
+            2..5 if self.impatient => Some(Duration::ZERO),
+            _ if self.impatient => Some(Duration::from_millis(50)),
+            _ => None,
+        }
+    }
+
+    /// How long the next hold lasts.
+    pub fn length(&self, load: &Load, random: &mut Random) -> Duration {
+        random.between(if self.long {
+            (load.lease, load.lease * load.long_leases)
+        } else {
+            (Duration::ZERO, load.hold)
+        })
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -35,20 +79,13 @@ impl<'a> Worker<'a> {
         // Several processes may have the same number one after another.
         let life = u64::from(std::process::id()) * 1_000_000 + life;
         let writer = Writer::create(&process.dir, owner, life);
-        let (load, index) = (&process.load, (owner - 1) % 10_000);
-        let (long, keys) = match index {
-            _ if index < load.threads => (false, 0..load.keys),
-            _ if index < load.threads + load.long_threads => (true, load.keys..load.all_keys()),
-            _ => (true, load.all_keys()..load.all_keys() + load.bait_keys),
-        };
         Worker {
             process,
             owner,
             writer,
             resource: witness::Client::connect(&process.dir),
             locks: HashMap::new(),
-            long,
-            keys,
+            part: Part::of(&process.load, owner),
         }
     }
 
@@ -61,15 +98,15 @@ impl<'a> Worker<'a> {
             let number =
                 number.fetch_add(1, Ordering::SeqCst) + u64::from(std::process::id()) * 10_000_000;
             // A thread that does not wait for long may also ask for locks that are held for long.
-            let asks_long = self.is_impatient() && load.long_keys > 0 && random.below(10) == 0;
-            let keys = if asks_long { load.keys..load.all_keys() } else { self.keys.clone() };
+            let asks_long = self.part.impatient && load.long_keys > 0 && random.below(10) == 0;
+            let keys = if asks_long { load.keys..load.all_keys() } else { self.part.keys.clone() };
             let key = keys.start + random.below(keys.end - keys.start);
             if load.fenced && random.happens(50_000) {
                 self.echo(number, key);
                 continue;
             }
             let lock = self.lock(key);
-            let timeout = self.timeout(random);
+            let timeout = self.part.timeout(random);
             let mut record = Record::call(
                 number,
                 key,
@@ -103,24 +140,6 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// One thread in three always has a timeout, so that not everybody ends up waiting for a lock
-    /// whose holder cannot be reached; the others now and then.
-    fn timeout(&self, random: &mut Random) -> Option<Duration> {
-        match random.below(10) {
-            _ if !self.process.load.timed || self.long => None,
-            0 => Some(Duration::ZERO),
-            1 => Some(Duration::from_millis(50)),
-            2..5 if self.is_impatient() => Some(Duration::ZERO),
-            _ if self.is_impatient() => Some(Duration::from_millis(50)),
-            _ => None,
-        }
-    }
-
-    /// Whether all its calls have timeouts.
-    fn is_impatient(&self) -> bool {
-        self.process.load.timed && !self.long && (self.owner - 1) % 10_000 % 3 == 2
-    }
-
     fn lock(&mut self, key: u64) -> RedisLock {
         self.locks.entry(key).or_insert_with(|| self.process.lock(key)).clone()
     }
@@ -135,12 +154,7 @@ impl<'a> Worker<'a> {
         let twice = random.happens(300_000);
         let mut wrong = load.fences(record.key) != (record.fence > 0)
             || twice && lock.lock().is_ok() && lock.hold_count() != 2;
-        let length = if self.long {
-            (load.lease, load.lease * load.long_leases)
-        } else {
-            (Duration::ZERO, load.hold)
-        };
-        let (length, told) = (random.between(length), self.process.told(record.key));
+        let (length, told) = (self.part.length(load, random), self.process.told(record.key));
         let read = self.process.cells.read(record.key);
         let (until, mut written) = (now() + nanos(length), now());
         loop {
@@ -149,7 +163,7 @@ impl<'a> Worker<'a> {
             let ends_with_its_lease =
                 record.key >= load.all_keys() || self.process.closing.load(Ordering::SeqCst);
             if left == 0
-                || self.long && self.process.stop.load(Ordering::SeqCst)
+                || self.part.long && self.process.stop.load(Ordering::SeqCst)
                 || ends_with_its_lease && !lock.is_valid()
             {
                 break;
@@ -180,7 +194,9 @@ impl<'a> Worker<'a> {
             let _ = lock.unlock();
             wrong |= lock.hold_count() != 1;
         }
-        if load.habit == Habit::Fork && random.happens(if self.long { 1_000_000 } else { 10_000 }) {
+        if load.habit == Habit::Fork
+            && random.happens(if self.part.long { 1_000_000 } else { 10_000 })
+        {
             wrong |= !self.fork(lock, &record);
         }
         if matches!(load.habit, Habit::Panic | Habit::Leak) && random.happens(50_000) {
@@ -292,7 +308,12 @@ impl Drop for Unlocks<'_> {
 /// noted end too early, and never too late.
 pub fn see(lock: &RedisLock, record: &mut Record) {
     let at = now();
-    if let Some(remaining) = lock.remaining().filter(|remaining| !remaining.is_zero()) {
+    see_remaining(lock.remaining(), at, record);
+}
+
+/// The same of any hold. `at`: before that was asked.
+pub fn see_remaining(remaining: Option<Duration>, at: u64, record: &mut Record) {
+    if let Some(remaining) = remaining.filter(|remaining| !remaining.is_zero()) {
         let until = at + nanos(remaining);
         // Two measurements of the same end differ by far less.
         record.renewed +=

@@ -17,6 +17,10 @@ mod model;
 #[path = "../faults/problems.rs"]
 mod problems;
 #[allow(dead_code)]
+#[path = "../faults/progress.rs"]
+mod progress;
+mod shares;
+#[allow(dead_code)]
 #[path = "../faults/substance.rs"]
 mod substance;
 #[allow(dead_code)]
@@ -24,11 +28,12 @@ mod substance;
 mod witness;
 
 use check::{
-    false_releases, fence_regressions, idle, is_created_again, longest_run, longest_stuck,
-    longest_unnoticed, lost_updates, orphans, overlaps, recovery, stale_writes, timing,
+    false_releases, fence_regressions, is_created_again, longest_unnoticed, lost_updates, orphans,
+    overlaps, stale_writes,
 };
 use history::{Outcome, Record};
 use problems::{Class, is_open, reasons, remark, settle, verdict, verdict_of, word};
+use progress::{idle, longest_run, longest_stuck, recovery, timing};
 use substance::{Substance, windows};
 use witness::Offer;
 

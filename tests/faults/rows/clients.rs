@@ -18,18 +18,7 @@ pub fn rows() -> Vec<Row> {
             // A lock that a dead process held is free after a lease, and until then every caller
             // waits for it.
             tune: |tune| (tune.load.lease, tune.load.keys) = (ms(1000), tune.load.keys * 4),
-            run: |world| {
-                let pause = if world.size == super::super::tune::Size::Quick {
-                    (ms(900), ms(1300))
-                } else {
-                    (ms(3000), ms(3000))
-                };
-                world.repeat(pause, |world| {
-                    let index = world.random.below(world.tune.processes) as usize;
-                    world.replace_client(index);
-                    world.faults += 1;
-                });
-            },
+            run: kill,
             faults: (4, 12),
             ..USUAL
         },
@@ -148,6 +137,17 @@ pub fn rows() -> Vec<Row> {
             ..USUAL
         },
     ]
+}
+
+/// One process after another is killed, and another takes its place.
+pub fn kill(world: &mut World) {
+    let quick = world.size == super::super::tune::Size::Quick;
+    let pause = if quick { (ms(900), ms(1300)) } else { (ms(3000), ms(3000)) };
+    world.repeat(pause, |world| {
+        let index = world.random.below(world.tune.processes) as usize;
+        world.replace_client(index);
+        world.faults += 1;
+    });
 }
 
 /// The fault is the habit of the clients.

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::super::buffer;
-use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history::{self, Outcome};
 use super::super::load::Habit;
+use super::super::progress;
 use super::super::support::{Fault, Held, Mode, Rule};
 use super::super::tune::{Size, Tune, ms};
 use super::super::world::World;
@@ -331,7 +331,7 @@ fn inspect(world: &mut World, most: Duration) {
     let (holds, _) = history::read_all(world.dir());
     // A waiter whose notification was lost waits until its time is over, even if the others go on
     // without it.
-    let longest = check::longest_wait(&holds);
+    let longest = progress::longest_wait(&holds);
     if longest > nanos(most) {
         world.late(format!("somebody waited in vain for {} ms", longest / 1_000_000));
     }

@@ -207,7 +207,7 @@ pub fn rows() -> Vec<Row> {
 
 const OFTEN: Pause = (Duration::from_millis(20), Duration::from_millis(100));
 /// For faults that cost their thread, and all waiters of its lock, a whole command timeout.
-const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
+pub const SELDOM: Pause = (Duration::from_millis(100), Duration::from_millis(250));
 
 /// Ends the connections of the processes that the present fault hits, and handles new ones in this
 /// mode.

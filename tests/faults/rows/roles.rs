@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use super::super::check;
 use super::super::clock::{nanos, now};
 use super::super::history;
+use super::super::progress;
 use super::super::support::{Proxy, Server, eventually};
 use super::super::tune::ms;
 use super::super::world::World;
@@ -78,7 +78,7 @@ fn failovers(world: &mut World) {
     thread::sleep(AGAIN);
     let (holds, calls) = history::read_all(world.dir());
     seen.swaps.push((now(), now()));
-    let after = |pair: &[(u64, u64)]| check::longest_stuck(&holds, &calls, pair[0].1, pair[1].0);
+    let after = |pair: &[(u64, u64)]| progress::longest_stuck(&holds, &calls, pair[0].1, pair[1].0);
     let stuck = seen.swaps.windows(2).map(after).max().unwrap_or(0);
     world.remarks.push(format!(
         "roles changed within {} ms; granted again within {} ms; {} times an inbox was left for \

@@ -195,7 +195,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-fn stop(world: &mut World) {
+pub fn stop(world: &mut World) {
     let (before, mut busiest) = (Cell::new((0, Vec::new())), 0.0_f64);
     let cpu = |world: &World| -> Vec<Duration> {
         world.clients.iter().map(|client| cpu_time(client.pid())).collect()
