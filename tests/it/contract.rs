@@ -350,6 +350,8 @@ macro_rules! over_every_store {
                     holders_are_listed_with_what_they_have
                     who_wants_many_permits_is_not_overtaken
                     a_release_lets_in_as_many_as_fit
+                    releases_add_up_for_who_wants_many
+                    who_gives_up_lets_in_those_behind
                     a_permit_is_renewed_and_a_permit_that_is_not_comes_back
                     a_lock_and_a_semaphore_of_one_name_are_refused
                     a_limiter_and_a_semaphore_of_one_name_are_refused
@@ -361,6 +363,7 @@ macro_rules! over_every_store {
                     many_read_or_one_writes
                     nobody_overtakes_a_waiting_writer_and_readers_behind_it_come_together
                     who_writes_may_read_and_reads_on_after_that
+                    a_thread_locks_and_unlocks_both_sides_in_any_order_as_in_java
                     a_downgrade_lets_waiting_readers_in_and_no_writer
                     who_reads_cannot_lock_the_write_side
                     a_forced_unlock_of_one_side_leaves_the_other_alone

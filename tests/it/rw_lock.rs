@@ -2,9 +2,14 @@
 //!
 //! What holds in every store is in `contract/rw_locks.rs`.
 
+mod conditions;
+mod crowds;
 mod downgrades;
 mod ends;
+mod fairness;
+mod leases;
 mod permissions;
+mod reentrancy;
 mod sharing;
 
 use std::time::Duration;

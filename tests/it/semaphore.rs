@@ -2,7 +2,12 @@
 //!
 //! What holds in every store is in `contract/permits.rs`.
 
+mod calls;
+mod crowds;
 mod ends;
+mod killed;
+mod leases;
+mod outages;
 mod permissions;
 
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use distlock::testing::{Answer, Ask, Bell, LeaseStore, Place as InQueue, Token, Withdraw};
-use distlock::{Permit, Renewal, Semaphore};
+use distlock::{Interrupt, Permit, Renewal, Retry, Semaphore};
 
 use super::{LEASE, Place, deadline, key};
 use crate::helpers::{SOON, Underway, error, lease, ms, on_another_thread};
@@ -116,6 +116,55 @@ pub(super) fn a_release_lets_in_as_many_as_fit(place: &Place) {
     assert!(permits.iter().all(Permit::is_valid) && is_refused(&mine, 1));
     drop(permits);
     assert_eq!(mine.available().unwrap(), 4);
+}
+
+pub(super) fn releases_add_up_for_who_wants_many(place: &Place) {
+    let Some([mine, theirs]) = semaphores(place, 5) else { return };
+    let [one, two, three] = [&mine, &theirs, &mine].map(|one| one.acquire().unwrap());
+    let waiting = {
+        let theirs = theirs.clone();
+        Underway::start(move || theirs.try_acquire_many(4, SOON * 3).unwrap().unwrap())
+    };
+    for released in [one, two] {
+        thread::sleep(ms(60));
+        assert!(!waiting.is_done());
+        released.release().unwrap();
+    }
+    let four = waiting.result();
+    assert_eq!((four.permits(), mine.available().unwrap()), (4, 0));
+    three.ensure_valid().unwrap();
+}
+
+pub(super) fn who_gives_up_lets_in_those_behind(place: &Place) {
+    // Where nobody is woken, nobody keeps others waiting.
+    let Some([mine, theirs]) = semaphores(place, 3).filter(|_| place.wakes) else { return };
+    // It does not ask again by itself.
+    let patient = place.options.clone().retry(Retry::fixed(SOON * 6));
+    let behind = place.client.semaphore_with("s", 3, patient).unwrap();
+    let two = mine.acquire_many(2).unwrap();
+    for time in [SOON * 6, ms(300)] {
+        let interrupt = Interrupt::new();
+        let first = Underway::start({
+            let (theirs, interrupt) = (theirs.clone(), interrupt.clone());
+            move || theirs.try_acquire_many_interruptibly(3, time, &interrupt)
+        });
+        eventually(SOON, || first.is_done() || is_refused(&mine, 1));
+        let behind = behind.clone();
+        let behind = Underway::start(move || behind.acquire().unwrap());
+        if time > SOON {
+            thread::sleep(ms(60));
+            assert!(!behind.is_done() && !first.is_done());
+            interrupt.interrupt();
+            assert!(error(first.result()).is_interrupted());
+        } else {
+            assert!(first.result().unwrap().is_none());
+        }
+        let one = behind.result();
+        assert_eq!(mine.available().unwrap(), 0);
+        one.release().unwrap();
+    }
+    two.release().unwrap();
+    assert_eq!(theirs.available().unwrap(), 3);
 }
 
 pub(super) fn a_permit_is_renewed_and_a_permit_that_is_not_comes_back(place: &Place) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Renewal, Retry, RwLock};
+use distlock::{RedisLock, Renewal, Retry, RwLock};
 
 use super::Place;
 use crate::helpers::{Elsewhere, SOON, error, ms, on_another_thread};
@@ -306,4 +306,68 @@ pub(super) fn no_thread_of_two_clients_reads_beside_a_writer(place: &Place) {
     });
     assert_eq!(inside.load(Ordering::SeqCst), 0);
     assert!(may_write(&locks[0]) && may_write(&locks[1]));
+}
+
+/// How often a thread holds each side.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holds {
+    reads: u32,
+    writes: u32,
+}
+
+impl Holds {
+    /// Locks or unlocks a side, and compares what the lock says to that.
+    fn step(&mut self, rw: &RwLock, step: u8) {
+        let locks = |side: &RedisLock, tries: bool| {
+            if tries {
+                side.try_lock(Duration::ZERO).map(|locked| assert!(locked))
+            } else {
+                side.lock()
+            }
+        };
+        let unlocks = |side: &RedisLock, holds: &mut u32| match holds.checked_sub(1) {
+            Some(left) => side.unlock().map(|()| *holds = left).unwrap(),
+            None => assert!(error(side.unlock()).is_not_held()),
+        };
+        match step {
+            0 | 1 => locks(rw.read_lock(), step == 1).map(|()| self.reads += 1).unwrap(),
+            2 | 3 if self.writes == 0 && self.reads > 0 => {
+                assert!(error(locks(rw.write_lock(), step == 3)).is_conflict());
+            }
+            2 | 3 => locks(rw.write_lock(), step == 3).map(|()| self.writes += 1).unwrap(),
+            4 | 5 => unlocks(rw.read_lock(), &mut self.reads),
+            _ => unlocks(rw.write_lock(), &mut self.writes),
+        }
+    }
+
+    /// What this thread is told, and what others of this process and of another one would get.
+    fn are_as_said(self, [mine, theirs]: [&RwLock; 2]) {
+        let (read, write) = (mine.read_lock(), mine.write_lock());
+        assert_eq!((read.hold_count(), write.hold_count()), (self.reads, self.writes));
+        assert_eq!((read.is_valid(), write.is_valid()), (self.reads > 0, self.writes > 0));
+        let (writes, reads) = (self.writes > 0, self.writes == 0 && self.reads > 0);
+        assert_eq!(theirs.write_lock().is_locked().unwrap(), writes, "{self:?}");
+        assert_eq!(theirs.readers().unwrap(), u32::from(reads), "{self:?}");
+        for lock in [mine, theirs] {
+            assert_eq!(may_read(lock), !writes, "{self:?}");
+            assert_eq!(may_write(lock), !writes && !reads, "{self:?}");
+        }
+    }
+}
+
+pub(super) fn a_thread_locks_and_unlocks_both_sides_in_any_order_as_in_java(place: &Place) {
+    let Some([mine, theirs]) = rw_locks(place) else { return };
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..4 {
+        let mut holds = Holds::default();
+        for _ in 0..30 {
+            holds.step(&mine, random.u8(..8));
+            holds.are_as_said([&mine, &theirs]);
+        }
+        (0..holds.writes).for_each(|_| mine.write_lock().unlock().unwrap());
+        (0..holds.reads).for_each(|_| mine.read_lock().unlock().unwrap());
+        Holds::default().are_as_said([&mine, &theirs]);
+    }
+    // No lease is renewed any more.
+    eventually(SOON, || place.client.remembered().1 == 0);
 }

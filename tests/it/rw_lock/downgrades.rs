@@ -114,7 +114,7 @@ fn a_loss_before_it_is_told_and_leaves_nothing() {
 fn the_reader_is_renewed_and_a_thread_that_waits_here_joins_it() {
     let (server, proxy) = through_proxy();
     let client = Client::open(&proxy.url()).unwrap();
-    let rw = client.rw_lock_with("rw", lease(ms(1500))).unwrap();
+    let rw = client.rw_lock_with("rw", lease(ms(3000))).unwrap();
     let writing = rw.write().unwrap();
     let validity = writing.validity();
     let here = Elsewhere::locks(rw.read_lock());
@@ -123,8 +123,13 @@ fn the_reader_is_renewed_and_a_thread_that_waits_here_joins_it() {
     assert!(!validity.is_valid() && reading.is_valid());
     here.has_it();
     assert_eq!(rw.readers().unwrap(), 1);
-    thread::sleep(ms(2500));
-    assert!(reading.is_valid());
+    let mut least = reading.remaining();
+    eventually(SOON, || {
+        let left = reading.remaining();
+        let is_renewed = left > least;
+        least = left;
+        is_renewed
+    });
     reading.release().unwrap();
     assert!(!may_write(&rw));
     here.unlock().unwrap();
