@@ -64,11 +64,11 @@ pub fn of_peaks(row: &Row, world: &World, facts: &Facts) -> Vec<Problem> {
     // more of each that is just being replaced. In a cluster, at each node.
     let nodes = if world.is_cluster() { 1 + world.more.len() as u64 } else { 1 };
     let own = (u64::from(load.pool) + 4) * nodes;
-    // Before the fault the pools need not be full yet. A process has one place in a queue, and
-    // each of its threads one in that of a semaphore; one that was cut off may have left another
-    // there, for three seconds. If the machine was so busy that
-    // no sample was taken before the fault, there is nothing to compare with.
+    // A process has one place in a queue, and each of its threads one in that of a semaphore. One
+    // that was cut off may have left another there, for three seconds.
     let places = if load.habit == Habit::Rooms { load.threads } else { 1 };
+    // Before the fault the pools need not be full yet. If the machine was so busy that no sample
+    // was taken before the fault, there is nothing to compare with.
     let known = usual.threads > 0;
     let most = Peak {
         connections: world.tune.processes * own + 3,

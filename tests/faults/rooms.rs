@@ -11,7 +11,7 @@ use super::clock::{Random, nanos, now};
 use super::history::{Outcome, Record, Writer};
 use super::load::{Process, key_name};
 use super::witness::{self, LARGEST_SHARE};
-use super::worker::{Part, outcome, see_remaining};
+use super::worker::{Part, outcome, pass, see_remaining};
 
 /// What a writer takes: all. A reader takes one.
 pub const WRITER: u64 = LARGEST_SHARE;
@@ -144,7 +144,7 @@ impl<'a> Worker<'a> {
             part,
             writer: Writer::create(&process.dir, owner, pid),
             resource: witness::Client::connect(&process.dir),
-            inside: witness::Inside::open(&process.dir, owner / 10_000, owner % 10_000),
+            inside: witness::Inside::open(&process.dir, key, owner / 10_000, owner % 10_000),
         }
     }
 
@@ -227,22 +227,15 @@ impl<'a> Worker<'a> {
     /// Notes what it sees until its time is over.
     fn stay(&mut self, held: &Held, record: &mut Record, random: &mut Random) {
         let length = self.part.length(&self.process.load, random);
-        let (until, mut written) = (now() + nanos(length), now());
-        loop {
+        let stop = &self.process.stop;
+        pass(length, |writes| {
             held.see(record);
             self.inside.stay(record);
-            let left = until.saturating_sub(now());
-            if left == 0 || self.part.long && self.is_over() {
-                return;
-            }
-            thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
-            if now() > written + 100_000_000 {
-                // A process that is killed in a long hold had it until then, and not until its
-                // first lease would have ended.
+            if writes {
                 self.writer.write(record);
-                written = now();
             }
-        }
+            !(self.part.long && stop.load(Ordering::SeqCst))
+        });
     }
 
     /// The hold ends now, for all that its holder knows.
@@ -255,7 +248,7 @@ impl<'a> Worker<'a> {
     fn leave(&mut self, held: Held, mut record: Record) {
         held.see(&mut record);
         self.note_end(held.is_valid(), &mut record);
-        self.inside.leave(record.key);
+        self.inside.leave();
         let (outcome, well) = held.release();
         record.ended = now();
         if !well {
@@ -290,7 +283,7 @@ impl<'a> Worker<'a> {
             self.end(record, outcome);
             return self.hold(Held::Side(reading), next, random);
         }
-        self.inside.leave(record.key);
+        self.inside.leave();
         let left = reading.unlock().is_ok() && reading.is_held() || writing.is_held();
         self.end(record, if left { Outcome::Other } else { outcome });
     }

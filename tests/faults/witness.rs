@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -142,11 +142,10 @@ impl Client {
 /// A thread first writes its place and then reads the others: of two that enter at the same moment,
 /// one sees both.
 pub struct Inside {
-    dir: PathBuf,
+    places: File,
     /// Which process this is, and which of its threads.
     process: u64,
     thread: u64,
-    files: HashMap<u64, File>,
 }
 
 /// How many places a process has.
@@ -155,19 +154,22 @@ const PLACES: u64 = 64;
 pub const LARGEST_SHARE: u64 = 0xff;
 
 impl Inside {
-    /// The places in `dir` of thread number `thread` of a process.
-    pub fn open(dir: &Path, process: u64, thread: u64) -> Inside {
+    /// The places of a key in `dir`, for thread number `thread` of a process.
+    pub fn open(dir: &Path, key: u64, process: u64, thread: u64) -> Inside {
         assert!(thread < PLACES, "a process has fewer threads");
-        Inside { dir: dir.to_owned(), process, thread, files: HashMap::new() }
+        let mut open = OpenOptions::new();
+        open.read(true).write(true).create(true).truncate(false);
+        let places = open.open(dir.join(format!("inside-{key}"))).expect("the places of a key");
+        Inside { places, process, thread }
     }
 
     /// Enters, and notes in the record how much those inside take together, and how many other
     /// processes have some of it.
-    pub fn enter(&mut self, record: &mut Record) {
+    pub fn enter(&self, record: &mut Record) {
         self.stay(record);
-        let mut bytes = Vec::new();
-        let path = self.path(record.key);
-        File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("the places");
+        let length = self.places.metadata().expect("the places have a length").len();
+        let mut bytes = vec![0; usize::try_from(length).expect("a few places")];
+        self.places.read_exact_at(&mut bytes, 0).expect("the places can be read");
         let (at, mut processes) = (now(), HashSet::new());
         if at >= record.valid_until {
             return;
@@ -175,10 +177,9 @@ impl Inside {
         record.inside = record.share;
         for (place, word) in (0..).zip(bytes.chunks_exact(8)) {
             let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            let process = place / PLACES;
             if place != self.place() && word >> 8 > at / 1000 {
                 record.inside += word & LARGEST_SHARE;
-                processes.insert(process);
+                processes.insert(place / PLACES);
             }
         }
         processes.remove(&self.process);
@@ -186,24 +187,18 @@ impl Inside {
     }
 
     /// Notes that the validity has another end, or that the hold takes less than before.
-    pub fn stay(&mut self, record: &Record) {
-        self.write(record.key, ((record.valid_until / 1000) << 8) | record.share);
+    pub fn stay(&self, record: &Record) {
+        self.write(((record.valid_until / 1000) << 8) | record.share);
     }
 
     /// Leaves, before the hold is released.
-    pub fn leave(&mut self, key: u64) {
-        self.write(key, 0);
+    pub fn leave(&self) {
+        self.write(0);
     }
 
-    fn write(&mut self, key: u64, word: u64) {
-        let (path, place) = (self.path(key), self.place());
-        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = self.files.entry(key).or_insert_with(|| open().expect("the places of a key"));
-        file.write_all_at(&word.to_le_bytes(), place * 8).expect("the place can be written");
-    }
-
-    fn path(&self, key: u64) -> PathBuf {
-        self.dir.join(format!("inside-{key}"))
+    fn write(&self, word: u64) {
+        let at = self.place() * 8;
+        self.places.write_all_at(&word.to_le_bytes(), at).expect("the place can be written");
     }
 
     fn place(&self) -> u64 {

@@ -156,26 +156,17 @@ impl<'a> Worker<'a> {
             || twice && lock.lock().is_ok() && lock.hold_count() != 2;
         let (length, told) = (self.part.length(load, random), self.process.told(record.key));
         let read = self.process.cells.read(record.key);
-        let (until, mut written) = (now() + nanos(length), now());
-        loop {
+        pass(length, |writes| {
             see(lock, &mut record);
-            let left = until.saturating_sub(now());
+            if writes {
+                self.writer.write(&record);
+            }
             let ends_with_its_lease =
                 record.key >= load.all_keys() || self.process.closing.load(Ordering::SeqCst);
-            if left == 0
-                || self.part.long && self.process.stop.load(Ordering::SeqCst)
-                || ends_with_its_lease && !lock.is_valid()
-            {
-                break;
-            }
-            thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
-            if now() > written + 100_000_000 {
-                // A process that is killed in a long hold had the lock until then, and not until
-                // its first lease would have ended.
-                self.writer.write(&record);
-                written = now();
-            }
-        }
+            let is_over = self.part.long && self.process.stop.load(Ordering::SeqCst)
+                || ends_with_its_lease && !lock.is_valid();
+            !is_over
+        });
         thread::yield_now();
         if lock.is_valid() {
             self.process.cells.write(record.key, read + 1);
@@ -301,6 +292,25 @@ struct Unlocks<'a>(&'a RedisLock);
 impl Drop for Unlocks<'_> {
     fn drop(&mut self) {
         let _ = self.0.unlock();
+    }
+}
+
+/// Lets the time of a hold pass. `look` notes what it sees, says whether the hold goes on, and is
+/// told when to write that down: a process that is killed in a long hold had the lock until then,
+/// and not until its first lease would have ended.
+pub fn pass(length: Duration, mut look: impl FnMut(bool) -> bool) {
+    let (until, mut written) = (now() + nanos(length), now());
+    loop {
+        let writes = now() > written + 100_000_000;
+        if writes {
+            written = now();
+        }
+        let goes_on = look(writes);
+        let left = until.saturating_sub(now());
+        if left == 0 || !goes_on {
+            return;
+        }
+        thread::sleep(Duration::from_nanos(left).min(Duration::from_millis(10)));
     }
 }
 

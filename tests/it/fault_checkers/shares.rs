@@ -103,24 +103,24 @@ fn a_sample_of_a_shared_key_is_explained_by_who_fits() {
 fn the_witness_counts_those_inside_until_they_leave_or_their_leases_end() {
     let dir = tempfile::tempdir().unwrap();
     let soon = clock::now() + 10_000_000_000;
-    let enters = |inside: &mut Inside, share: u64, valid_until: u64| {
+    let enters = |inside: &Inside, share: u64, valid_until: u64| {
         let mut record = Record { valid_until, ..takes(share, 1, 10, 20) };
         inside.enter(&mut record);
         record
     };
-    let at = |process, thread| Inside::open(dir.path(), process, thread);
-    let (mut first, mut second) = (at(0, 1), at(0, 2));
-    assert_eq!(enters(&mut first, 1, soon).inside, 1);
-    let both = enters(&mut second, 1, soon);
+    let at = |process, thread| Inside::open(dir.path(), 1, process, thread);
+    let (first, second) = (at(0, 1), at(0, 2));
+    assert_eq!(enters(&first, 1, soon).inside, 1);
+    let both = enters(&second, 1, soon);
     assert_eq!((both.inside, both.beside), (2, 0));
-    let other = enters(&mut at(5, 1), 2, soon);
+    let other = enters(&at(5, 1), 2, soon);
     assert_eq!((other.inside, other.beside), (4, 1));
     assert_eq!(crowded(&[both, other]), 1);
-    first.leave(1);
+    first.leave();
     // Its lease ends while it is inside: a process that was killed.
     second.stay(&Record { valid_until: clock::now(), ..takes(1, 1, 10, 20) });
-    let next = enters(&mut at(6, 1), 1, soon);
+    let next = enters(&at(6, 1), 1, soon);
     assert_eq!((next.inside, next.beside), (3, 1));
-    let over = enters(&mut at(7, 1), 1, clock::now());
+    let over = enters(&at(7, 1), 1, clock::now());
     assert_eq!((over.inside, over.beside), (0, 0), "its own lease is over");
 }
