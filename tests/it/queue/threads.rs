@@ -44,6 +44,30 @@ fn a_thread_that_gives_up_leaves_its_place_to_the_next_thread_of_its_process() {
 }
 
 #[test]
+fn a_thread_that_is_not_handed_the_lock_gets_its_place_when_the_one_before_it_has_ended() {
+    let server = Server::start();
+    let guard = Client::open(&server.url()).unwrap().lock("a").guard().unwrap();
+    let (say, hear) = mpsc::channel();
+    let [ours, other] = [(); 2].map(|()| Client::open(&server.url()).unwrap());
+    let waits = |client: &Client, name: &'static str| {
+        let options = LockOptions::new().local_hand_offs(0);
+        let (lock, say) = (client.lock_with("a", options).unwrap(), say.clone());
+        thread::spawn(move || lock.with(|_| say.send(name).unwrap()).unwrap());
+    };
+    let waiters =
+        || -> u32 { redis::cmd("ZCARD").arg("{a}:queue").query(&mut server.connection()).unwrap() };
+    waits(&ours, "first");
+    eventually(SOON, || waiters() == 1);
+    waits(&ours, "second");
+    eventually(SOON, || ours.waiting("a") == 1);
+    waits(&other, "other");
+    eventually(SOON, || waiters() == 2);
+    guard.release().unwrap();
+    let order = [(); 3].map(|()| hear.recv_timeout(SOON).unwrap());
+    assert_eq!(order, ["first", "other", "second"]);
+}
+
+#[test]
 fn fences_grow_over_local_and_direct_hand_offs() {
     let server = Server::start();
     let (say, hear) = mpsc::channel();

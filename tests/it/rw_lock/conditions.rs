@@ -121,46 +121,23 @@ fn a_wait_whose_time_is_over_holds_as_often_as_before() {
 }
 
 #[test]
-fn notifications_wake_writers_in_the_order_of_waiting_once_the_notifier_has_unlocked() {
-    everywhere(|clients, [rw, theirs]| {
-        let (say, hear) = mpsc::channel();
-        let waiters: Vec<_> = (0..4)
-            .map(|number| {
-                let say = say.clone();
-                let waiter = waits_in(&rw, number + 1, move |condition| {
-                    condition.wait().unwrap();
-                    say.send(number).unwrap();
-                });
-                eventually(SOON, || listens(&clients[0]));
-                waiter
-            })
-            .collect();
-        for (notify, woken) in [
-            (Condition::notify_one as fn(&Condition) -> _, &[0][..]),
-            (Condition::notify_all, &[1, 2, 3]),
-        ] {
-            let writing = theirs.write().unwrap();
-            notify(&condition(&theirs)).unwrap();
-            assert!(hear.recv_timeout(ms(50)).is_err(), "the notifier still writes");
-            writing.release().unwrap();
-            let order: Vec<_> = woken.iter().map(|_| hear.recv_timeout(SOON).unwrap()).collect();
-            assert_eq!(order, woken);
-        }
-        waiters.into_iter().for_each(Underway::result);
-        assert!(may_write(&rw));
+fn readers_overtake_a_writer_that_comes_back_from_a_condition_as_often_as_they_may_join() {
+    let server = Server::start();
+    let options = LockOptions::new().fenced().local_hand_offs(3);
+    let rw = client(&server).rw_lock_with("rw", options).unwrap();
+    let interrupt = Interrupt::new();
+    let waiter = waits_in(&rw, 1, {
+        let interrupt = interrupt.clone();
+        move |condition| condition.wait_interruptibly(&interrupt)
     });
-}
-
-/// Whether this client's inbox is open: those that listen are notified first. In memory there is
-/// none.
-fn listens(client: &Client) -> bool {
-    let channels = client.execute(|connection| {
-        redis::cmd("PUBSUB")
-            .arg("CHANNELS")
-            .arg("distlock:inbox:*")
-            .query::<Vec<String>>(connection)
-    });
-    channels.map_or_else(|error| error.is_unsupported(), |channels| !channels.is_empty())
+    let reading = rw.read().unwrap();
+    interrupt.interrupt();
+    eventually(SOON, || waiting(&server) == 1);
+    assert!(!may_read(&client(&server).rw_lock("rw")));
+    assert_eq!((0..10).filter(|_| may_read(&rw)).count(), 3);
+    assert!(!waiter.is_done());
+    reading.release().unwrap();
+    assert!(error(waiter.result()).is_interrupted());
 }
 
 #[test]
