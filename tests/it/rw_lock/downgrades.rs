@@ -82,6 +82,21 @@ fn what_was_not_sent_leaves_the_reader_under_the_writers_lease() {
 }
 
 #[test]
+fn the_validity_of_the_reader_counts_from_before_the_question() {
+    const LATE: Duration = ms(400);
+    let (server, proxy) = through_proxy();
+    let rw = Client::open(&proxy.url()).unwrap().rw_lock_with("rw", lease(SOON)).unwrap();
+    drop(rw.downgrade(rw.write().unwrap()).unwrap());
+    let writing = rw.write().unwrap();
+    let late = proxy.add(Rule::on("EVALSHA", Fault::DelayReply(LATE)).next(1));
+    let reading = rw.downgrade(writing).unwrap();
+    assert_eq!(late.fired(), 1);
+    assert!(reading.is_valid() && reading.remaining() <= SOON - LATE);
+    reading.release().unwrap();
+    nothing_is_left(&server);
+}
+
+#[test]
 fn a_loss_before_it_is_told_and_leaves_nothing() {
     let server = Server::start();
     // Renewal does not look while the test runs.
