@@ -130,9 +130,12 @@ impl Record {
     }
 
     /// Whether this hold's fence must be above that of another one of its key, which is over. Not
-    /// if it is what a downgrade has left of that one: it begins where that one ended.
+    /// if it is what a downgrade has left of that one: it begins where that one ended, with its
+    /// fence.
     pub fn must_be_newer_than(&self, other: &Record) -> bool {
-        let is_left = self.owner == other.owner && self.granted == other.released;
+        let is_left = self.owner == other.owner
+            && self.granted == other.released
+            && self.fence == other.fence;
         !self.fits_beside(other) && !is_left
     }
 

@@ -107,10 +107,12 @@ fn search(operations: &[Operation<'_>], sample: &[Record]) -> bool {
             .filter(|(_, done)| !**done)
             .map(|(operation, _)| operation.to)
             .min();
-        for (index, operation) in operations.iter().enumerate() {
-            if done[index] || Some(operation.from) > first_end {
-                continue;
-            }
+        let is_next = |index: &usize| !done[*index] && Some(operations[*index].from) <= first_end;
+        let mut next: Vec<usize> = (0..operations.len()).filter(is_next).collect();
+        // What must take effect first is tried first: it is at the end of the stack.
+        next.sort_by_key(|index| std::cmp::Reverse(operations[*index].to));
+        for index in next {
+            let operation = &operations[index];
             if let Some(next) = state.after(operation, sample) {
                 let mut done = done.clone();
                 done[index] = true;

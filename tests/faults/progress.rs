@@ -28,7 +28,7 @@ enum Event<'a> {
 
 /// The longest time between `from` and `to` in which a key had waiters and room for each of them,
 /// and either nobody was granted anything or one of them was not (ns). A lock that is held has room
-/// for nobody.
+/// for nobody. A call that asks once is refused if there is no room for it, and then does not wait.
 pub fn longest_stuck(holds: &[Record], calls: &[Record], from: u64, to: u64) -> u64 {
     let mut keys: BTreeMap<u64, (u64, Vec<(u64, Event<'_>)>)> = BTreeMap::new();
     for hold in holds {
@@ -57,6 +57,7 @@ fn longest_stuck_of(room: u64, mut events: Vec<(u64, Event<'_>)>, from: u64, to:
     for (at, event) in events {
         let granted = matches!(event, Event::Granted(_));
         match event {
+            Event::Waits(call) if call.timeout == 1 && taken + call.share > room => {}
             Event::Waits(call) => waiting.enter(call),
             Event::Granted(hold) => {
                 waiting.leave(hold);
@@ -93,12 +94,14 @@ impl Waiting {
     }
 
     fn leave(&mut self, call: &Record) {
+        if !self.calls.remove(&(call.called, call.owner, call.number)) {
+            return;
+        }
         let count = self.shares.get_mut(&call.share).expect("it waits");
         *count -= 1;
         if *count == 0 {
             self.shares.remove(&call.share);
         }
-        self.calls.remove(&(call.called, call.owner, call.number));
     }
 
     fn largest(&self) -> Option<u64> {

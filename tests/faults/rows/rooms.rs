@@ -1,4 +1,5 @@
-//! Read-write locks and semaphores under the faults of rows 1, 5, 18 and 30.
+//! Read-write locks and semaphores under the faults of rows 1, 5, 18 and 30. In the second, the
+//! replies to releases and downgrades are swallowed, too.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::super::support::Fault;
 use super::super::tune::{Tune, ms};
 use super::super::world::World;
 use super::network::SELDOM;
-use super::shower::{is_acquire, shower};
+use super::shower::{is_acquire, is_script, shower};
 use super::{Row, USUAL, clients, server};
 
 /// How long a waiter may take to notice that those before it in the queue are gone.
@@ -41,13 +42,13 @@ pub fn rows() -> Vec<Row> {
         },
         Row {
             number: 90,
-            name: "read-write locks and semaphores: acquire reply swallowed",
+            name: "read-write locks and semaphores: a swallowed reply",
             free_within: Some(|_| ms(3000)),
             tune: |tune| {
                 rooms(tune);
                 tune.load.lease = ms(5000);
             },
-            run: |world| shower(world, SELDOM, is_acquire, |_| Fault::SwallowReply),
+            run: |world| shower(world, SELDOM, begins_or_ends, |_| Fault::SwallowReply),
             after: |world| inspect(world, ms(5000)),
             ..usual()
         },
@@ -73,7 +74,6 @@ pub fn rows() -> Vec<Row> {
             tune: |tune| {
                 rooms(tune);
                 tune.load.lease = ms(1000);
-                tune.load.keys *= 2;
             },
             run: clients::kill,
             after: |world| inspect(world, world.tune.load.lease + PAUSES),
@@ -82,12 +82,20 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Several threads of several processes for each key.
+/// The scripts that release and that exchange have five keys, too, and one argument or three.
+fn begins_or_ends(command: &[Vec<u8>]) -> bool {
+    is_acquire(command) || is_script(command, b"5") && matches!(command.len(), 9 | 11)
+}
+
+/// Several processes for each key: two threads of each for one of short holds, so that they share
+/// leases, and one for one of long holds.
 fn rooms(tune: &mut Tune) {
     (tune.load.habit, tune.load.hold) = (Habit::Rooms, ms(4));
-    (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2 + 2, 6, 4);
-    (tune.load.long_threads, tune.load.long_keys, tune.load.bait_keys) = (2, 2, 0);
+    (tune.processes, tune.load.threads, tune.load.keys) = (tune.processes * 2 + 2, 8, 4);
+    (tune.load.long_threads, tune.load.long_keys, tune.load.bait_keys) = (4, 4, 0);
     tune.load.long_leases = 1;
+    // No process is cut off alone: whoever waits may be what others wait behind.
+    tune.apart = false;
 }
 
 /// How full the rooms were: a row in which nobody had company has shown nothing. `most`: how long a

@@ -42,6 +42,9 @@ fn an_owner_that_gives_up_a_part_is_not_in_its_own_way() {
     assert_eq!(overlaps(&holds).0.len(), 0);
     assert_eq!(fence_regressions(&holds, false), 0);
     assert!(model::explains(&holds));
+    let other_fence = [holds[0].clone(), reads(1, 20, 40, 3)];
+    assert_eq!(fence_regressions(&other_fence, false), 1);
+    assert!(!model::explains(&other_fence));
     let got_in = writes(3, 22, 24, 7);
     assert_eq!(overlaps(&[holds[0].clone(), holds[1].clone(), got_in]).0.len(), 1);
 }
@@ -69,6 +72,9 @@ fn a_key_is_stuck_while_there_is_room_for_all_that_wait() {
     // The writer that waits as well may have been the first.
     let writer = late(writes(3, 101, 110, 3), 15);
     assert_eq!(longest_stuck(&[first.clone(), second.clone(), writer], &[], 0, 200), 1);
+    // A writer that asks once and does not wait is in nobody's way.
+    let once = Record { share: ALL, room: ALL, ended: 41, ..Record::call(9, 1, 4, 40, 1) };
+    assert_eq!(longest_stuck(&[first.clone(), second.clone()], &[once], 0, 200), 60);
     // Another one that comes and is granted does not help it.
     let third = late(reads(3, 61, 100, 3), 60);
     let all = [first, third, second];
