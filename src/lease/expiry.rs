@@ -37,6 +37,11 @@ impl Expiry {
         u64::try_from(nanos).unwrap_or(u64::MAX).max(OVER + 1)
     }
 
+    /// The time on the holder's clock.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
     /// When the attempt was sent that was granted.
     pub(super) fn asked_at(&self) -> Instant {
         self.asked_at

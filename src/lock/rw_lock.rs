@@ -46,11 +46,13 @@ use crate::base::options::{LockOptions, Share, Side};
 ///
 /// Threads that read by one client, and with the same options, share a lease: while one reads,
 /// another begins to read without a round trip, unless a thread of the client waits for the write
-/// side. At most [`local_hand_offs`](LockOptions::local_hand_offs) threads (16 by default) join a
-/// lease: so many may overtake a writer of another process, for each lease that was there before
-/// it. The conditions are those of a hand-off between threads, which the option names; and a lease
-/// that was extended beyond its length is not joined. The last of these threads to unlock releases
-/// the lease. An [`extend`](RedisLock::extend) is for all of them. A loss is, too, and `on_lost` is
+/// side. Threads join a lease for 2 ms after it was granted, and at most
+/// [`local_hand_offs`](LockOptions::local_hand_offs) of them (16 by default): so many may overtake
+/// a writer of another process, for each lease that was there before it, and so long the writer may
+/// wait in addition to the longest read. The conditions are those of a hand-off between threads,
+/// which the option names; and a lease that was extended beyond its length is not joined. A thread
+/// that cannot join asks the server, and others may join the lease that it gets. The last thread
+/// under a lease to unlock releases it. An [`extend`](RedisLock::extend) is for all of them. A loss is, too, and `on_lost` is
 /// called once for it.
 ///
 /// # Reentrancy

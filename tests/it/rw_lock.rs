@@ -22,6 +22,7 @@ use crate::faults::{nothing_is_left, through_proxy};
 use crate::helpers::{
     Elsewhere, SOON, Underway, client, error, keys, lease, memory, ms, on_another_thread,
 };
+use crate::loss::timed;
 use crate::support::{Mode, Server, eventually, within};
 
 /// How many wait in the server's queue.
@@ -36,6 +37,11 @@ fn waits(server: &Server, side: &RedisLock) -> Elsewhere {
     let elsewhere = Elsewhere::locks(side);
     eventually(SOON, || waiting(server) > before);
     elsewhere
+}
+
+/// A client whose clock stands still: its readers share leases, however slow the machine is.
+fn at_rest(url: &str) -> Client {
+    timed(Client::builder(url)).0.build().unwrap()
 }
 
 fn may_write(lock: &RwLock) -> bool {

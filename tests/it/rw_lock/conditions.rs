@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock::{Client, Condition, Interrupt, LockOptions, RwLock};
 
-use super::{Elsewhere, may_read, may_write, waiting, waits};
+use super::{Elsewhere, at_rest, may_read, may_write, waiting, waits};
 use crate::helpers::{SOON, Underway, client, error, inboxes, ms};
 use crate::support::{Server, eventually, within};
 
@@ -124,7 +124,7 @@ fn a_wait_whose_time_is_over_holds_as_often_as_before() {
 fn readers_overtake_a_writer_that_comes_back_from_a_condition_as_often_as_they_may_join() {
     let server = Server::start();
     let options = LockOptions::new().fenced().local_hand_offs(3);
-    let rw = client(&server).rw_lock_with("rw", options).unwrap();
+    let rw = at_rest(&server.url()).rw_lock_with("rw", options).unwrap();
     let interrupt = Interrupt::new();
     let waiter = waits_in(&rw, 1, {
         let interrupt = interrupt.clone();

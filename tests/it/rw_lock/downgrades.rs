@@ -9,6 +9,7 @@ use distlock::{Client, ErrorKind, LockOptions, LostReason, Retry, RwLock};
 use super::{Elsewhere, may_read, may_write, waits};
 use crate::faults::{PATIENCE, impatient, nothing_is_left, through_proxy};
 use crate::helpers::{Busy, SOON, Underway, client, delete, error, lease, ms};
+use crate::loss::timed;
 use crate::support::{Fault, Mode, Proxy, Rule, Server, eventually, within};
 
 fn through(proxy: &Proxy) -> (Client, RwLock) {
@@ -128,7 +129,8 @@ fn a_loss_before_it_is_told_and_leaves_nothing() {
 #[test]
 fn the_reader_is_renewed_and_a_thread_that_waits_here_joins_it() {
     let (server, proxy) = through_proxy();
-    let client = Client::open(&proxy.url()).unwrap();
+    let (builder, clock) = timed(Client::builder(&proxy.url()));
+    let client = builder.build().unwrap();
     let rw = client.rw_lock_with("rw", lease(ms(3000))).unwrap();
     let writing = rw.write().unwrap();
     let validity = writing.validity();
@@ -138,13 +140,9 @@ fn the_reader_is_renewed_and_a_thread_that_waits_here_joins_it() {
     assert!(!validity.is_valid() && reading.is_valid());
     here.has_it();
     assert_eq!(rw.readers().unwrap(), 1);
-    let mut least = reading.remaining();
-    eventually(SOON, || {
-        let left = reading.remaining();
-        let is_renewed = left > least;
-        least = left;
-        is_renewed
-    });
+    // After a third of the lease.
+    clock.advance(ms(1100));
+    eventually(SOON, || reading.remaining() > ms(2500));
     reading.release().unwrap();
     assert!(!may_write(&rw));
     here.unlock().unwrap();

@@ -5,9 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
 
-use distlock::{Client, LostReason, RwLock};
+use distlock::{LostReason, RwLock};
 
-use super::{Elsewhere, may_read, may_write, waiting, waits};
+use super::{Elsewhere, at_rest, may_read, may_write, waiting, waits};
 use crate::faults::{nothing_is_left, through_proxy};
 use crate::helpers::{SOON, client, error};
 use crate::holds::forked;
@@ -16,7 +16,7 @@ use crate::support::{Server, eventually, in_own_process};
 #[test]
 fn a_thread_that_ends_takes_nothing_from_those_who_read_with_it() {
     let server = Server::start();
-    let rw = client(&server).rw_lock("rw");
+    let rw = at_rest(&server.url()).rw_lock("rw");
     let reading = rw.read().unwrap();
     thread::spawn({
         let rw = rw.clone();
@@ -67,7 +67,7 @@ fn a_panic_unlocks_both_sides() {
 #[test]
 fn closing_the_client_ends_holds_and_waits_of_both_sides() {
     let server = Server::start();
-    let (mine, other) = (client(&server), client(&server));
+    let (mine, other) = (at_rest(&server.url()), client(&server));
     let rw = mine.rw_lock("rw");
     let (tell, told) = mpsc::channel();
     rw.read_lock().on_lost(move |lost| tell.send(lost.reason()).unwrap());
@@ -103,7 +103,7 @@ fn a_forked_child_neither_locks_nor_unlocks_nor_downgrades() {
         "rw_lock::ends::a_forked_child_neither_locks_nor_unlocks_nor_downgrades",
         || {
             let (server, proxy) = through_proxy();
-            let client = Client::open(&proxy.url()).unwrap();
+            let client = at_rest(&proxy.url());
             let (rw, shared) = (client.rw_lock("rw"), client.rw_lock("shared"));
             let (writing, reading) = (rw.write().unwrap(), rw.read().unwrap());
             let both = (shared.read().unwrap(), Elsewhere::locks(shared.read_lock()));

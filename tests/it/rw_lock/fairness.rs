@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use distlock::{Interrupt, LockOptions, Retry, RwLock};
 
-use super::{Elsewhere, may_read, may_write, waiting, waits};
+use super::{Elsewhere, at_rest, may_read, may_write, waiting, waits};
 use crate::faults::nothing_is_left;
 use crate::helpers::{SOON, Underway, client, error, lease, ms};
 use crate::support::{Server, eventually};
@@ -163,7 +163,7 @@ fn readers_of_many_processes_that_never_pause_do_not_keep_a_writer_out() {
 #[test]
 fn all_threads_that_wait_behind_a_writer_read_at_once_however_few_share_a_lease() {
     let server = Server::start();
-    let (mine, other) = (client(&server), patient(&server));
+    let (mine, other) = (at_rest(&server.url()), patient(&server));
     let options = LockOptions::new().local_hand_offs(4);
     let rw = mine.rw_lock_with("rw", options).unwrap();
     let held = other.write().unwrap();

@@ -77,8 +77,8 @@ fn every_reader_is_renewed_whoever_reads_with_it() {
             })
         })
         .collect();
-    // Three threads read under each lease: six leases, all of them at once.
-    eventually(SOON, || locks[0].readers().unwrap() == 6);
+    // At most three threads read under each lease: six leases, if no thread comes too late to join.
+    eventually(SOON, || locks[0].readers().unwrap() >= 6);
     assert!(!may_write(&locks[1]));
     readers.into_iter().for_each(Underway::result);
     assert!(may_write(&locks[0]));

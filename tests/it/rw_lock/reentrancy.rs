@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock::{Client, ErrorKind, Renewal};
 
-use super::{Elsewhere, may_write, waits};
+use super::{Elsewhere, at_rest, may_write, waits};
 use crate::faults::{nothing_is_left, through_proxy};
 use crate::helpers::{SOON, Underway, client, error, lease, memory, ms, on_another_thread};
 use crate::support::{Server, eventually};
@@ -64,7 +64,7 @@ fn all_get_it(waiters: Vec<Elsewhere>) {
 #[test]
 fn threads_that_share_a_lease_have_holds_of_their_own_and_a_writer_waits_for_the_last() {
     let server = Server::start();
-    let rw = client(&server).rw_lock("rw");
+    let rw = at_rest(&server.url()).rw_lock("rw");
     let read = rw.read_lock();
     (0..3).for_each(|_| read.lock().unwrap());
     on_another_thread(|| {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use distlock::{Client, LockOptions};
 
-use super::{Elsewhere, may_read, may_write, waiting, waits};
+use super::{Elsewhere, at_rest, may_read, may_write, waiting, waits};
 use crate::faults::{nothing_is_left, through_proxy};
-use crate::helpers::{SOON, Underway, client, delete, error, memory, ms, on_another_thread};
+use crate::helpers::{SOON, Underway, client, delete, error, ms, on_another_thread};
 use crate::loss::{HOUR, timed};
 use crate::support::{Fault, Rule, Server, eventually};
 
@@ -19,8 +19,7 @@ fn joins(most: u32) -> LockOptions {
 #[test]
 fn readers_of_one_process_share_a_lease_and_the_last_one_releases_it() {
     let (server, proxy) = through_proxy();
-    let client = Client::open(&proxy.url()).unwrap();
-    let rw = client.rw_lock("rw");
+    let rw = at_rest(&proxy.url()).rw_lock("rw");
     // The server does not know the scripts yet.
     drop(rw.read().unwrap());
     let first = rw.read().unwrap();
@@ -47,7 +46,7 @@ fn readers_of_one_process_share_a_lease_and_the_last_one_releases_it() {
 #[test]
 fn a_lease_is_joined_as_often_as_it_may_pass_on_and_not_once_more() {
     let server = Server::start();
-    let client = client(&server);
+    let client = at_rest(&server.url());
     for (most, threads, leases) in [(2, 3, 1), (2, 4, 2), (2, 7, 3), (0, 3, 3)] {
         let rw = client.rw_lock_with("rw", joins(most)).unwrap();
         let readers: Vec<_> = (0..threads)
@@ -68,7 +67,7 @@ fn a_lease_is_joined_as_often_as_it_may_pass_on_and_not_once_more() {
 #[test]
 fn nobody_joins_while_a_thread_of_the_process_waits_to_write() {
     let server = Server::start();
-    let rw = client(&server).rw_lock_with("rw", joins(1000)).unwrap();
+    let rw = at_rest(&server.url()).rw_lock_with("rw", joins(1000)).unwrap();
     let reading = rw.read().unwrap();
     assert!(may_read(&rw));
     let writer = waits(&server, rw.write_lock());
@@ -89,7 +88,7 @@ fn nobody_joins_while_a_thread_of_the_process_waits_to_write() {
 #[test]
 fn readers_that_come_and_go_do_not_keep_a_writer_of_another_process_out() {
     let server = Server::start();
-    let rw = client(&server).rw_lock_with("rw", joins(4)).unwrap();
+    let rw = at_rest(&server.url()).rw_lock_with("rw", joins(4)).unwrap();
     let reading = Elsewhere::holds(rw.read_lock());
     let other = client(&server).rw_lock("rw");
     let writer = waits(&server, other.write_lock());
@@ -108,9 +107,44 @@ fn readers_that_come_and_go_do_not_keep_a_writer_of_another_process_out() {
 }
 
 #[test]
+fn a_lease_is_joined_for_two_milliseconds_so_that_a_writer_does_not_wait_for_one_read_after_another()
+ {
+    let server = Server::start();
+    for url in ["memory://joined", &server.url()] {
+        let (builder, clock) = timed(Client::builder(url));
+        let rw = builder.build().unwrap().rw_lock("rw");
+        let reads = || {
+            let reader = Elsewhere::holds(rw.read_lock());
+            (reader, rw.readers().unwrap())
+        };
+        let (first, second) = (reads(), reads());
+        clock.advance(ms(2));
+        let third = reads();
+        clock.advance(ms(1));
+        // This one asks the server, and others read with it.
+        let (fourth, fifth) = (reads(), reads());
+        assert_eq!(
+            [&first, &second, &third, &fourth, &fifth].map(|reader| reader.1),
+            [1, 1, 1, 2, 2]
+        );
+        let other = Client::open(url).unwrap().rw_lock("rw");
+        let writer = Elsewhere::locks(other.write_lock());
+        eventually(SOON, || !may_read(&other));
+        clock.advance(ms(3));
+        assert!(!may_read(&rw), "a writer waits");
+        for reader in [first, second, third, fourth, fifth] {
+            reader.0.unlock().unwrap();
+        }
+        writer.has_it();
+        writer.unlock().unwrap();
+    }
+    nothing_is_left(&server);
+}
+
+#[test]
 fn who_waits_behind_a_thread_that_asks_to_read_reads_with_it() {
     let server = Server::start();
-    let (mine, other) = (client(&server), client(&server));
+    let (mine, other) = (at_rest(&server.url()), client(&server));
     let rw = mine.rw_lock("rw");
     let writing = other.rw_lock("rw").write().unwrap();
     let first = waits(&server, rw.read_lock());
@@ -130,7 +164,7 @@ fn who_waits_behind_a_thread_that_asks_to_read_reads_with_it() {
 #[test]
 fn a_lost_lease_is_lost_to_all_who_read_under_it_and_nobody_joins_it() {
     let server = Server::start();
-    let client = client(&server);
+    let client = at_rest(&server.url());
     let rw = client.rw_lock("rw");
     let (tell, told) = std::sync::mpsc::channel();
     rw.read_lock().on_lost(move |lost| tell.send(lost.clone()).unwrap());
@@ -190,7 +224,7 @@ fn every_reader_under_a_lease_that_ran_out_learns_of_it() {
 #[test]
 fn an_extend_is_for_all_who_read_under_the_lease_and_then_nobody_joins_it() {
     let server = Server::start();
-    let rw = client(&server).rw_lock("rw");
+    let rw = at_rest(&server.url()).rw_lock("rw");
     let first = rw.read().unwrap();
     let second = Elsewhere::holds(rw.read_lock());
     let third = on_another_thread(|| {
@@ -241,10 +275,13 @@ fn what_a_reader_was_told_while_it_waited_says_nothing_to_the_next() {
 #[test]
 fn each_reader_has_the_next_fence_of_the_lease_also_after_a_downgrade() {
     let server = Server::start();
-    for client in [memory(), client(&server)] {
-        let rw = client.rw_lock_with("rw", LockOptions::new().fenced()).unwrap();
+    for url in ["memory://", &server.url()] {
+        let (builder, clock) = timed(Client::builder(url));
+        let options = LockOptions::new().fenced();
+        let rw = builder.build().unwrap().rw_lock_with("rw", options).unwrap();
         // The first block is a single fence, and the next ones are not longer than the time.
         drop(rw.write().unwrap());
+        clock.advance(ms(5));
         thread::sleep(ms(5));
         let writing = rw.write().unwrap();
         let first = writing.fence().unwrap();
@@ -259,7 +296,7 @@ fn each_reader_has_the_next_fence_of_the_lease_also_after_a_downgrade() {
 #[test]
 fn handles_with_other_options_do_not_share() {
     let server = Server::start();
-    let client = client(&server);
+    let client = at_rest(&server.url());
     let (one, other) = (client.rw_lock("rw"), client.rw_lock_with("rw", joins(9)).unwrap());
     let first = one.read().unwrap();
     let second = Elsewhere::locks(other.read_lock());
