@@ -15,7 +15,7 @@ mod support;
 use support::aims::Aims;
 use support::args::Args;
 use support::clock::now;
-use support::contest::round_trips;
+use support::crowd::round_trips;
 use support::it::{Proxy, Server, eventually};
 use support::peers::{self, Driver};
 use support::placement::Place;

@@ -39,11 +39,12 @@ fn main() {
     let server = server::start(place);
     let url = server.url();
     let mut side = Side::new(&server);
-    let mut all = vec![peers::OURS, peers::OURS_APART, peers::RAW_1MS];
+    let mut all = vec![peers::OURS, peers::OURS_APART, peers::OURS_READ, peers::RAW_1MS];
     if !args.alone {
         all.extend(peers::built(
             &[
                 peers::REDISSON,
+                peers::REDISSON_READ,
                 peers::JEDIS,
                 peers::JEDIS_1MS,
                 peers::RSLOCK,
@@ -110,7 +111,7 @@ fn judge(aims: &mut Aims, rows: &[Row], threads: u64, alone: f64) {
     let ours = of(peers::OURS.label);
     let Some(own) = rows.iter().find(|row| row.peer.label == peers::OURS.label) else { return };
     if threads == 8 {
-        let theirs = rows.iter().filter(|row| !row.peer.is_ours()).map(rate);
+        let theirs = rows.iter().filter(|row| !row.peer.is_ours() && !row.peer.reads()).map(rate);
         aims.at_least("8 threads: times Redisson's rate", ours / of(peers::REDISSON.label), 40.0);
         aims.at_least(
             "8 threads: times the fastest peer's rate",
@@ -118,6 +119,17 @@ fn judge(aims: &mut Aims, rows: &[Row], threads: u64, alone: f64) {
             4.0,
         );
         aims.at_least("8 threads: times one thread of ours", ours / alone, 5.0);
+        aims.at_least(
+            "8 threads that read: times Redisson's rate",
+            of(peers::OURS_READ.label) / of(peers::REDISSON_READ.label),
+            20.0,
+        );
+        let reading = rows.iter().find(|row| row.peer.label == peers::OURS_READ.label);
+        aims.at_least(
+            "8 threads that read: reads per round trip",
+            reading.map_or(f64::NAN, |row| 1.0 / row.median(|round| round.requests)),
+            6.0,
+        );
     }
     aims.at_least(
         &format!("{threads} threads: the least share, of an even one"),

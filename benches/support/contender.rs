@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use distlock::{Client, LockOptions, RedisLock};
+use distlock::{Client, LockOptions, Permit, RedisLock, Semaphore};
 
 /// How long every lease lasts.
 const LEASE_MS: u64 = 30_000;
@@ -28,7 +28,8 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// `ours`, `ours-fenced`, `ours-apart` (no local hand-offs), `raw`, `raw-1ms` (pauses of 1 ms
+    /// `ours`, `ours-fenced`, `ours-apart` (no local hand-offs), `ours-read`, `ours-write` (the
+    /// sides of a read-write lock), `ours-permit` (one of ten), `raw`, `raw-1ms` (pauses of 1 ms
     /// between attempts).
     pub fn new(name: &str, url: &str) -> Self {
         let client = name.starts_with("ours").then(|| Client::open(url).unwrap());
@@ -45,14 +46,19 @@ impl Maker {
             let pause = (self.name == "raw-1ms").then_some(Duration::from_millis(1));
             return Box::new(Raw::new(&self.url, key, pause));
         };
-        let options = LockOptions::new();
-        let options = match self.name.as_str() {
-            "ours" => options,
-            "ours-fenced" => options.fenced(),
-            "ours-apart" => options.local_hand_offs(0),
+        let with = |options| client.lock_with(key, options).unwrap();
+        let lock = match self.name.as_str() {
+            "ours" => client.lock(key),
+            "ours-fenced" => with(LockOptions::new().fenced()),
+            "ours-apart" => with(LockOptions::new().local_hand_offs(0)),
+            "ours-read" => client.rw_lock(key).read_lock().clone(),
+            "ours-write" => client.rw_lock(key).write_lock().clone(),
+            "ours-permit" => {
+                return Box::new(OurPermit { semaphore: client.semaphore(key, 10), held: None });
+            }
             name => panic!("no contender is called {name}"),
         };
-        Box::new(Ours { lock: client.lock_with(key, options).unwrap() })
+        Box::new(Ours { lock })
     }
 }
 
@@ -67,6 +73,21 @@ impl Contender for Ours {
 
     fn unlock(&mut self) {
         self.lock.unlock().unwrap();
+    }
+}
+
+struct OurPermit {
+    semaphore: Semaphore,
+    held: Option<Permit>,
+}
+
+impl Contender for OurPermit {
+    fn lock(&mut self) {
+        self.held = Some(self.semaphore.acquire().unwrap());
+    }
+
+    fn unlock(&mut self) {
+        self.held.take().unwrap().release().unwrap();
     }
 }
 

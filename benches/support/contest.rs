@@ -1,12 +1,9 @@
 //! Many processes on one lock: their holds, put in one order, and the results from that order.
 
-use std::fs;
 use std::path::Path;
-use std::thread;
-use std::time::Duration;
 
-use super::clock::{now, sleep_until};
-use super::peers::{Driver, Peer};
+use super::crowd::{Crowd, Hold, Run, longest_wait};
+use super::peers::Peer;
 use super::server::Side;
 use super::stats::{jain, percentile};
 
@@ -21,16 +18,6 @@ pub struct Contest<'a> {
     pub hold_us: u64,
     /// A directory for files of the drivers.
     pub dir: &'a Path,
-}
-
-/// One hold, in CLOCK_MONOTONIC nanoseconds.
-pub struct Hold {
-    pub acquired: u64,
-    pub unlock_called: u64,
-    pub lock_called: u64,
-    /// How long unlock took. Only our own drivers report it.
-    pub unlocking: Option<u64>,
-    pub process: usize,
 }
 
 /// The pairs of consecutive holds of which the second is of another process, which was waiting
@@ -71,84 +58,29 @@ pub fn label(name: &str, rounds: &[Outcome]) -> String {
 
 impl Contest<'_> {
     pub fn run(&self, peer: &Peer, side: &mut Side, key: &str) -> Outcome {
-        let mut drivers: Vec<Driver> =
-            (0..self.processes).map(|_| peer.start(self.url).unwrap()).collect();
-        // Many JVMs at once need some time until the waiting path is compiled.
-        let warmup = if peer.is_jvm {
-            3000 + 250 * self.processes as u64
-        } else {
-            300 + 10 * self.processes as u64
-        };
-        let start = now() + warmup * 1_000_000;
-        let end = start + self.seconds * 1_000_000_000;
-        let file = |process: usize| self.dir.join(format!("{process}"));
-        for (process, driver) in drivers.iter_mut().enumerate() {
-            let (seconds, hold_us, file) = (self.seconds, self.hold_us, file(process));
-            driver.tell(&format!("benchcs {key} {seconds} {hold_us} {} {start}", file.display()));
-        }
-        sleep_until(start);
-        let before = side.counters();
-        let mut trips = round_trips(self.at, &format!("{{{key}}}:round-trip"), || now() < end);
-        let probed = trips.len() as u64;
-        let after = side.counters();
-        drivers.iter_mut().for_each(|driver| drop(driver.answer()));
-        let mut holds: Vec<Hold> =
-            (0..self.processes).flat_map(|process| read(&file(process), process)).collect();
-        holds.sort_unstable_by_key(|hold| hold.acquired);
-        let mut shares = vec![0; self.processes];
-        holds.iter().for_each(|hold| shares[hold.process] += 1);
+        let crowd = Crowd { peer: *peer, processes: self.processes, threads: 1 };
+        let run = Run { url: self.url, at: self.at, key, seconds: self.seconds, dir: self.dir };
+        let mut run = run.of(&[crowd], side, |_, file, start| {
+            format!("benchcs {key} {} {} {file} {start}", self.seconds, self.hold_us)
+        });
+        let (holds, in_time) = (&run.all, run.in_time());
         let pairs = || holds.windows(2).map(|pair| (&pair[0], &pair[1]));
-        let mut hand_overs: Vec<u64> = hand_overs(&holds)
+        let mut hand_overs: Vec<u64> = hand_overs(holds)
             .map(|(last, next)| next.acquired.saturating_sub(last.unlock_called))
             .collect();
         let mut unlocks: Vec<u64> = holds.iter().filter_map(|hold| hold.unlocking).collect();
-        let in_time = holds.iter().filter(|hold| hold.acquired < end).count() as f64;
         Outcome {
             rate: in_time / self.seconds as f64,
             hand_over_p50: percentile(&mut hand_overs, 0.50),
             hand_over_p99: percentile(&mut hand_overs, 0.99),
             barged: pairs().filter(|(last, next)| next.process == last.process).count() as f64
                 / holds.len().max(1) as f64,
-            longest_wait: holds
-                .iter()
-                .map(|hold| hold.acquired - hold.lock_called)
-                .max()
-                .unwrap_or(0),
-            jain: jain(&shares),
-            requests: (after.reads_since(&before).saturating_sub(probed)) as f64 / in_time,
-            round_trip_p50: percentile(&mut trips, 0.50),
+            longest_wait: longest_wait(holds),
+            jain: jain(&run.shares(self.processes)),
+            requests: run.reads as f64 / in_time,
+            round_trip_p50: percentile(&mut run.trips, 0.50),
             unlock_p50: (!unlocks.is_empty()).then(|| percentile(&mut unlocks, 0.50)),
             overlaps: pairs().filter(|(last, next)| next.acquired < last.unlock_called).count(),
         }
     }
-}
-
-/// Asks for this key every 2 ms, over a connection of its own, while `goes_on`: how long each
-/// answer took.
-pub fn round_trips(url: &str, key: &str, goes_on: impl Fn() -> bool) -> Vec<u64> {
-    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-    let mut trips = Vec::new();
-    while goes_on() {
-        let asked = now();
-        redis::cmd("GET").arg(key).exec(&mut connection).unwrap();
-        trips.push(now() - asked);
-        thread::sleep(Duration::from_millis(2));
-    }
-    trips
-}
-
-fn read(file: &Path, process: usize) -> Vec<Hold> {
-    let text = fs::read_to_string(file).unwrap();
-    let hold = |line: &str| {
-        let mut numbers = line.split(' ').map(|number| number.parse().unwrap());
-        let mut next = || numbers.next();
-        Hold {
-            acquired: next().unwrap(),
-            unlock_called: next().unwrap(),
-            lock_called: next().unwrap(),
-            unlocking: next(),
-            process,
-        }
-    };
-    text.lines().map(hold).collect()
 }

@@ -7,16 +7,16 @@ use std::io::{self, BufRead, Write as _};
 use std::process::exit;
 use std::{fs, hint, thread};
 
-use super::clock::now;
+use super::clock::{now, sleep_until};
 use super::contender::{Contender, Maker};
 
 const MS: u64 = 1_000_000;
 
-/// Answers `warmup`, `bench`, `benchcs`, `threads` and `quit` until the end of input; then ends the
-/// process. After `condition` it waits until it is killed.
+/// Answers `warmup`, `bench`, `benchcs`, `benchsleep`, `threads`, `wait`, `release` and `quit`
+/// until the end of input; then ends the process. After `condition` it waits until it is killed.
 pub fn run(name: &str, url: &str) -> ! {
     let maker = Maker::new(name, url);
-    let mut warmup = 200 * MS;
+    let (mut warmup, mut held) = (200 * MS, None);
     println!("ready");
     for line in io::stdin().lock().lines() {
         let Ok(line) = line else { break };
@@ -30,7 +30,28 @@ pub fn run(name: &str, url: &str) -> ! {
             "bench" => bench(&mut *maker.make(words[1]), number(2), warmup),
             "benchcs" => {
                 let start = if words.len() > 5 { number(5) } else { now() + warmup };
-                spans(&mut *maker.make(words[1]), number(2), number(3), words[4], start)
+                let end = start + number(2) * 1000 * MS;
+                let busy = Hold { span: number(3) * 1000, sleeps: false };
+                written(words[4], &[spans(&mut *maker.make(words[1]), start, end, busy)])
+            }
+            "benchsleep" => {
+                let (start, end) = (number(5), number(5) + number(2) * 1000 * MS);
+                let idle = Hold { span: number(3) * 1000, sleeps: true };
+                let one = || spans(&mut *maker.make(words[1]), start, end, idle);
+                written(words[4], &at_once(number(6), one))
+            }
+            "wait" => {
+                let mut contender = maker.make(words[1]);
+                contender.lock();
+                let acquired = now();
+                held = Some(contender);
+                format!("ok {acquired}")
+            }
+            "release" => {
+                let mut contender = held.take().unwrap();
+                let called = now();
+                contender.unlock();
+                format!("ok {called}")
             }
             "threads" => threads(&maker, words[1], number(2), number(3), warmup),
             "condition" => waits(&maker, words[1], words[2]),
@@ -67,37 +88,68 @@ pub fn cycles(contender: &mut dyn Contender, n: u64) -> Vec<u64> {
     (0..n).map(cycle).collect()
 }
 
-fn spans(
-    contender: &mut dyn Contender,
-    seconds: u64,
-    hold_us: u64,
-    file: &str,
-    start: u64,
-) -> String {
-    let end = start + seconds * 1000 * MS;
-    let (mut text, mut n, mut longest) = (String::new(), 0_u64, 0);
+/// What a holder does.
+#[derive(Clone, Copy)]
+struct Hold {
+    /// In nanoseconds.
+    span: u64,
+    sleeps: bool,
+}
+
+impl Hold {
+    /// Spends it. The time after it.
+    fn spend(self, acquired: u64) -> u64 {
+        let until = acquired + self.span;
+        if self.sleeps {
+            sleep_until(until);
+        }
+        loop {
+            match now() {
+                time if time >= until => return time,
+                _ => hint::spin_loop(),
+            }
+        }
+    }
+}
+
+/// When each hold was acquired, released and called for, and how long its release took.
+type Spans = Vec<[u64; 4]>;
+
+/// Acquires and releases until the end; the holds that began after the start.
+fn spans(contender: &mut dyn Contender, start: u64, end: u64, hold: Hold) -> Spans {
+    let mut spans = Vec::new();
     loop {
         let called = now();
         if called >= end {
-            break;
+            return spans;
         }
         contender.lock();
         let acquired = now();
-        let mut released = acquired;
-        while released < acquired + hold_us * 1000 {
-            hint::spin_loop();
-            released = now();
-        }
+        let released = hold.spend(acquired);
         contender.unlock();
-        let unlocking = now() - released;
         if acquired >= start {
-            n += 1;
-            longest = longest.max(acquired - called);
-            writeln!(text, "{acquired} {released} {called} {unlocking}").unwrap();
+            spans.push([acquired, released, called, now() - released]);
         }
+    }
+}
+
+fn written(file: &str, all: &[Spans]) -> String {
+    let (mut text, mut n, mut longest) = (String::new(), 0, 0);
+    for [acquired, released, called, unlocking] in all.iter().flatten() {
+        n += 1;
+        longest = longest.max(acquired - called);
+        writeln!(text, "{acquired} {released} {called} {unlocking}").unwrap();
     }
     fs::write(file, text).unwrap();
     format!("ok {n} {}", longest / 1000)
+}
+
+/// Does the same in so many threads, and waits for them all.
+fn at_once<T: Send>(threads: u64, one: impl Fn() -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(&one)).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// Waits in a condition of a lock again and again, and writes down when each wait returned; until
@@ -136,10 +188,7 @@ fn threads(maker: &Maker, key: &str, threads: u64, seconds: u64, warmup: u64) ->
             }
         }
     };
-    let shares: Vec<(u64, u64)> = thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        all.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
+    let shares: Vec<(u64, u64)> = at_once(threads, one);
     let counts = || shares.iter().map(|share| share.0);
     let longest = shares.iter().map(|share| share.1).max().unwrap_or(0);
     let list: String = counts().map(|n| format!(" {n}")).collect();

@@ -16,6 +16,7 @@ pub mod args;
 pub mod clock;
 pub mod contender;
 pub mod contest;
+pub mod crowd;
 pub mod cycles;
 pub mod driver;
 pub mod leases;

@@ -31,10 +31,22 @@ pub const OURS: Peer = ours("distlock", "ours");
 /// A'.
 pub const OURS_AGAIN: Peer = ours("A': distlock again", "ours");
 pub const OURS_APART: Peer = ours("distlock, local_hand_offs(0)", "ours-apart");
+pub const OURS_READ: Peer = ours("distlock `read_lock`", "ours-read");
+pub const OURS_WRITE: Peer = ours("distlock `write_lock`", "ours-write");
+pub const OURS_PERMIT: Peer = ours("distlock", "ours-permit");
 pub const RAW: Peer = ours("raw, asks again at once", "raw");
 pub const RAW_1MS: Peer = ours("raw, pauses of 1 ms", "raw-1ms");
-pub const REDISSON: Peer =
-    Peer { label: "Redisson", driver: "redisson", settings: &[], is_jvm: true };
+pub const REDISSON: Peer = redisson("Redisson", &[]);
+pub const REDISSON_READ: Peer = redisson("Redisson `readLock`", &["kind read"]);
+pub const REDISSON_WRITE: Peer = redisson("Redisson `writeLock`", &["kind write"]);
+/// An `RPermitExpirableSemaphore`.
+pub const REDISSON_PERMIT: Peer = redisson("Redisson", &["kind permit", "permits 10"]);
+pub const REDIS_SEMAPHORE: Peer = Peer {
+    label: "redis-semaphore",
+    driver: "redis-semaphore",
+    settings: &["permits 10"],
+    is_jvm: false,
+};
 pub const JEDIS: Peer = Peer {
     label: "Jedis, pauses of 100 ms",
     driver: "jedis",
@@ -55,10 +67,19 @@ const fn ours(label: &'static str, driver: &'static str) -> Peer {
     Peer { label, driver, settings: &[], is_jvm: false }
 }
 
+const fn redisson(label: &'static str, settings: &'static [&'static str]) -> Peer {
+    Peer { label, driver: "redisson", settings, is_jvm: true }
+}
+
 impl Peer {
     /// Whether this program itself is its driver, and not another library.
     pub fn is_ours(&self) -> bool {
         self.driver.starts_with("ours") || self.driver.starts_with("raw")
+    }
+
+    /// Whether its lock is one that many hold at once.
+    pub fn reads(&self) -> bool {
+        self.driver == OURS_READ.driver || self.settings == REDISSON_READ.settings
     }
 
     /// Starts the driver. `None` if it ends at once, like a driver that has not been built.
@@ -103,8 +124,8 @@ pub fn built(peers: &[Peer], url: &str) -> Vec<Peer> {
     if !missing.is_empty() {
         let names: Vec<&str> = missing.iter().map(|peer| peer.label).collect();
         println!(
-            "Left out, because they do not start (`tests/peers/build jvm redis-py redsync rust` \
-             builds them): {}.\n",
+            "Left out, because they do not start (`tests/peers/build jvm redis-py redsync rust \
+             node` builds them): {}.\n",
             names.join("; ")
         );
     }

@@ -9,7 +9,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Stream;
 
 /** The line protocol of PROTOCOL.md around a {@link Peer}. System.nanoTime() is CLOCK_MONOTONIC on Linux. */
 public final class Driver {
@@ -108,6 +110,9 @@ public final class Driver {
             case "benchcs":
                 return benchcs(args.get(0), number(args, 1), number(args, 2), Path.of(args.get(3)),
                         args.size() > 4 ? number(args, 4) : 0);
+            case "benchsleep":
+                return benchsleep(args.get(0), number(args, 1), number(args, 2), Path.of(args.get(3)),
+                        number(args, 4), (int) number(args, 5));
             case "threads":
                 return threads(args.get(0), (int) number(args, 1), number(args, 2));
             default: {
@@ -167,42 +172,73 @@ public final class Driver {
     }
 
     private String benchcs(String key, long seconds, long spinUs, Path file, long startAt) throws Exception {
+        Spans spans = new Spans();
         long start = startAt != 0 ? startAt : System.nanoTime() + warmupMs * MS;
-        long end = start + seconds * 1000 * MS;
-        long[] spans = new long[3 * 4096];
-        int holds = 0;
-        long longest = 0;
+        contend(key, start, start + seconds * 1000 * MS, spans, acquired -> {
+            long done = acquired + spinUs * 1000;
+            while (System.nanoTime() < done) {
+                Thread.onSpinWait();
+            }
+        });
+        return write(file, List.of(spans));
+    }
+
+    private String benchsleep(String key, long seconds, long holdUs, Path file, long start, int threads)
+            throws Exception {
+        List<Spans> all = Stream.generate(Spans::new).limit(threads).toList();
+        inThreads(threads, me -> contend(key, start, start + seconds * 1000 * MS, all.get(me),
+                acquired -> TimeUnit.MICROSECONDS.sleep(holdUs)));
+        return write(file, all);
+    }
+
+    /** What is done in a hold, which began at this time. */
+    private interface Hold {
+        void spend(long acquired) throws Exception;
+    }
+
+    /** Acquires and releases until the end; keeps the holds that began after the start. */
+    private void contend(String key, long start, long end, Spans spans, Hold hold) throws Exception {
         for (long called = System.nanoTime(); called < end; called = System.nanoTime()) {
             peer.lock(key, leaseMs);
             long acquired = System.nanoTime();
-            long done = acquired + spinUs * 1000;
-            long released = acquired;
-            while (released < done) {
-                Thread.onSpinWait();
-                released = System.nanoTime();
-            }
+            hold.spend(acquired);
+            long released = System.nanoTime();
             unlockOrFail(key);
             if (acquired >= start) {
-                longest = Math.max(longest, acquired - called);
-                if (3 * holds == spans.length) {
-                    spans = Arrays.copyOf(spans, 2 * spans.length);
-                }
-                spans[3 * holds] = acquired;
-                spans[3 * holds + 1] = released;
-                spans[3 * holds + 2] = called;
-                holds++;
+                spans.add(acquired, released, called);
             }
         }
-        write(file, spans, holds);
-        return "ok " + holds + " " + longest / 1000;
     }
 
-    private static void write(Path file, long[] spans, int holds) throws IOException {
+    /** The holds of one thread. */
+    private static final class Spans {
+        private long[] times = new long[3 * 4096];
+        private int holds;
+        private long longest;
+
+        private void add(long acquired, long released, long called) {
+            longest = Math.max(longest, acquired - called);
+            if (3 * holds == times.length) {
+                times = Arrays.copyOf(times, 2 * times.length);
+            }
+            times[3 * holds] = acquired;
+            times[3 * holds + 1] = released;
+            times[3 * holds + 2] = called;
+            holds++;
+        }
+    }
+
+    private static String write(Path file, List<Spans> all) throws IOException {
         StringBuilder text = new StringBuilder();
-        for (int i = 0; i < holds; i++) {
-            text.append(spans[3 * i]).append(' ').append(spans[3 * i + 1]).append(' ').append(spans[3 * i + 2]).append('\n');
+        for (Spans spans : all) {
+            for (int at = 0; at < 3 * spans.holds; at += 3) {
+                text.append(spans.times[at]).append(' ').append(spans.times[at + 1])
+                        .append(' ').append(spans.times[at + 2]).append('\n');
+            }
         }
         Files.writeString(file, text);
+        long longest = all.stream().mapToLong(spans -> spans.longest).max().orElse(0);
+        return "ok " + all.stream().mapToInt(spans -> spans.holds).sum() + " " + longest / 1000;
     }
 
     private String threads(String key, int threads, long seconds) throws Exception {
@@ -210,26 +246,44 @@ public final class Driver {
         long end = start + seconds * 1000 * MS;
         long[] counts = new long[threads];
         long[] longest = new long[threads];
-        AtomicReference<Throwable> failure = new AtomicReference<>();
+        inThreads(threads, me -> {
+            long n = 0;
+            long wait = 0;
+            for (long called = System.nanoTime(); called < end; called = System.nanoTime()) {
+                peer.lock(key, leaseMs);
+                long acquired = System.nanoTime();
+                unlockOrFail(key);
+                if (acquired >= start) {
+                    n++;
+                    wait = Math.max(wait, acquired - called);
+                }
+            }
+            counts[me] = n;
+            longest[me] = wait;
+        });
+        StringBuilder text = new StringBuilder("ok ").append(Arrays.stream(counts).sum())
+                .append(' ').append(Arrays.stream(counts).min().getAsLong())
+                .append(' ').append(Arrays.stream(counts).max().getAsLong())
+                .append(' ').append(Arrays.stream(longest).max().getAsLong() / 1000);
+        Arrays.stream(counts).forEach(n -> text.append(' ').append(n));
+        return text.toString();
+    }
+
+    /** What the thread of this number does. */
+    private interface Work {
+        void run(int me) throws Exception;
+    }
+
+    /** Ends when all have ended. What the first one failed with is thrown. */
+    private static void inThreads(int threads, Work work) throws Exception {
+        AtomicReference<Exception> failure = new AtomicReference<>();
         Thread[] all = new Thread[threads];
         for (int i = 0; i < threads; i++) {
             int me = i;
             all[i] = new Thread(() -> {
                 try {
-                    long n = 0;
-                    long wait = 0;
-                    for (long called = System.nanoTime(); called < end; called = System.nanoTime()) {
-                        peer.lock(key, leaseMs);
-                        long acquired = System.nanoTime();
-                        unlockOrFail(key);
-                        if (acquired >= start) {
-                            n++;
-                            wait = Math.max(wait, acquired - called);
-                        }
-                    }
-                    counts[me] = n;
-                    longest[me] = wait;
-                } catch (Throwable e) {
+                    work.run(me);
+                } catch (Exception e) {
                     failure.compareAndSet(null, e);
                 }
             });
@@ -239,13 +293,7 @@ public final class Driver {
             thread.join();
         }
         if (failure.get() != null) {
-            return failure.get() instanceof Peer.Unsupported ? "unsupported" : error(failure.get());
+            throw failure.get();
         }
-        StringBuilder text = new StringBuilder("ok ").append(Arrays.stream(counts).sum())
-                .append(' ').append(Arrays.stream(counts).min().getAsLong())
-                .append(' ').append(Arrays.stream(counts).max().getAsLong())
-                .append(' ').append(Arrays.stream(longest).max().getAsLong() / 1000);
-        Arrays.stream(counts).forEach(n -> text.append(' ').append(n));
-        return text.toString();
     }
 }

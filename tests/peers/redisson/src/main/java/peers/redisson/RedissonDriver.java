@@ -1,6 +1,7 @@
 package peers.redisson;
 
 import java.net.URI;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -8,6 +9,7 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.ClusterServersConfig;
@@ -24,6 +26,10 @@ public final class RedissonDriver implements Peer {
     private String kind = "lock";
     /** One object per key, as in a user's field: it remembers the lease that it was last given. */
     private final Map<String, RLock> locks = new ConcurrentHashMap<>();
+    private final Map<String, RPermitExpirableSemaphore> semaphores = new ConcurrentHashMap<>();
+    private int permits = 10;
+    /** Which permit the thread has, of each semaphore. */
+    private final ThreadLocal<Map<String, String>> held = ThreadLocal.withInitial(HashMap::new);
 
     private RedissonDriver(String url) {
         this.url = URI.create(url);
@@ -88,13 +94,39 @@ public final class RedissonDriver implements Peer {
                 return redisson.getFairLock(key);
             case "spin":
                 return redisson.getSpinLock(key);
+            case "read":
+                return redisson.getReadWriteLock(key).readLock();
+            case "write":
+                return redisson.getReadWriteLock(key).writeLock();
+            case "permit":
+                throw new Unsupported();
             default:
                 return redisson.getLock(key);
         }
     }
 
+    private RPermitExpirableSemaphore semaphore(String key) {
+        return semaphores.computeIfAbsent(key, name -> {
+            RPermitExpirableSemaphore semaphore = redisson.getPermitExpirableSemaphore(name);
+            semaphore.trySetPermits(permits);
+            return semaphore;
+        });
+    }
+
+    private boolean keep(String key, String permit) {
+        if (permit != null) {
+            held.get().put(key, permit);
+        }
+        return permit != null;
+    }
+
     @Override
-    public Object lock(String key, long leaseMs) {
+    public Object lock(String key, long leaseMs) throws InterruptedException {
+        if (kind.equals("permit")) {
+            RPermitExpirableSemaphore semaphore = semaphore(key);
+            keep(key, leaseMs == 0 ? semaphore.acquire() : semaphore.acquire(leaseMs, TimeUnit.MILLISECONDS));
+            return null;
+        }
         RLock lock = of(key);
         if (lock instanceof RFencedLock fenced) {
             if (leaseMs == 0) {
@@ -113,6 +145,12 @@ public final class RedissonDriver implements Peer {
 
     @Override
     public boolean tryLock(String key, long waitMs, long leaseMs) throws InterruptedException {
+        if (kind.equals("permit")) {
+            RPermitExpirableSemaphore semaphore = semaphore(key);
+            return keep(key, leaseMs == 0
+                    ? semaphore.tryAcquire(waitMs, TimeUnit.MILLISECONDS)
+                    : semaphore.tryAcquire(waitMs, leaseMs, TimeUnit.MILLISECONDS));
+        }
         return leaseMs == 0
                 ? of(key).tryLock(waitMs, TimeUnit.MILLISECONDS)
                 : of(key).tryLock(waitMs, leaseMs, TimeUnit.MILLISECONDS);
@@ -120,6 +158,10 @@ public final class RedissonDriver implements Peer {
 
     @Override
     public boolean unlock(String key) {
+        if (kind.equals("permit")) {
+            String permit = held.get().remove(key);
+            return permit != null && semaphore(key).tryRelease(permit);
+        }
         try {
             of(key).unlock();
             return true;
@@ -142,14 +184,20 @@ public final class RedissonDriver implements Peer {
     public String command(String name, List<String> args) {
         switch (name) {
             case "kind":
-                if (!List.of("lock", "fenced", "fair", "spin").contains(args.get(0))) {
+                if (!List.of("lock", "fenced", "fair", "spin", "read", "write", "permit").contains(args.get(0))) {
                     throw new Unsupported();
                 }
                 kind = args.get(0);
                 locks.clear();
+                semaphores.clear();
+                return "ok";
+            case "permits":
+                permits = Integer.parseInt(args.get(0));
+                semaphores.clear();
                 return "ok";
             case "watchdog":
                 locks.clear();
+                semaphores.clear();
                 redisson.shutdown();
                 redisson = connect(Long.parseLong(args.get(0)));
                 return "ok";
