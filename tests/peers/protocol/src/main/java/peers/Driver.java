@@ -276,14 +276,14 @@ public final class Driver {
 
     /** Ends when all have ended. What the first one failed with is thrown. */
     private static void inThreads(int threads, Work work) throws Exception {
-        AtomicReference<Exception> failure = new AtomicReference<>();
+        AtomicReference<Throwable> failure = new AtomicReference<>();
         Thread[] all = new Thread[threads];
         for (int i = 0; i < threads; i++) {
             int me = i;
             all[i] = new Thread(() -> {
                 try {
                     work.run(me);
-                } catch (Exception e) {
+                } catch (Throwable e) {
                     failure.compareAndSet(null, e);
                 }
             });
@@ -292,8 +292,10 @@ public final class Driver {
         for (Thread thread : all) {
             thread.join();
         }
-        if (failure.get() != null) {
-            throw failure.get();
+        if (failure.get() instanceof Exception e) {
+            throw e;
+        } else if (failure.get() != null) {
+            throw new IllegalStateException(failure.get());
         }
     }
 }
