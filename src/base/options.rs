@@ -240,11 +240,11 @@ impl LockOptions {
 
     /// How many times in a row a lease may pass from thread to thread of this process without
     /// asking the server, and how many may join the lease of a reader of an
-    /// [`RwLock`](crate::RwLock) in its first 2 ms. Default 16; 0 turns it off; at most 1,000,000. Only leases with
-    /// [`Renewal::UntilUnlock`] and without an [`owner`](LockOptions::owner) are passed on. A
-    /// fenced lock needs a fence for each hand-off, and fences never run ahead of the server's
-    /// clock: it passes on at most 1,023 times, and fewer times if its last acquisition was fewer
-    /// microseconds ago.
+    /// [`RwLock`](crate::RwLock) in its first 2 ms. Default 16; 0 turns it off; at most 1,000,000.
+    /// Only leases with [`Renewal::UntilUnlock`] and without an [`owner`](LockOptions::owner) are
+    /// passed on. A fenced lock needs a fence for each hand-off, and fences never run ahead of the
+    /// server's clock: it passes on at most 1,023 times, and fewer times if its last acquisition
+    /// was fewer microseconds ago.
     #[must_use]
     pub fn local_hand_offs(mut self, times: u32) -> Self {
         self.local_hand_offs = times;

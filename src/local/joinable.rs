@@ -14,7 +14,8 @@ pub(super) struct Joinable {
 }
 
 /// For how long a lease is joined. A writer of another process waits for the last thread that
-/// joined it, and a thread that reads for longer than this gains little by not asking the server.
+/// joined it, and a thread that reads for longer than this gains little by not asking a server that
+/// is near.
 const JOINING: Duration = Duration::from_millis(2);
 
 impl Joinable {

@@ -44,22 +44,22 @@ use crate::base::options::{LockOptions, Share, Side};
 ///
 /// # Threads of one process
 ///
-/// Threads that read by one client, and with the same options, share a lease: while one reads,
-/// another begins to read without a round trip, unless a thread of the client waits for the write
-/// side. Threads join a lease for 2 ms after it was granted, and at most
-/// [`local_hand_offs`](LockOptions::local_hand_offs) of them (16 by default): so many may overtake
-/// a writer of another process, for each lease that was there before it, and so long the writer may
-/// wait in addition to the longest read. The conditions are those of a hand-off between threads,
-/// which the option names; and a lease that was extended beyond its length is not joined. A thread
-/// that cannot join asks the server, and others may join the lease that it gets. The last thread
-/// under a lease to unlock releases it. An [`extend`](RedisLock::extend) is for all of them. A loss is, too, and `on_lost` is
-/// called once for it.
+/// Threads that read by one client, and with the same options, share leases. For 2 ms after a
+/// thread has got a reader's lease, others join it without a round trip, unless a thread of the
+/// client waits for the lock. At most [`local_hand_offs`](LockOptions::local_hand_offs) threads (16
+/// by default) join a lease. They may overtake a writer of another process; because of them it
+/// waits for no more than those 2 ms and the longest read. If the server is far away, reads of more
+/// than 2 ms cost a round trip each. What keeps a lease from being handed off keeps it from being
+/// joined, as the option says, and so does an extend beyond its length. A thread that cannot join
+/// asks the server, and others may join the lease that it gets. Of the threads under a lease, the
+/// last to unlock releases it. An [`extend`](RedisLock::extend) is for all of them. A loss is, too,
+/// and `on_lost` is called once for it.
 ///
 /// # Reentrancy
 ///
-/// It is that of Java. A thread that holds a side may lock it again. A thread that writes may also
-/// read, under its own lease and at no cost. If it then unlocks the write side first, it reads on:
-/// see [`downgrade`](RwLock::downgrade).
+/// As in Java, but for the upgrade. A thread that holds a side may lock it again. A thread that
+/// writes may also read, under its own lease and at no cost. If it then unlocks the write side
+/// first, it reads on: see [`downgrade`](RwLock::downgrade).
 ///
 /// A thread that reads and does not write **cannot lock the write side**: that is `Conflict`, also
 /// of a `try_write`, because it would wait for itself. It has to unlock the read side first, and
@@ -135,8 +135,8 @@ impl RwLock {
     }
 
     /// Locks the read side, and unlocks it when the guard is dropped. One round trip if no writer
-    /// has the lock or waits; none if this thread can share the lease of another that reads, or
-    /// writes itself.
+    /// has the lock or waits; none if this thread can join the lease of another, or if it
+    /// holds the write side.
     ///
     /// # Errors
     /// As [`Lock::lock`](crate::Lock::lock): `Lost` and `Conflict` also because of what this thread

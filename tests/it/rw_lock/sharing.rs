@@ -107,8 +107,7 @@ fn readers_that_come_and_go_do_not_keep_a_writer_of_another_process_out() {
 }
 
 #[test]
-fn a_lease_is_joined_for_two_milliseconds_so_that_a_writer_does_not_wait_for_one_read_after_another()
- {
+fn a_lease_is_joined_for_two_milliseconds_and_a_writer_does_not_wait_for_read_after_read() {
     let server = Server::start();
     for url in ["memory://joined", &server.url()] {
         let (builder, clock) = timed(Client::builder(url));
@@ -144,13 +143,16 @@ fn a_lease_is_joined_for_two_milliseconds_so_that_a_writer_does_not_wait_for_one
 #[test]
 fn who_waits_behind_a_thread_that_asks_to_read_reads_with_it() {
     let server = Server::start();
-    let (mine, other) = (at_rest(&server.url()), client(&server));
+    let (builder, clock) = timed(Client::builder(&server.url()));
+    let (mine, other) = (builder.build().unwrap(), client(&server));
     let rw = mine.rw_lock("rw");
     let writing = other.rw_lock("rw").write().unwrap();
     let first = waits(&server, rw.read_lock());
     let behind = [(); 3].map(|()| Elsewhere::locks(rw.read_lock()));
     eventually(SOON, || mine.waiting_at_rw_lock("rw") == 3);
     assert_eq!(waiting(&server), 1);
+    // The time in which they may join begins when the first has got the lock.
+    clock.advance(ms(50));
     writing.release().unwrap();
     first.has_it();
     behind.iter().for_each(Elsewhere::has_it);
