@@ -11,15 +11,15 @@
 //! One consumer is killed in the middle. No item is lost, none is taken twice.
 mod support;
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc;
+use std::io::{self, Write};
+use std::iter::repeat_n;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use clap::{Parser, ValueEnum};
 use distlock::{Client, Condition, LockOptions, RedisLock};
-use support::{Failure, Process, Progress, Sandbox, end, signal};
+use support::{Failure, Process, Progress, Sandbox, end, end_with_leader, reports_of};
 
 /// Producers and consumers in several processes share a bounded buffer: no item lost, none doubled,
 /// also when a consumer is killed.
@@ -152,6 +152,7 @@ impl Buffer<'_> {
 
 /// One worker process: reports each item on its standard output.
 fn work(args: &Args, role: Role) -> Result<(), Failure> {
+    end_with_leader();
     // A short lease: this long the others wait when a process dies while it holds the lock.
     let options = LockOptions::new().lease(Duration::from_secs(2));
     let client = Client::builder(&env::var("REDIS_URL")?).lock_options(options).build()?;
@@ -173,12 +174,7 @@ fn work(args: &Args, role: Role) -> Result<(), Failure> {
 }
 
 fn lead(args: &Args) -> Result<bool, Failure> {
-    let sandbox = Sandbox::open()?;
-    if !sandbox.is_shared {
-        return Err(
-            "this example needs a Redis server: install redis-server, or set REDIS_URL".into()
-        );
-    }
+    let sandbox = Sandbox::shared()?;
     let run = format!("bounded-buffer-{}", std::process::id());
     let client = Client::open(&sandbox.url)?;
     let mut out = io::stdout();
@@ -189,49 +185,34 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     )?;
     let started = Instant::now();
     let start = |role: &str| {
-        let numbers = [("--items", args.items), ("--capacity", args.capacity)];
-        let mut command = Command::new(env::current_exe()?);
-        command
-            .args(["--role", role, "--run", &run])
-            .env("REDIS_URL", &sandbox.url)
-            .stdout(Stdio::piped());
-        command.args(
-            numbers.iter().flat_map(|(name, number)| [(*name).to_owned(), number.to_string()]),
-        );
-        Ok::<_, Failure>(Process(command.spawn()?))
+        let (items, capacity) = (args.items.to_string(), args.capacity.to_string());
+        let words = ["--role", role, "--run", &run, "--items", &items, "--capacity", &capacity];
+        Process::worker(&sandbox, words)
     };
-    let producers =
-        (0..args.producers).map(|_| start("producer")).collect::<Result<Vec<_>, _>>()?;
-    let mut consumers =
-        (0..args.consumers).map(|_| start("consumer")).collect::<Result<Vec<_>, _>>()?;
-    let (say, hear) = mpsc::channel();
-    for (number, consumer) in consumers.iter_mut().enumerate() {
-        let (say, lines) = (say.clone(), consumer.0.stdout.take().map(BufReader::new));
-        thread::spawn(move || {
-            for line in lines.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
-                let _ = say.send((number, line));
-            }
-        });
-    }
-    drop(say);
+    let consumers = usize::from(args.consumers);
+    let roles = repeat_n("consumer", consumers);
+    let roles = roles.chain(repeat_n("producer", usize::from(args.producers)));
+    let mut workers = roles.map(start).collect::<Result<Vec<_>, _>>()?;
     let mut progress = Progress::new(args.items, "items");
-    let mut by_consumer = vec![0_u64; consumers.len()];
+    let mut by_consumer = vec![0_u64; consumers];
     let mut heard = 0;
-    for (number, _item) in hear {
+    for (number, item) in reports_of(&mut workers) {
+        let is_killed = number == 0 && heard >= args.items / 2;
+        if item.is_none() && !is_killed {
+            workers[number].ended_well()?;
+        }
+        if item.is_none() {
+            continue;
+        }
         heard += 1;
         by_consumer[number] += 1;
         progress.at(heard);
         if heard == args.items / 2 {
-            signal(consumers[0].0.id(), "KILL")?;
+            workers[0].0.kill()?;
             progress.say("consumer 1 is killed");
         }
     }
     drop(progress);
-    for mut process in producers.into_iter().chain(consumers.into_iter().skip(1)) {
-        if !process.0.wait()?.success() {
-            return Err("a worker has failed".into());
-        }
-    }
     let keys = ["made", "items", "taken"].map(|what| format!("{{{run}}}:{what}"));
     let taken: Vec<u64> =
         client.execute(|conn| redis::cmd("LRANGE").arg(&keys[2]).arg(0).arg(-1).query(conn))?;

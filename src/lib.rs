@@ -151,7 +151,7 @@
 //! | [`retry`](LockOptions::retry) | by the server's wake-ups | the pause between attempts, and how many there are |
 //! | [`fenced`](LockOptions::fenced) | no | a fence for each acquisition |
 //! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share a lock of the plain layout |
-//! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread |
+//! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread, and how many readers may join one |
 //! | [`layout`](LockOptions::layout) | plain | how the lease is written in Redis |
 //! | [`replicas`](LockOptions::replicas) | 0 | how many replicas must have confirmed a lock |
 //! | [`fsynced`](LockOptions::fsynced) | no | whether the server's disk must have confirmed it |
@@ -181,7 +181,7 @@
 //! | `Denied`, `WrongType`, `Unsupported` | as before the call | no, unless the server refused one command of a script, or to confirm: as the row above |
 //! | `Closed` | only by count, if it held it before: the close has ended the lease | yes, after an unanswered attempt; [`Client::close`] counts such locks |
 //! | `InvalidInput` | as before the call | no |
-//! | `Conflict` | yes, with other options, or it asked for a claim | yes, as before |
+//! | `Conflict` | yes, with other options, or it asked for a claim, or it reads and asked to write | yes, as before |
 //!
 //! A claim or a permit has no thread and no count: after any error of its release nothing is left
 //! to release. After any error of `acquire` the caller has no permit.
@@ -239,9 +239,10 @@
 //!
 //! # Read-write lock and semaphore
 //!
-//! Many may hold the read side of an [`RwLock`] at once, or one its write side. Each side is a
-//! [`RedisLock`]. A [`Semaphore`] has a number of permits for all processes together; a [`Permit`]
-//! belongs to a value, as a claim does. Both serve those that wait first come, first served.
+//! Many threads may hold the read side of an [`RwLock`] at once, or one the write side; each is a
+//! [`RedisLock`]. A writer can go on as a reader, and a reader cannot become a writer. A
+//! [`Semaphore`] has permits for all processes together; a [`Permit`] belongs to no thread, as a
+//! claim. Waiters queue. The guide says [when to use which](guide::practice#many-at-a-time).
 //!
 //! ```
 //! # use distlock::Client;
@@ -250,8 +251,7 @@
 //! let reading = client.rw_lock("catalogue").read()?;
 //! // … look something up, while others do …
 //! reading.release()?;
-//! let exports = client.semaphore("exports", 10); // ten at a time
-//! let permit = exports.acquire()?;
+//! let permit = client.semaphore("exports", 10).acquire()?; // ten at a time
 //! permit.release()?;
 //! # Ok(())
 //! # }
@@ -283,7 +283,7 @@
 //! [`replicas`](LockOptions::replicas) have confirmed is not lost in a failover.
 //!
 //! Redlock: the same locks, on a majority of independent servers. The locks survive the loss of a
-//! minority of the servers. There are no fences and no queue.
+//! minority of the servers. There are no fences, queue, conditions, read-write locks or semaphores.
 //!
 //! ```
 //! # use distlock::Client;

@@ -66,7 +66,7 @@ pub trait Lock: Send + Sync {
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Locks if it can within `timeout`. Java: `tryLock()` with [`Duration::ZERO`], else
-    /// `tryLock(time, unit)`.
+    /// `tryLock(time, unit)` without an interrupt.
     ///
     /// `Ok(true)`: this thread holds the lock. `Ok(false)`: another holds it, or waits for it. If
     /// another thread of this process waits for the lock already, the last answer that it got

@@ -5,10 +5,12 @@
 pub mod servers;
 
 use std::error::Error;
-use std::io::{IsTerminal, Write as _, stderr};
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write as _, stderr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio, exit};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -19,7 +21,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// Exit code 0 for `Ok(true)`; 1 for `Ok(false)`, when the example did not come out as it should; 2
-/// if it could not even begin.
+/// if an error ended it early.
 pub fn end(result: Result<bool, Failure>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -69,6 +71,60 @@ pub fn read_lines(files: &[PathBuf]) -> Result<Vec<String>, Failure> {
 /// A child that is killed, paused or not, if we end early.
 pub struct Process(pub Child);
 
+/// What workers report: which of them, and a line, or `None` when it has ended.
+pub type Reports = mpsc::Receiver<(usize, Option<String>)>;
+
+impl Process {
+    /// Starts this very program as a worker. It finds the server's URL in `REDIS_URL`, reports on
+    /// its standard output, and calls [`end_with_leader`].
+    pub fn worker(
+        sandbox: &Sandbox,
+        args: impl IntoIterator<Item: AsRef<OsStr>>,
+    ) -> Result<Self, Failure> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(args).env("REDIS_URL", &sandbox.url);
+        Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
+    }
+
+    /// Sends what it reports, under this number.
+    pub fn reports(&mut self, number: usize, to: mpsc::Sender<(usize, Option<String>)>) {
+        let lines = self.0.stdout.take().map(BufReader::new);
+        thread::spawn(move || {
+            for line in lines.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+                let _ = to.send((number, Some(line)));
+            }
+            let _ = to.send((number, None));
+        });
+    }
+
+    /// An error if it has failed. Waits for its end.
+    pub fn ended_well(&mut self) -> Result<(), Failure> {
+        // Waiting would close it, and end the worker.
+        let pipe = self.0.stdin.take();
+        let status = self.0.wait()?;
+        drop(pipe);
+        if status.success() { Ok(()) } else { Err("a worker has failed".into()) }
+    }
+}
+
+/// Ends this process, which is a worker, when the one that started it ends, in whatever way: then
+/// the pipe is closed.
+pub fn end_with_leader() {
+    thread::spawn(|| {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        exit(2);
+    });
+}
+
+/// What these workers report until all have ended.
+pub fn reports_of(workers: &mut [Process]) -> Reports {
+    let (say, heard) = mpsc::channel();
+    for (number, worker) in workers.iter_mut().enumerate() {
+        worker.reports(number, say.clone());
+    }
+    heard
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -86,7 +142,8 @@ children=
 while read -r line; do children=$line; done
 kill -s KILL $! $children 2>/dev/null
 wait
-rm -rf "$dir"
+# A worker may need a moment to end.
+rm -rf "$dir" 2>/dev/null || { sleep 1; rm -rf "$dir"; }
 "#;
 
 fn keeper(dir: &Path) -> Command {
@@ -156,6 +213,16 @@ impl Sandbox {
                 .into());
             }
             thread::sleep(Duration::from_millis(5));
+        }
+        Ok(sandbox)
+    }
+
+    /// As [`open`](Self::open), for an example of several processes.
+    pub fn shared() -> Result<Self, Failure> {
+        let sandbox = Self::open()?;
+        if !sandbox.is_shared {
+            let text = "this example needs a Redis server: install redis-server, or set REDIS_URL";
+            return Err(text.into());
         }
         Ok(sandbox)
     }

@@ -155,7 +155,8 @@ impl Semaphore {
     /// Acquires a permit if it can within `timeout`. `None`: too few permits were free, or others
     /// waited before this call, until the time or the attempts were used up. Zero is one attempt
     /// without waiting or queueing; [`Duration::MAX`] is no limit. Ends by the deadline, plus one
-    /// command timeout if an answer is under way. Java: `tryAcquire(timeout, unit)`.
+    /// command timeout if an answer is under way. Java: `tryAcquire(timeout, unit)`
+    /// without an interrupt.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Exhausted`; but `Unavailable` as soon as the time is
@@ -165,7 +166,8 @@ impl Semaphore {
     }
 
     /// Acquires `n` permits, all or none, if it can within `timeout`. Java:
-    /// `tryAcquire(int, timeout, unit)`. Otherwise as [`try_acquire`](Self::try_acquire).
+    /// `tryAcquire(int, timeout, unit)` without an interrupt. Otherwise as
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire), and `InvalidInput` as of
@@ -174,8 +176,8 @@ impl Semaphore {
         self.acquire_within(n, &self.one.limits(timeout, None))
     }
 
-    /// Acquires a permit if it can within `timeout`, unless `interrupt` ends the wait. Otherwise as
-    /// [`try_acquire`](Self::try_acquire).
+    /// Acquires a permit if it can within `timeout`, unless `interrupt` ends the wait. Java:
+    /// `tryAcquire(timeout, unit)`. Otherwise as [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     /// As [`try_acquire`](Self::try_acquire), and `Interrupted`.
@@ -187,8 +189,9 @@ impl Semaphore {
         self.try_acquire_many_interruptibly(1, timeout, interrupt)
     }
 
-    /// Acquires `n` permits if it can within `timeout`, unless `interrupt` ends the wait. Otherwise
-    /// as [`try_acquire_many`](Self::try_acquire_many).
+    /// Acquires `n` permits if it can within `timeout`, unless `interrupt` ends the wait. Java:
+    /// `tryAcquire(int, timeout, unit)`. Otherwise as
+    /// [`try_acquire_many`](Self::try_acquire_many).
     ///
     /// # Errors
     /// As [`try_acquire_many`](Self::try_acquire_many), and `Interrupted`.

@@ -156,6 +156,30 @@ fn a_frozen_job_learns_of_its_loss_and_the_fence_stops_one_that_does_not_check()
 }
 
 #[test]
+fn nobody_reads_a_torn_catalogue() {
+    let server = Server::start();
+    let out = Example::new("catalogue", "--rebuilds 10").on(&server).run(0);
+    says(&out, "Torn reads: 0; all saw whole editions.");
+    let out = Example::new("catalogue", "--rebuilds 10 --unlocked").on(&server).run(0);
+    says(&out, "of the looks were torn");
+    assert!(!out.contains("the lock, 0 of"), "{out}");
+}
+
+#[test]
+fn exports_keep_to_their_licence_also_when_a_worker_is_killed() {
+    let server = Server::start();
+    let out = Example::new("exports", "--exports 100").on(&server).run(0);
+    says(&out, "Exports done: 100 of 100");
+    says(&out, "More than 10 at a time: never.");
+    // The dead worker's lease was to run for two thirds of its length at least.
+    let free = out.split("free again after ").nth(1).unwrap().split('s').next().unwrap();
+    assert!((1.0..30.0).contains(&free.parse::<f64>().unwrap_or(0.0)), "{out}");
+    let out = Example::new("exports", "--exports 100 --unlimited").on(&server).run(0);
+    says(&out, "the licence was exceeded");
+    assert!(!out.contains("by 0 exports"), "{out}");
+}
+
+#[test]
 fn examples_answer_bad_input_with_one_line() {
     for (name, args) in [
         ("batch_workers", "/no/such/file"),
