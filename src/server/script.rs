@@ -9,7 +9,7 @@ use super::shape::Shape;
 
 /// A script, sent by its hash.
 pub(crate) struct Script {
-    body: &'static str,
+    pub(crate) body: &'static str,
     /// `EVALSHA` and the hash, packed.
     by_hash: Vec<u8>,
     pub(crate) shape: Shape,
@@ -21,11 +21,6 @@ impl Script {
         Part::Text("EVALSHA").pack(&mut by_hash);
         Part::Text(Hashed::new(body).get_hash()).pack(&mut by_hash);
         Self { body, by_hash, shape }
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn body(&self) -> &'static str {
-        self.body
     }
 
     pub(crate) fn by_hash(&self, keys: usize, parts: &[Part<'_>], buffer: &mut Vec<u8>) {

@@ -106,5 +106,5 @@ pub fn scripts(shared: bool) -> Vec<(&'static str, &'static str)> {
             ("notify", notify),
         ]);
     }
-    scripts.into_iter().map(|(name, script)| (name, script.body())).collect()
+    scripts.into_iter().map(|(name, script)| (name, script.body)).collect()
 }
