@@ -196,7 +196,8 @@ fn lead(args: &Args) -> Result<bool, Failure> {
     let mut progress = Progress::new(args.items, "items");
     let mut by_consumer = vec![0_u64; consumers];
     let mut heard = 0;
-    for (number, item) in reports_of(&mut workers) {
+    let (_, reports) = reports_of(&mut workers);
+    for (number, item) in reports {
         let is_killed = number == 0 && heard >= args.items / 2;
         if item.is_none() && !is_killed {
             workers[number].ended_well()?;

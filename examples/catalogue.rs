@@ -15,14 +15,13 @@ mod support;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use clap::{Parser, ValueEnum};
 use distlock::{Client, RwLock};
 use indicatif::HumanCount;
-use support::{Failure, Process, Progress, Sandbox, end, end_with_leader};
+use support::{Failure, Process, Progress, Sandbox, end, end_with_leader, reports_of};
 
 const PAGES: u64 = 20;
 
@@ -206,12 +205,9 @@ fn lead(args: &Args) -> Result<bool, Failure> {
         Process::worker(&sandbox, words)
     };
     let started = Instant::now();
-    let (say, heard) = mpsc::channel();
     let mut workers =
         (0..args.readers).map(|_| start("reader")).collect::<Result<Vec<_>, Failure>>()?;
-    for (number, worker) in workers.iter_mut().enumerate() {
-        worker.reports(number, say.clone());
-    }
+    let (say, heard) = reports_of(&mut workers);
     let mut progress = Progress::new(args.rebuilds, "rebuilds");
     let (mut sum, mut longest, mut rebuilt) = (Seen::default(), Duration::ZERO, 0);
     // It is rebuilt as soon as all threads look at it.

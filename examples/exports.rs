@@ -16,7 +16,6 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -24,7 +23,7 @@ use std::{env, thread};
 use clap::Parser;
 use distlock::{Client, LockOptions, Permit, Semaphore};
 use support::servers::wait_until;
-use support::{Failure, Process, Progress, Sandbox, end, end_with_leader};
+use support::{Failure, Process, Progress, Sandbox, end, end_with_leader, reports_of};
 
 /// For how long at most the permits of a killed worker stay taken.
 const LEASE: Duration = Duration::from_secs(3);
@@ -229,10 +228,7 @@ fn follow(args: &Args, sandbox: &Sandbox) -> Result<(Report, Option<Watch>), Fai
         .collect::<Result<Vec<_>, Failure>>()?;
     let mut progress = Progress::new(args.exports, "exports");
     let (mut report, mut watching) = (Report::default(), None);
-    let (say, heard) = mpsc::channel();
-    for (number, worker) in workers.iter_mut().enumerate() {
-        worker.reports(number, say.clone());
-    }
+    let (say, heard) = reports_of(&mut workers);
     // For the one that is started again.
     let mut say = Some(say).filter(|_| !args.unlimited);
     for (number, line) in heard {

@@ -116,13 +116,14 @@ pub fn end_with_leader() {
     });
 }
 
-/// What these workers report until all have ended.
-pub fn reports_of(workers: &mut [Process]) -> Reports {
+/// What these workers report until all have ended; and the other end, for workers that are started
+/// later.
+pub fn reports_of(workers: &mut [Process]) -> (mpsc::Sender<(usize, Option<String>)>, Reports) {
     let (say, heard) = mpsc::channel();
     for (number, worker) in workers.iter_mut().enumerate() {
         worker.reports(number, say.clone());
     }
-    heard
+    (say, heard)
 }
 
 impl Drop for Process {
