@@ -20,7 +20,7 @@ use super::{Row, USUAL, a_lease};
 /// How many primaries there are.
 pub(super) const SHARDS: usize = 3;
 /// How long the servers themselves may take for each step.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a primary stays stopped once its replica has taken over.
 const STOPPED: Duration = Duration::from_millis(500);
 /// How soon a lock must be granted once its shard has a primary with a replica again.

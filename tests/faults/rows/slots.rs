@@ -1,17 +1,16 @@
 //! A Redis Cluster of three shards whose slots move under load, and stay half moved (R25).
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
 use distlock::testing::slot_of_name;
 
 use super::super::clock::now;
 use super::super::load::{Kind, key_name};
+use super::super::support::Server;
 use super::super::support::shards::{self, begin_move, end_move, keys, move_all_keys, move_keys};
-use super::super::support::{Server, eventually};
 use super::super::tune::ms;
 use super::super::world::World;
-use super::cluster::{PATIENCE, SHARDS, nodes_of, server, shard_of, start};
+use super::cluster::{SHARDS, nodes_of, server, shard_of, start};
 use super::{Row, USUAL};
 
 pub fn rows() -> Vec<Row> {
@@ -66,10 +65,10 @@ fn begin_to_move(world: &World, (slot, place): At, with: impl Fn(usize) -> bool)
 
 /// Moves the other keys, and the slot.
 fn complete(world: &World, (slot, place): &mut At) {
-    eventually(PATIENCE, || agree(world));
-    let [from, to, other] = from(world, *place);
+    let primaries = from(world, *place);
+    let [from, to, _] = primaries;
     move_all_keys(*slot, from, to);
-    end_move(*slot, to, &[from, other]);
+    end_move(*slot, from, to, &primaries);
     *place = (*place + 1) % SHARDS;
 }
 
@@ -85,24 +84,6 @@ fn slots(world: &World) -> Vec<At> {
 /// The primaries, from this one on.
 fn from(world: &World, place: usize) -> [&Server; SHARDS] {
     [0, 1, 2].map(|more| server(world, (place + more) % SHARDS))
-}
-
-/// Whether all nodes know the same of each other: who has which slots, by which epoch. A new owner
-/// whose epoch is not the highest loses against the old owner's word, which may be on its way.
-fn agree(world: &World) -> bool {
-    let map = |node: &Server| {
-        let nodes = redis::cmd("CLUSTER").arg("NODES").query(&mut node.connection());
-        let nodes: String = nodes.expect("it is a node");
-        let of = |line: &str| {
-            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
-            let slots = words[8..].iter().filter(|word| !word.starts_with('[')).cloned();
-            (words[0].clone(), words[6].clone(), slots.collect::<Vec<_>>())
-        };
-        nodes.lines().map(of).collect::<BTreeSet<_>>()
-    };
-    let mut maps = world.servers().map(map);
-    let first = maps.next();
-    maps.all(|map| Some(map) == first)
 }
 
 /// Runs a fault, and counts how often the nodes were asked for their map: at most once a second by

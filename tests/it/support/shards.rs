@@ -1,5 +1,6 @@
 //! A real Redis Cluster: primaries that share the slots, each perhaps with a replica.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -86,14 +87,10 @@ impl Shards {
         move_keys(keys, &self.primaries[from], &self.primaries[to]);
     }
 
-    /// Gives the slot of this key away, once its keys have moved. Returns when both nodes know.
+    /// Gives the slot of this key away, once its keys have moved. Returns when all primaries know.
     pub fn end_move(&self, key: &str, from: usize, to: usize) {
-        let (from, to) = (&self.primaries[from], &self.primaries[to]);
-        end_move(self.slot(key), to, &[from]);
-        let owns = |node: &Server| {
-            redis::cmd("EXISTS").arg(key).query::<u32>(&mut node.connection()).is_ok()
-        };
-        eventually(PATIENCE, || owns(to) && !owns(from));
+        let [from, to] = [from, to].map(|place| &self.primaries[place]);
+        end_move(self.slot(key), from, to, &self.primaries.iter().collect::<Vec<_>>());
     }
 
     /// Moves the slot of this key with these keys.
@@ -198,12 +195,33 @@ pub fn keys(slot: u16, node: &Server) -> Vec<String> {
     ask(node, redis::cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(100))
 }
 
-/// Gives a slot away, once its keys have moved. The other primaries are told as well, the former
-/// owner first: one that heard of it late would take the new owner's word for an old one.
-pub fn end_move(slot: u16, to: &Server, others: &[&Server]) {
-    for at in std::iter::once(&to).chain(others) {
-        set_slot(slot, at, "NODE", to);
-    }
+/// Gives a slot away, once its keys have moved. Returns when all primaries know.
+///
+/// They must know it from the new owner. One that was told, and that the slot moves to next, before
+/// the new owner's message reaches it, takes this message for a newer claim: then the slot has no
+/// owner. Redis 7.0 does that, see <https://github.com/redis/redis/pull/12564>.
+pub fn end_move(slot: u16, from: &Server, to: &Server, primaries: &[&Server]) {
+    assert_eq!(keys(slot, from), [""; 0], "it would delete them");
+    set_slot(slot, to, "NODE", to);
+    eventually(PATIENCE, || agree(primaries));
+    // Now it only forgets that the slot was moving.
+    set_slot(slot, from, "NODE", to);
+}
+
+/// Whether these nodes know the same: who has which slots, by which epoch.
+fn agree(nodes: &[&Server]) -> bool {
+    let map = |node: &&Server| {
+        let nodes: String = ask(node, redis::cmd("CLUSTER").arg("NODES"));
+        let of = |line: &str| {
+            let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+            let slots = words[8..].iter().filter(|word| !word.starts_with('[')).cloned();
+            (words[0].clone(), words[6].clone(), slots.collect::<Vec<_>>())
+        };
+        nodes.lines().map(of).collect::<BTreeSet<_>>()
+    };
+    let mut maps = nodes.iter().map(map);
+    let first = maps.next();
+    maps.all(|map| Some(map) == first)
 }
 
 fn set_slot(slot: u16, at: &Server, what: &str, node: &Server) {
