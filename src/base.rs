@@ -3,12 +3,14 @@
 pub(crate) mod active;
 pub(crate) mod backoff;
 pub(crate) mod bell;
+pub(crate) mod client_name;
 pub(crate) mod clock;
 pub(crate) mod error;
 pub(crate) mod interrupt;
 pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod options;
+pub(crate) mod rarely;
 pub(crate) mod store_error;
 pub(crate) mod subject;
 pub(crate) mod within;

@@ -67,6 +67,8 @@ impl Client {
             deployment: Deployment::Url(url.to_owned()),
             settings: Settings::default(),
             max_outage: Duration::from_secs(30),
+            slow_wait: Duration::from_secs(10),
+            name: None,
             prefix: String::new(),
             options: LockOptions::new(),
             clock: Clock::default(),
@@ -225,8 +227,8 @@ impl Client {
     /// While a slot moves to another node, locks in it are extended and released, and those without
     /// a fence acquired. The queue stands still: waiters poll, and the first that asks is let in.
     /// What needs several keys fails with `Unavailable` until the slot has moved: acquiring with a
-    /// fence, conditions, `force_unlock`, and the timestamp layout. `lock` waits for that as in an
-    /// outage.
+    /// fence, conditions, `force_unlock`, `inspect`, and the timestamp layout. `lock` waits for
+    /// that as in an outage.
     ///
     /// A name with a `}` needs a hash tag, as in `{orders}:42`. Others, such as `a}b` and `{}x`,
     /// are `InvalidInput` at the first call that locks: their companions would be in another slot.
@@ -247,6 +249,13 @@ impl Client {
         let mut builder = Self::builder("");
         builder.deployment = Deployment::Cluster(urls);
         builder
+    }
+
+    /// The name of the client: that of [`ClientBuilder::name`], or one that tells its host and its
+    /// process.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.open.context.tokens.client_name()
     }
 
     /// Checks that the server answers; connects and authenticates if needed. One round trip. With
@@ -329,6 +338,7 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
             .field("backend", &self.open.backend)
+            .field("name", &self.name())
             .field("key_prefix", &self.open.prefix)
             .finish_non_exhaustive()
     }

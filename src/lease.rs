@@ -16,6 +16,7 @@ pub(crate) mod notifier;
 pub(crate) mod outages;
 pub(crate) mod renewer;
 pub(crate) mod renewers;
+pub(crate) mod slow_wait;
 pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod wait;

@@ -162,9 +162,11 @@
 //! | [`command_timeout`](ClientBuilder::command_timeout) | 2 s | how long one command may take in total |
 //! | [`connect_timeout`](ClientBuilder::connect_timeout) | 2 s | how long opening a connection may take in total |
 //! | [`max_outage`](ClientBuilder::max_outage) | 30 s | how long `lock()` waits for a server that does not answer |
+//! | [`slow_wait`](ClientBuilder::slow_wait) | 10 s | after how long a wait says in the log who holds the lock |
 //! | [`pool_size`](ClientBuilder::pool_size) | 8 | connections, without the one for renewal and the one for wake-ups; as many again for locks that need confirmations; in a cluster for each node |
 //! | [`pool`](ClientBuilder::pool) | its own | a pool that the program already has |
 //! | [`key_prefix`](ClientBuilder::key_prefix) | none | the text before each name in Redis |
+//! | [`name`](ClientBuilder::name) | host, process, random digits | shows in Redis who holds a lock |
 //!
 //! # Errors
 //!
@@ -193,8 +195,7 @@
 //! A hold belongs to its thread. The thread may lock again, which only counts up and needs no round
 //! trip; it must unlock as often. An `unlock` by another thread is refused, and a guard cannot be
 //! sent to another thread. If a thread ends or panics while it holds locks, the background releases
-//! them and says so in the log. When `main` returns, Rust runs no destructors of other threads:
-//! join them first.
+//! them and logs it. When `main` returns, Rust runs no destructors of other threads: join them.
 //!
 //! ```
 //! # use distlock::Client;
@@ -225,8 +226,7 @@
 //! talks to the server. A lease that is still valid passes from thread to thread a few times before
 //! another process has its turn. If clients of other libraries share a lock of the plain layout,
 //! turn the queue off in all processes ([`Queue::None`]): those clients would starve beside it.
-//! [`guide::guarantees`] says which order is promised and which is not; [`guide::internals`] says
-//! how it works.
+//! [`guide::guarantees`] says which order is promised, and [`guide::internals`] how it works.
 //!
 //! # Conditions
 //!
@@ -331,9 +331,9 @@
 //! | level | |
 //! |---|---|
 //! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; the release of a claim or a permit failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
+//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a call has waited for a lock or permits for as long as `slow_wait` says; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; the release of a claim or a permit failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
-//! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; what sentinels said that did not count |
+//! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; a thread has locked again what it holds; what sentinels said that did not count |
 //!
 //! # Why it blocks
 //!
@@ -355,7 +355,7 @@ mod store;
 
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::interrupt::Interrupt;
-pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry};
+pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry, Side};
 pub use client::{Client, ClientBuilder};
 pub use lease::lost::{Lost, LostReason};
 pub use limiter::RateLimiter;
@@ -366,7 +366,7 @@ pub use lock::condition::Condition;
 pub use lock::guard::{DynLockGuard, LockGuard};
 pub use lock::permit::Permit;
 pub use lock::redis_lock::RedisLock;
-pub use lock::redis_lock::inspect::Holder;
+pub use lock::redis_lock::inspect::{Holder, LockState, Waiter};
 pub use lock::rw_lock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use lock::validity::Validity;
@@ -386,8 +386,8 @@ pub mod testing {
     pub use crate::base::store_error::StoreError;
     pub use crate::base::within::Within;
     pub use crate::lease::store::{
-        Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-        Place, Release, Withdraw,
+        Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Look,
+        Notify, Place, Release, State, Withdraw,
     };
     pub use crate::lease::token::Token;
     pub use crate::server::cluster::slot_of_name;

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, Weak};
 use crate::base::error::{Error, Result};
 use crate::base::key::{Key, LONGEST_KEY};
 use crate::base::locked;
+use crate::base::rarely::Rarely;
 use crate::base::subject::Subject;
 use crate::lease::context::Context;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::{Lost, OnLost};
+use crate::lease::slow_wait::SlowWait;
 use crate::lease::wait_limits::Contention;
 use queue::LocalQueue;
 
@@ -28,6 +30,8 @@ pub(crate) struct SharedLock {
     writers: Option<Arc<SharedLock>>,
     queue: LocalQueue,
     pub(crate) contention: Contention,
+    /// When a call has last said that it waits for long.
+    slow_waits: Rarely,
     pub(crate) context: Arc<Context>,
     on_lost: Mutex<Vec<Arc<OnLost>>>,
     /// The table in which the lock is found by its name.
@@ -56,6 +60,11 @@ impl SharedLock {
     /// The queue of this process's threads.
     pub(crate) fn queue(&self) -> &LocalQueue {
         self.writers.as_ref().map_or(&self.queue, |writers| &writers.queue)
+    }
+
+    /// The wait of a call that begins.
+    pub(crate) fn slow_wait(&self) -> SlowWait<'_> {
+        SlowWait::new(&self.subject, &self.slow_waits, self.context.timeouts.slow_wait)
     }
 
     pub(crate) fn on_lost(&self, callback: Arc<OnLost>) {
@@ -164,6 +173,7 @@ impl Names {
             writers: writers.cloned(),
             queue: LocalQueue::default(),
             contention: Contention::default(),
+            slow_waits: Rarely::default(),
             context: Arc::clone(context),
             on_lost: Mutex::default(),
             names: Arc::downgrade(self),

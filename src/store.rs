@@ -128,7 +128,7 @@ impl Backend {
     }
 
     fn on(servers: Servers, tokens: &Tokens, cleaner: &Cleaner) -> Result<Self> {
-        let (leases, inboxes) = layout::on_servers(&servers, &tokens.fresh()?.text(), cleaner);
+        let (leases, inboxes) = layout::on_servers(&servers, tokens.client_uuid(), cleaner);
         let limits = Arc::new(ServerLimits::new(servers.clone()));
         let (confirmed, kind) = (Mutex::default(), Kind::Servers { servers, inboxes });
         Ok(Self { leases, confirmed, limits, kind })

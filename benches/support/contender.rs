@@ -130,8 +130,8 @@ impl Raw {
     /// The next attempt, with a token of its own.
     fn take(&mut self) -> redis::Cmd {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // As long as a UUID, so that the same number of bytes travels.
-        self.token = format!("{:016x}{:020x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
+        // As long as a token with a default name, so that the same number of bytes travels.
+        self.token = format!("{:032x}{:032x}", self.process, NEXT.fetch_add(1, Ordering::Relaxed));
         let mut set = redis::cmd("SET");
         set.arg(&self.key).arg(&self.token).arg("NX").arg("PX").arg(LEASE_MS);
         set

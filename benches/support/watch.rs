@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, Extend, Gone, Key, LeaseStore, Listening, Look, Release, State,
     StoreError, Token, Withdraw, Within,
 };
 use distlock::{Error, LockOptions};
@@ -104,8 +104,8 @@ impl LeaseStore for Watch {
         self.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
-        self.inner.inspect(key, deadline)
+    fn inspect(&self, key: &Key, look: Look, deadline: Instant) -> Result<State, StoreError> {
+        self.inner.inspect(key, look, deadline)
     }
 
     fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {

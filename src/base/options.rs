@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use super::error::{Error, Result};
 pub use layout::Layout;
-pub(crate) use share::{Share, Side};
+pub(crate) use share::Share;
+pub use share::Side;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);

@@ -14,6 +14,7 @@ use crate::lease::context::Context;
 use crate::lease::durations::Timeouts;
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
+use crate::lease::token::Tokens;
 use crate::local::Names;
 use crate::server::settings::Settings;
 use crate::store::{Backend, Deployment};
@@ -23,7 +24,9 @@ pub struct ClientBuilder {
     pub(super) deployment: Deployment,
     pub(super) settings: Settings,
     pub(super) max_outage: Duration,
+    pub(super) slow_wait: Duration,
     pub(super) prefix: String,
+    pub(super) name: Option<String>,
     pub(super) options: LockOptions,
     pub(super) clock: Clock,
     #[cfg(feature = "testing")]
@@ -73,11 +76,36 @@ impl ClientBuilder {
         self
     }
 
+    /// After how long a wait for a lock, or for permits, says in the log at `warn` who holds it and
+    /// how many wait before. Default 10 s; [`Duration::MAX`]: never.
+    ///
+    /// A call says so once, at its next attempt, and all calls of a client for one lock together
+    /// at most once in this time. The question costs one round trip of a thread that waits anyway.
+    #[must_use]
+    pub fn slow_wait(mut self, wait: Duration) -> Self {
+        self.slow_wait = wait;
+        self
+    }
+
     /// The text before each lock's name in its key, such as `lock:`; prefix and name have at most
     /// 1,024 bytes together. Default: none, the name is the key.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// The client's name. It stands at the end of its tokens, so `GET` of a plain lock's key shows
+    /// who holds it, and [`inspect`](crate::RedisLock::inspect) tells it. It is not the name of a
+    /// connection, as `CLIENT LIST` shows it.
+    ///
+    /// 1 to 64 letters and digits of ASCII, `.`, `_` and `-`; it need not be unique. Any other is
+    /// `InvalidInput` of [`build`](Self::build). Default: the host's name (up to 40 characters;
+    /// from Linux, or the environment's `HOSTNAME` or `COMPUTERNAME`, or else `host`), the number
+    /// of the process, and 8 random hexadecimal digits.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 
@@ -156,8 +184,10 @@ impl ClientBuilder {
         let timeouts = Timeouts {
             command_timeout: self.settings.command_timeout,
             max_outage: self.max_outage,
+            slow_wait: self.slow_wait,
         };
-        let context = Context::new(self.clock.clone(), timeouts);
+        let tokens = Tokens::new(self.name)?;
+        let context = Context::new(self.clock.clone(), timeouts, tokens);
         let command_timeout = self.settings.command_timeout;
         #[allow(unused_mut, reason = "wrapped only for tests")]
         let mut backend = Backend::new(
@@ -193,6 +223,7 @@ impl ClientBuilder {
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientBuilder")
+            .field("name", &self.name)
             .field("key_prefix", &self.prefix)
             .field("lock_options", &self.options)
             .finish_non_exhaustive()

@@ -25,7 +25,7 @@ impl Acquisition {
         mut refused: Option<HeldFor>,
     ) -> Result<Option<Arc<Lease>>> {
         let context = Arc::clone(&self.context);
-        let limits = wait.limits;
+        let limits = wait.caller.limits;
         let mut rings = None;
         let mut was_stale = false;
         limits.check(&context)?;
@@ -57,14 +57,17 @@ impl Acquisition {
                 }
             };
             let now = context.clock.now();
-            let attempts_left = wait.attempts.use_one_at(now);
+            let attempts_left = wait.caller.attempts.use_one_at(now);
             let out_of_time = limits.is_over(now) || !attempts_left;
             let pause = match failure {
                 Some(error) => wait.unanswered(error, now, &context, out_of_time)?,
                 None if out_of_time => return wait.refused(),
-                None => pause,
+                None => {
+                    wait.caller.slow.say(now, || self.in_the_way(limits));
+                    pause
+                }
             };
-            let until = wait.attempts.pause(now, now.checked_add(pause));
+            let until = wait.caller.attempts.pause(now, now.checked_add(pause));
             let until = until.into_iter().chain(limits.deadline).min();
             // Only a sleeping thread has to be woken. Checked after the bell can ring, so that no
             // interrupt is missed.

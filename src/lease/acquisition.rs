@@ -9,7 +9,8 @@ use super::cleaner::{InUse, Withdrawal};
 use super::context::Context;
 use super::durations::{FIRST_LEASE, valid_until};
 use super::granted::{Lease, LeaseObserver, Terms};
-use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Place};
+use super::slow_wait;
+use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Look, Place};
 use super::token::Token;
 use super::wait::Wait;
 use super::wait_limits::{Contention, WaitLimits};
@@ -84,7 +85,7 @@ impl Acquisition {
     ) -> Result<Self> {
         let token = match &options.owner {
             Some(owner) => Token::new(&**owner),
-            None if store.abilities().numbered_tokens => context.tokens.numbered()?,
+            None if store.abilities().numbered_tokens => context.tokens.numbered(),
             None => context.tokens.fresh_for(options.share)?,
         };
         Ok(Self {
@@ -281,6 +282,17 @@ impl Acquisition {
         })
     }
 
+    /// What the store says about who holds the lock and who waits before us, for the log. One round
+    /// trip.
+    pub(super) fn in_the_way(&self, limits: &WaitLimits<'_>) -> String {
+        let (look, deadline) =
+            (Look::All { fenced: false }, limits.attempt_deadline(&self.context));
+        match self.store.inspect(&self.key, look, deadline) {
+            Ok(state) => slow_wait::in_the_way(&state, &self.token),
+            Err(error) => format!("the server did not say who holds it ({error})"),
+        }
+    }
+
     fn first_lease(&self) -> Duration {
         self.options.lease.min(FIRST_LEASE)
     }
@@ -401,7 +413,7 @@ impl Acquisition {
     /// attempt may (R13): if it takes 1.2 s, `try_lock(50 ms)` with a command timeout of 2 s would
     /// end after 2.4 s, instead of at most 2.05.
     pub(crate) fn give_up(mut self, wait: &Wait<'_>) -> bool {
-        let latest = wait.limits.attempt_deadline(&self.context);
+        let latest = wait.caller.limits.attempt_deadline(&self.context);
         let round_trip = self.refusal.map_or(Duration::ZERO, |refusal| refusal.took);
         let too_slow = self.context.clock.now() + round_trip > latest;
         if self.remains == Remains::Known && wait.silent_since.is_none() && !too_slow {

@@ -34,7 +34,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(clock: Clock, timeouts: Timeouts) -> Self {
+    pub(crate) fn new(clock: Clock, timeouts: Timeouts, tokens: Tokens) -> Self {
         let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts.command_timeout);
         let acquiring = ActiveCount::default();
         Self {
@@ -46,7 +46,7 @@ impl Context {
             ),
             cleaner,
             notifier: notifier::Notifier::new(),
-            tokens: Tokens::default(),
+            tokens,
             outages: outages::Outages::default(),
             acquiring,
             closing: Interrupt::new(),

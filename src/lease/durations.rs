@@ -20,11 +20,12 @@ pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
 /// lease (R20).
 pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(3);
 
-/// How long a command, and an outage, may last.
+/// How long a command, and an outage, may last, and a wait until that is said in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
     pub(crate) command_timeout: Duration,
     pub(crate) max_outage: Duration,
+    pub(crate) slow_wait: Duration,
 }
 
 #[cfg(test)]

@@ -92,6 +92,29 @@ pub struct Held {
     pub remaining: Option<Duration>,
 }
 
+/// What a store says about a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// Who holds it: of several, the one whose lease ends first before the others.
+    pub held: Vec<Held>,
+    /// The largest fence that was reserved. `None`: none, or the store does not tell.
+    pub fence: Option<u64>,
+    /// The tokens of those that wait in the store's queue, the first one first.
+    pub waiting: Vec<Token>,
+}
+
+/// What to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// The leases alone.
+    Holders,
+    /// Also who waits, and, of a fenced lock, the largest fence.
+    All {
+        /// Whether the lock is fenced.
+        fenced: bool,
+    },
+}
+
 /// A waiter that listens: wake-ups for its token ring its bell until this is dropped.
 pub struct Listening {
     /// Where the store sends them.
@@ -126,8 +149,8 @@ pub struct Abilities {
     /// What it grants and extends counts only once it is confirmed elsewhere. A hand-off is not
     /// confirmed: its waiter has to extend the lease before it has the lock (R24).
     pub confirm: Confirm,
-    /// Its tokens have the form `uuid:number`, as those of Redisson have: with one UUID per client
-    /// and one number per thread there, and both fresh here (R3).
+    /// Its tokens have the form `uuid:number`, as those of Redisson have, with one UUID per client.
+    /// The number is the thread's there, and fresh here (R3).
     pub numbered_tokens: bool,
 }
 
@@ -234,11 +257,11 @@ pub trait LeaseStore: Send + Sync {
         Err(StoreError::without_conditions())
     }
 
-    /// Who holds the lock: of several, the one whose lease ends first before the others.
+    /// Who holds the lock, and who waits for it.
     ///
     /// # Errors
     /// When there was no answer, or foreign data under the key.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError>;
+    fn inspect(&self, key: &Key, look: Look, deadline: Instant) -> Result<State, StoreError>;
 
     /// Deletes the leases of all holders, and hands the lock on. `share`: what stands in front of
     /// their tokens' UUIDs; those of the other side of a read-write lock stay. `false`: there was

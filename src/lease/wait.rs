@@ -5,15 +5,22 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::granted::Lease;
+use super::slow_wait::SlowWait;
 use super::wait_limits::{Attempts, Contention, Report, WaitLimits};
 use crate::base::backoff;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::store_error::StoreError;
 
+/// What a call brings along to each part of its wait.
+pub(crate) struct Caller<'a> {
+    pub(crate) limits: &'a WaitLimits<'a>,
+    pub(crate) attempts: Attempts,
+    pub(crate) slow: SlowWait<'a>,
+}
+
 /// One thread's wait for a lock. It stays with the thread when the thread passes its place on.
 pub(crate) struct Wait<'a> {
-    pub(crate) limits: &'a WaitLimits<'a>,
-    pub(crate) attempts: &'a mut Attempts,
+    pub(crate) caller: Caller<'a>,
     pub(crate) contention: &'a Contention,
     /// Called with the result of each attempt.
     pub(crate) report: &'a dyn Fn(Report),
@@ -33,7 +40,8 @@ impl Wait<'_> {
         out_of_time: bool,
     ) -> Result<Duration> {
         let outage = now.saturating_duration_since(*self.silent_since.get_or_insert(now));
-        if out_of_time || (self.limits.deadline.is_none() && outage >= context.timeouts.max_outage)
+        if out_of_time
+            || (self.caller.limits.deadline.is_none() && outage >= context.timeouts.max_outage)
         {
             return Err(error.into_error());
         }
@@ -44,7 +52,7 @@ impl Wait<'_> {
 
     /// The result of a wait that used up its time or its attempts, after a refusal.
     pub(super) fn refused(&self) -> Result<Option<Arc<Lease>>> {
-        if self.limits.trying {
+        if self.caller.limits.trying {
             return Ok(None);
         }
         Err(Error::new(ErrorKind::Exhausted, "the attempts are used up: the last one was refused"))

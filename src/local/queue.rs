@@ -16,7 +16,8 @@ use crate::base::{backoff, locked};
 use crate::lease::acquisition::Acquisition;
 use crate::lease::context::Context;
 use crate::lease::granted::Lease;
-use crate::lease::wait_limits::{Attempts, Report, WaitLimits};
+use crate::lease::wait::Caller;
+use crate::lease::wait_limits::Report;
 
 /// What comes with the turn.
 pub(crate) enum Handover {
@@ -148,8 +149,7 @@ impl LocalQueue {
         &self,
         context: &Context,
         options: &Arc<LockOptions>,
-        limits: &WaitLimits<'_>,
-        attempts: &mut Attempts,
+        caller: &mut Caller<'_>,
     ) -> Result<Option<Taken<'_>>> {
         let mut state = locked(&self.state);
         state.last_turn += 1;
@@ -171,7 +171,7 @@ impl LocalQueue {
             options: Arc::clone(options),
         });
         drop(state);
-        let result = self.wait(context, &bell, turn, options, limits, attempts);
+        let result = self.wait(context, &bell, turn, options, caller);
         if let Ok(Some(_)) = result {
             return result;
         }
@@ -197,9 +197,9 @@ impl LocalQueue {
         bell: &Arc<Bell>,
         turn: u64,
         options: &LockOptions,
-        limits: &WaitLimits<'_>,
-        attempts: &mut Attempts,
+        caller: &mut Caller<'_>,
     ) -> Result<Option<Taken<'_>>> {
+        let Caller { limits, attempts, slow } = caller;
         let clock = &context.clock;
         let timeouts = context.timeouts;
         let _rings = limits.rings(context, bell);
@@ -254,10 +254,22 @@ impl LocalQueue {
             if give_up.is_some_and(|give_up| now >= give_up) {
                 return Err(silent());
             }
+            slow.say(now, || self.in_the_way(turn, &standing));
             let next_attempt = next_attempt.filter(|_| attempts.are_limited());
-            let until = [limits.deadline, next_attempt, give_up, look];
+            let until = [limits.deadline, next_attempt, give_up, look, slow.waits(now)];
             bell.wait(clock, until.into_iter().flatten().min());
         }
+    }
+
+    /// What the thread with this turn number waits for, for the log.
+    fn in_the_way(&self, turn: u64, standing: &Standing) -> String {
+        let what = match standing {
+            Standing::Held => "holds it",
+            Standing::Refused | Standing::Silent(_) | Standing::Asking => "asks for it",
+        };
+        let state = locked(&self.state);
+        let before = state.waiting.iter().take_while(|waiting| waiting.turn < turn).count();
+        format!("another thread of this process {what}; threads before it: {before}")
     }
 
     /// What the thread with this turn number has been given.

@@ -89,10 +89,10 @@ use crate::base::options::{LockOptions, Share, Side};
 /// other than the plain one is `Unsupported`, as is a quorum. Conditions belong to the write side
 /// (`Unsupported` on the read side); a thread that also reads cannot wait in one (`Conflict`).
 ///
-/// [`is_locked`](RedisLock::is_locked), [`inspect`](RedisLock::inspect) and
-/// [`force_unlock`](RedisLock::force_unlock) are about their own side: `force_unlock` of the read
-/// side ends all readers and no writer, and `is_locked` of the read side is `false` while a writer
-/// has the lock, even if it also reads.
+/// [`is_locked`](RedisLock::is_locked) and [`force_unlock`](RedisLock::force_unlock) are about
+/// their own side: `force_unlock` of the read side ends all readers and no writer, and `is_locked`
+/// of the read side is `false` while a writer has the lock, even if it also reads.
+/// [`inspect`](RedisLock::inspect) of either side shows the holders and the waiters of both.
 #[derive(Clone)]
 pub struct RwLock {
     read: RedisLock,

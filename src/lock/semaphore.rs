@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::permit::Permit;
 use super::redis_lock::RedisLock;
-use super::redis_lock::inspect::Holder;
+use super::redis_lock::inspect::{Holder, LockState};
 use crate::base::error::Result;
 use crate::base::interrupt::Interrupt;
 use crate::base::options::{LockOptions, Share};
@@ -223,6 +223,15 @@ impl Semaphore {
     /// `InvalidInput`, `Unsupported` and `Closed` as of [`acquire`](Self::acquire).
     pub fn holders(&self) -> Result<Vec<Holder>> {
         self.one.holders()
+    }
+
+    /// Who has permits, and who waits for some, by the server's answer. One round trip. The server
+    /// looks at each waiter.
+    ///
+    /// # Errors
+    /// As [`holders`](Self::holders).
+    pub fn inspect(&self) -> Result<LockState> {
+        self.one.inspect()
     }
 
     /// Calls `callback` whenever a permit that this client acquired is lost: once per lost

@@ -133,7 +133,12 @@ fn bytes(random: &mut Random) -> Vec<u8> {
                 number(random)
             )
         }
-        1 => format!("*2\r\n{}:{}\r\n", bulk(random.pick(&TEXTS)), random.pick(&NUMBERS)),
+        1 => {
+            let held = format!("{}:{}\r\n", bulk(random.pick(&TEXTS)), random.pick(&NUMBERS));
+            let held = if random.below(2) == 0 { "*0\r\n".into() } else { format!("*2\r\n{held}") };
+            let waiting = format!("*1\r\n{}", bulk(random.pick(&TEXTS)));
+            format!("*3\r\n{held}:{}\r\n{waiting}", random.pick(&NUMBERS))
+        }
         _ => frame(random, 3),
     }
     .into_bytes();
@@ -213,15 +218,20 @@ fn check(value: &Value) {
         [Value::Int(0), Value::Int(1)].iter().position(|word| word == value).map(|at| at == 1)
     );
     assert_eq!(reply::number(value).ok(), whole(value));
-    match answers::held(value) {
-        Ok(held) => {
-            assert!(matches!(value, Value::Array(_)) && elements.len() == held.len() * 2);
-            for (held, words) in held.iter().zip(elements.chunks_exact(2)) {
-                assert_eq!(reply::bytes(&words[0]).ok(), Some(held.token.as_bytes()));
-                assert!(matches!(words[1], Value::Int(_)), "a holder: {value:?}");
-            }
+    if let Ok(state) = answers::state(value) {
+        let [Value::Array(held), fence, Value::Array(waiting)] = elements else {
+            panic!("a state: {value:?}");
+        };
+        assert_eq!(held.len(), state.held.len() * 2);
+        for (held, words) in state.held.iter().zip(held.chunks_exact(2)) {
+            assert_eq!(reply::bytes(&words[0]).ok(), Some(held.token.as_bytes()));
+            assert!(matches!(words[1], Value::Int(_)), "a holder: {value:?}");
         }
-        Err(_) => assert!(!matches!(elements, [] if matches!(value, Value::Array(_))), "{value:?}"),
+        assert_eq!(
+            state.fence,
+            whole(fence).and_then(|fence| u64::try_from(fence).ok()).filter(|fence| *fence > 0)
+        );
+        assert_eq!(waiting.len(), state.waiting.len());
     }
     let is_error = matches!(value, Value::ServerError(_));
     assert_eq!(reply::value(value.clone()).is_err(), is_error);
@@ -239,7 +249,7 @@ fn check(value: &Value) {
 #[test]
 fn nothing_but_a_legal_grant_is_a_grant() {
     let (count, mut random) = begin(200_000);
-    let (mut parsed, mut granted) = (0_u64, 0_u64);
+    let (mut parsed, mut granted, mut seen) = (0_u64, 0_u64, 0_u64);
     for _ in 0..count {
         let bytes = bytes(&mut random);
         if let Ok(value) = redis::parse_redis_value(&bytes) {
@@ -248,13 +258,16 @@ fn nothing_but_a_legal_grant_is_a_grant() {
                 answers::answer(&Reply::unconfirmed(Instant::now(), value.clone())),
                 Ok(Answer::Granted { .. })
             ));
+            seen += u64::from(answers::state(&value).is_ok());
             check(&value);
         }
     }
-    eprintln!("fuzz: {parsed} of {count} replies were RESP, {granted} of them grants");
+    eprintln!(
+        "fuzz: {parsed} of {count} replies were RESP, {granted} of them grants, {seen} states"
+    );
     assert!(
-        parsed > count / 4 && granted > count / 100,
-        "the replies are not what they should be: {parsed}, {granted}"
+        parsed > count / 4 && granted > count / 100 && seen > count / 100,
+        "the replies are not what they should be: {parsed}, {granted}, {seen}"
     );
 }
 

@@ -16,8 +16,8 @@ use crate::base::options::{Confirm, LockOptions};
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
 use crate::lease::store::{
-    Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-    Release, Withdraw,
+    Abilities, Answer, Ask, Extend, Gone, InCondition, LeaseStore, Listening, Look, Notify,
+    Release, State, Withdraw,
 };
 use crate::lease::token::Token;
 use crate::limiter::memory::MemoryLimits;
@@ -277,14 +277,10 @@ impl LeaseStore for Memory {
         }))
     }
 
-    fn inspect(&self, key: &Key, _deadline: Instant) -> Result<Vec<Held>, StoreError> {
+    fn inspect(&self, key: &Key, look: Look, _deadline: Instant) -> Result<State, StoreError> {
         self.at(key, |entry, _, now| {
             entry.check_shares(self.has_shares)?;
-            let held = |(token, until): &(Token, Instant)| Held {
-                token: token.clone(),
-                remaining: Some(until.saturating_duration_since(now)),
-            };
-            Ok(entry.holders.iter().map(held).collect())
+            Ok(entry.state(look, now))
         })
     }
 

@@ -19,7 +19,7 @@ use distlock::testing::{
 };
 use distlock::{Client, ClientBuilder, Layout, LockOptions};
 
-use crate::helpers::SOON;
+use crate::helpers::{SOON, held};
 use crate::support::fake::FakeServer;
 use crate::support::fake_sentinel::{Says, sentinel};
 use crate::support::sentinels::SERVICE;
@@ -198,7 +198,7 @@ impl Place {
     fn token(&self) -> Token {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Token::new(format!("{}00000000-0000-4000-8000-{number:012x}", self.share))
+        Token::new(format!("{}00000000-0000-7000-8000-{number:012x}@me", self.share))
     }
 
     fn ask(&self, key: &Key, token: &Token, lease: Duration) -> Answer {
@@ -240,7 +240,7 @@ impl Place {
 
     /// The rest of the holder's lease.
     fn remaining(&self, key: &Key) -> Option<Duration> {
-        self.store.inspect(key, deadline()).unwrap().pop().map(|holder| holder.remaining.unwrap())
+        held(&*self.store, key).pop().map(|held| held.remaining.unwrap())
     }
 
     /// Its end was moved to at least that long from now. A minority of a quorum may be behind for a
@@ -251,7 +251,7 @@ impl Place {
     }
 
     fn holder(&self, key: &Key) -> Option<String> {
-        self.store.inspect(key, deadline()).unwrap().pop().map(|held| held.token.text())
+        held(&*self.store, key).pop().map(|held| held.token.text())
     }
 
     fn extend(&self, leases: &[(&Key, &Token, Duration)]) -> Vec<bool> {

@@ -197,7 +197,7 @@ fn unavailable_and_unknown_come_with_their_cause() {
 fn printed(client: &Client, options: &LockOptions) -> String {
     let lock = client.lock_with("job", options.clone()).unwrap();
     let guard = lock.guard().unwrap();
-    let holder = lock.inspect().unwrap().unwrap();
+    let holder = lock.inspect().unwrap().holders.remove(0);
     let other = client.lock_with("job", LockOptions::new().fenced()).unwrap();
     let conflict = error(other.lock());
     delete_by(client, "job");

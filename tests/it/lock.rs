@@ -25,11 +25,13 @@ fn polling(pause: Duration) -> LockOptions {
 #[test]
 fn lock_puts_a_token_with_a_lease_under_the_name() {
     let server = Server::start();
-    let lock = client(&server).lock("orders:42");
+    let client = Client::builder(&server.url()).name("billing-3").build().unwrap();
+    let lock = client.lock("orders:42");
     assert_eq!((lock.name(), lock.key()), ("orders:42", "orders:42"));
     lock.lock().unwrap();
     let token = get(&server, "orders:42").unwrap();
-    assert_eq!(token.len(), 36, "a UUID");
+    let (uuid, name) = token.split_once('@').unwrap();
+    assert_eq!((uuid.len(), name), (36, "billing-3"), "{token}");
     assert!((25_000..=30_000).contains(&pttl(&server, "orders:42")));
     lock.unlock().unwrap();
     assert_eq!(get(&server, "orders:42"), None);
@@ -313,7 +315,7 @@ fn a_foreign_lock_without_an_end_is_waited_for() {
     redis::cmd("SET").arg("job").arg("somebody").exec(&mut server.connection()).unwrap();
     let lock = client(&server).lock("job");
     assert!(!lock.try_lock(ms(150)).unwrap());
-    let holder = lock.inspect().unwrap().unwrap();
+    let holder = lock.inspect().unwrap().holders.remove(0);
     assert_eq!((holder.token.as_str(), holder.remaining), ("somebody", None));
     assert!(lock.force_unlock().unwrap());
     assert!(lock.try_lock(Duration::ZERO).unwrap());

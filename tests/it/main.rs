@@ -25,6 +25,7 @@ mod hand_offs;
 mod helpers;
 mod holds;
 mod in_step;
+mod inspect;
 mod interrupts;
 mod killed;
 mod layers;
@@ -56,6 +57,7 @@ mod semaphore;
 mod sent_once;
 mod sentinel;
 mod signals;
+mod slow_waits;
 #[allow(dead_code)]
 mod support;
 mod support_works;

@@ -90,11 +90,12 @@ fn handed_over(server: &Server, layout: Layout, lock: &RedisLock, other: &RedisL
         // The lock should be handed over and not found free. A user who was refused something has
         // shown what there was to show.
         eventually(SOON, || waiter.is_finished() || can_be_woken() || !refused(server).is_empty());
+        let looked = lock.inspect();
         let unlocked = lock.unlock();
         if unlocked.is_err() {
             delete(server, NAME);
         }
-        unlocked.and(waiter.join().unwrap())
+        unlocked.and(waiter.join().unwrap()).and(looked.map(drop))
     })
 }
 

@@ -15,7 +15,7 @@ use distlock::testing::{
 };
 use distlock::{Client, Layout, LockOptions, Queue, Retry};
 
-use crate::helpers::{close_connections, ms, put};
+use crate::helpers::{close_connections, held, ms, put};
 use crate::support::{Server, eventually, within};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -102,8 +102,7 @@ impl<'a> ByHand<'a> {
     }
 
     pub fn holder(&self) -> Option<String> {
-        let held = self.store.inspect(&self.key, Instant::now() + SOON).unwrap().pop();
-        held.map(|held| held.token.text())
+        held(&*self.store, &self.key).pop().map(|held| held.token.text())
     }
 
     pub fn redis<T: redis::FromRedisValue>(&self, command: &str) -> T {

@@ -73,14 +73,16 @@ fn lease_is_a_hash_of_one_owner_that_counts_one_hold() {
 #[test]
 fn every_acquisition_has_an_owner_of_its_own() {
     let server = Server::start();
-    let lock = client(&server.url()).lock("a");
-    let owners: Vec<String> =
-        (0..5).map(|_| lock.with(|_| owner(&server, "a").0).unwrap()).collect();
-    for part in [0, 1] {
-        let parts: std::collections::HashSet<_> =
-            owners.iter().map(|owner| owner.split(':').nth(part).unwrap()).collect();
-        assert_eq!(parts.len(), 5, "{owners:?}");
-    }
+    let [first, second] = [(); 2].map(|()| {
+        let lock = client(&server.url()).lock("a");
+        let owner = |_| lock.with(|_| owner(&server, "a").0).unwrap();
+        let owners: Vec<String> = (1..=5).map(owner).collect();
+        let client = owners[0].split(':').next().unwrap().to_owned();
+        let expected: Vec<String> = (1..=5).map(|number| format!("{client}:{number}")).collect();
+        assert_eq!(owners, expected, "one UUID for each client and one number for each lease");
+        client
+    });
+    assert_ne!(first, second);
 }
 
 #[test]
@@ -237,7 +239,8 @@ fn a_user_with_the_documented_permissions_can_lock_wait_and_wake() {
     waiter.locked(SOON);
     waiter.end();
     assert!(
-        client.lock("a").inspect().unwrap().is_none() && !client.lock("a").force_unlock().unwrap()
+        client.lock("a").inspect().unwrap().holders.is_empty()
+            && !client.lock("a").force_unlock().unwrap()
     );
     let denied = redis::cmd("ACL").arg("LOG").query::<Vec<redis::Value>>(&mut server.connection());
     assert_eq!(denied, Ok(Vec::new()));

@@ -2,7 +2,7 @@
 
 mod again;
 mod keep;
-mod nodes;
+pub mod nodes;
 mod servers;
 mod take;
 mod threads;

@@ -41,7 +41,7 @@ enum Told {
 
 /// A token with this prefix: `w:`, `r:`, `p1/10:`, or nothing.
 fn token(prefix: &str, number: u64) -> String {
-    format!("{prefix}{number:08x}-0000-4000-8000-000000000000")
+    format!("{prefix}{number:08x}-0000-7000-8000-000000000000@room")
 }
 
 impl Room {

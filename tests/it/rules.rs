@@ -97,7 +97,7 @@ fn a_hand_off_that_comes_after_its_validity_is_confirmed_by_the_server_first() {
     let lock = waiter.lock_with("job", LockOptions::new().retry(Retry::fixed(SOON * 6))).unwrap();
     let waiting = Underway::start(move || {
         let guard = lock.guard().unwrap();
-        (guard.remaining(), lock.inspect().unwrap().unwrap().remaining.unwrap())
+        (guard.remaining(), lock.inspect().unwrap().holders[0].remaining.unwrap())
     });
     // Refused once before it listened, and once after.
     eventually(SOON, || notes.attempts() == 2 && notes.under_way() == 0);

@@ -61,6 +61,7 @@ fn without_contention_each_side_is_two_round_trips_and_reading_under_a_write_cos
         // The server does not know the scripts yet.
         drop(rw.downgrade(rw.write().unwrap()).unwrap());
         rw.readers().unwrap();
+        rw.read_lock().inspect().unwrap();
         let requests = |work: &dyn Fn()| {
             let before = proxy.requests();
             work();
@@ -76,6 +77,7 @@ fn without_contention_each_side_is_two_round_trips_and_reading_under_a_write_cos
         let writing = rw.write().unwrap();
         assert_eq!(requests(&|| rw.read().unwrap().release().unwrap()), 0);
         assert_eq!(requests(&|| assert!(rw.readers().unwrap() == 0)), 1);
+        assert_eq!(requests(&|| drop(rw.read_lock().inspect().unwrap())), 1);
         writing.release().unwrap();
     }
     drop(client);
@@ -104,7 +106,7 @@ fn each_side_is_a_lock_with_all_that_a_lock_has() {
             let guard = side.guard().unwrap();
             side.extend(SOON * 60).unwrap();
             assert!(guard.remaining() > SOON * 50 && guard.validity().is_valid());
-            assert!(side.inspect().unwrap().unwrap().remaining.unwrap() > SOON * 50);
+            assert!(side.inspect().unwrap().holders[0].remaining.unwrap() > SOON * 50);
         }
         assert_eq!(rw.read_lock().key(), rw.write_lock().key());
     }
@@ -231,7 +233,7 @@ fn a_reader_whose_process_has_died_keeps_nobody_out_after_its_lease() {
     let mut connection = server.connection();
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     let end = seconds * 1000 + micros / 1000 + 1500;
-    let dead = [end.to_string(), "r:aa-bb".to_owned()];
+    let dead = [end.to_string(), "r:aa-bb@x".to_owned()];
     redis::cmd("ZADD").arg("rw").arg(&dead).exec(&mut connection).unwrap();
     assert_eq!(rw.readers().unwrap(), 2);
     let other = client(&server).rw_lock("rw");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use distlock::{Client, Error, LockOptions, Renewal};
 
 use crate::faults::{PATIENCE, impatient, pool_of};
-use crate::helpers::{SOON, ms, put};
+use crate::helpers::{SOON, is_token, ms, put};
 use crate::logs;
 use crate::support::fake::{self, FakeServer, Reply};
 use crate::support::tls::Certificates;
@@ -68,10 +68,9 @@ impl Watch {
             lock.on_lost(|lost| watch.show(lost));
             self.result(client.ping());
             self.result(lock.try_lock(Duration::ZERO));
-            if let Some(holder) = lock.inspect().map_err(|error| self.error(&error)).ok().flatten()
-            {
-                self.secret(holder.token.clone());
-                self.show(&holder);
+            if let Ok(state) = lock.inspect().map_err(|error| self.error(&error)) {
+                state.holders.iter().for_each(|holder| self.secret(holder.token.clone()));
+                self.show(&state);
             }
             self.result(lock.extend(ms(300)));
             self.result(lock.is_locked());
@@ -114,7 +113,7 @@ fn no_secret_is_shown_whatever_goes_wrong() {
     let seen = proxy.add(Rule::any(Fault::DelayReply(Duration::ZERO)).when(|command| {
         for part in command {
             let text = String::from_utf8_lossy(part);
-            if text.len() == 36 && text.matches('-').count() == 4 {
+            if is_token(&text) {
                 self::watch().secret(text.into_owned());
             }
         }

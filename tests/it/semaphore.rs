@@ -227,7 +227,7 @@ fn a_lock_whose_owner_looks_like_a_share_is_a_lock() {
             .map(|(client, owner)| client.lock_with("s", LockOptions::new().owner(owner)).unwrap());
         let claim = ours.claim().unwrap();
         assert!(theirs.try_claim(Duration::ZERO).unwrap().is_none());
-        assert_eq!(ours.inspect().unwrap().unwrap().permits, 1);
+        assert_eq!(ours.inspect().unwrap().holders[0].permits, 1);
         assert!(error(client.semaphore("s", 2).acquire()).is_wrong_type());
         claim.release().unwrap();
     }
@@ -238,7 +238,9 @@ fn a_sorted_set_of_somebody_else_is_no_semaphore_and_is_left_alone() {
     let server = Server::start();
     let semaphore = client(&server).semaphore("s", 3);
     // Scores that would have expired long ago, and members that look a little like ours.
-    for members in [["10", "alice"], ["9e15", "a#1"], ["9e15", "p1/3:aa#x"], ["-inf", "q1/3:aa"]] {
+    for members in
+        [["10", "alice"], ["9e15", "a#1"], ["9e15", "p1/3:aa@x#x"], ["-inf", "q1/3:aa@x"]]
+    {
         let mut connection = server.connection();
         redis::cmd("ZADD").arg("s").arg(&members).exec(&mut connection).unwrap();
         assert!(error(semaphore.available()).is_wrong_type(), "{members:?}");
@@ -249,7 +251,7 @@ fn a_sorted_set_of_somebody_else_is_no_semaphore_and_is_left_alone() {
         delete(&server, "s");
     }
     // A reader of a read-write lock is not ours either.
-    redis::cmd("ZADD").arg("s").arg(&["9e15", "r:aa"]).exec(&mut server.connection()).unwrap();
+    redis::cmd("ZADD").arg("s").arg(&["9e15", "r:aa@x"]).exec(&mut server.connection()).unwrap();
     assert!(error(semaphore.available()).is_wrong_type());
     assert!(error(semaphore.acquire()).is_wrong_type());
 }
@@ -263,9 +265,9 @@ fn a_grant_that_nobody_waits_for_comes_back() {
     mine.semaphore("s", 2).acquire().unwrap().release().unwrap();
     let taken = theirs.acquire_many(2).unwrap();
     let store = mine.store_of_permits(2, &LockOptions::new()).unwrap();
-    let (key, token, bell) = (Key::new("s".into()), Token::new("p2/2:aa-bb"), Bell::new());
+    let (key, token, bell) = (Key::new("s".into()), Token::new("p2/2:aa-bb@x"), Bell::new());
     // Another waiter keeps the inbox.
-    let _stays = store.listen(&key, &Token::new("p1/2:cc-dd"), &bell).unwrap();
+    let _stays = store.listen(&key, &Token::new("p1/2:cc-dd@x"), &bell).unwrap();
     let listening = store.listen(&key, &token, &bell).unwrap();
     let listen = || Some(&*listening.address);
     let ask = Ask {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use distlock::{Client, LockOptions};
 
 use crate::faults::{impatient, nothing_is_left, through_proxy};
-use crate::helpers::{SOON, error, get, keys, ms};
+use crate::helpers::{SOON, error, get, is_token, keys, ms};
 use crate::support::{Fault, Rule, Server, eventually, within};
 
 /// How soon an orphan is gone after it appeared. Leases in these tests last 30 s.
@@ -23,7 +23,7 @@ fn gives_up(url: &str) -> Client {
 /// The token of an attempt that a fault hit.
 fn token_of(command: &[Vec<u8>]) -> String {
     let mut words = command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
-    words.find(|word| word.len() == 36 && word.matches('-').count() == 4).expect("a token in it")
+    words.find(|word| is_token(word)).expect("a token in it")
 }
 
 #[track_caller]

@@ -19,12 +19,13 @@ pub(crate) enum Share {
     Permits { taken: u32, of: u32 },
 }
 
-/// A side of a read-write lock.
+/// A side of a read-write lock, as [`inspect`](crate::RedisLock::inspect) tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Beside any number of readers, and beside nobody else.
+pub enum Side {
+    /// [`RwLock::read_lock`](crate::RwLock::read_lock): any number of readers hold it at once.
     Read,
-    /// Beside nobody.
+    /// [`RwLock::write_lock`](crate::RwLock::write_lock): one writer holds it, and nobody reads
+    /// meanwhile.
     Write,
 }
 
@@ -51,6 +52,14 @@ impl Share {
         match self {
             Self::Whole | Self::Side(_) => 1,
             Self::Permits { taken, .. } => taken,
+        }
+    }
+
+    /// The side of a read-write lock, if it is one.
+    pub(crate) fn side(self) -> Option<Side> {
+        match self {
+            Self::Side(side) => Some(side),
+            Self::Whole | Self::Permits { .. } => None,
         }
     }
 
@@ -113,12 +122,14 @@ mod tests {
             assert_eq!(share.to_string(), prefix);
             assert_eq!(Share::in_token(token.as_bytes()), Some(share));
             assert!(!share.is_whole() && share.has_turns() && share.permits() == 1);
+            assert_eq!(share.side(), Some(side));
             assert!(share.check().is_ok() && share.is_of_one_kind_with(Share::Side(Side::Read)));
             assert!(!share.is_of_one_kind_with(Share::Whole));
         }
         assert!(Share::Whole.is_whole() && !share.is_whole());
         assert!(Share::Whole.has_turns() && !share.has_turns());
         assert_eq!((Share::Whole.permits(), share.permits()), (1, 3));
+        assert_eq!((Share::Whole.side(), share.side()), (None, None));
         for text in ["p3:x", "p3/:x", "p/3:x", "3/10:x", "p3/10", "px/10:x", "p3/4294967296:x", ""]
         {
             assert_eq!(Share::in_token(text.as_bytes()), None, "{text}");

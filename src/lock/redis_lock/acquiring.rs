@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::RedisLock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interruption;
+use crate::base::log;
 use crate::lease::acquisition::Acquisition;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::Ended;
-use crate::lease::wait::Wait;
+use crate::lease::wait::{Caller, Wait};
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
 use crate::local::owned::Owned;
@@ -44,6 +45,8 @@ impl RedisLock {
             .count
             .checked_add(1)
             .ok_or_else(|| self.named(Error::invalid("the hold count is at its limit")))?;
+        // A task that an error ended may have left the hold to the next task of its thread.
+        log::debug!("{}: a thread that holds it locks it again", self.shared.subject);
         Ok(())
     }
 
@@ -80,9 +83,10 @@ impl RedisLock {
         }
         self.check_other_side()?;
         context.start(&*self.store)?;
-        let mut attempts = Attempts::new(&self.options);
+        let attempts = Attempts::new(&self.options);
+        let mut caller = Caller { limits, attempts, slow: self.shared.slow_wait() };
         let (turn, handover) = if self.options.share.has_turns() {
-            match self.shared.queue().take(context, &self.options, limits, &mut attempts)? {
+            match self.shared.queue().take(context, &self.options, &mut caller)? {
                 None => return Ok(None),
                 Some(Taken::Joined(owned)) => return Ok(Some(owned)),
                 Some(Taken::Turn(turn, handover)) => (Some(turn), handover),
@@ -100,10 +104,8 @@ impl RedisLock {
             Handover::Place { place, silent_since } => (*place, silent_since),
             Handover::Nothing { silent_since } => (self.acquisition()?, silent_since),
         };
-        let attempts = &mut attempts;
         let mut wait = Wait {
-            limits,
-            attempts,
+            caller,
             contention: &self.shared.contention,
             report: &report,
             silent_since,

@@ -14,7 +14,7 @@ use crate::lease::granted::Lease;
 use crate::lease::leaving::Leaving;
 use crate::lease::lost::{Ended, LostReason};
 use crate::lease::store::Notify;
-use crate::lease::wait::Wait;
+use crate::lease::wait::{Caller, Wait};
 use crate::lease::wait_limits::{Attempts, WaitLimits};
 use crate::local::holds::{self, Hold};
 use crate::local::owned::Owned;
@@ -136,10 +136,9 @@ impl RedisLock {
         refused: Option<HeldFor>,
     ) -> Result<Arc<Lease>> {
         let limits = WaitLimits::endless(None);
-        let attempts = &mut Attempts::unlimited();
+        let (attempts, slow) = (Attempts::unlimited(), self.shared.slow_wait());
         let mut wait = Wait {
-            limits: &limits,
-            attempts,
+            caller: Caller { limits: &limits, attempts, slow },
             contention: &self.shared.contention,
             report: &|_| (),
             silent_since: None,

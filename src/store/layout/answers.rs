@@ -7,7 +7,7 @@ use redis::Value;
 use crate::base::bell::Fences;
 use crate::base::error::ErrorKind;
 use crate::base::store_error::StoreError;
-use crate::lease::store::{Answer, Gone, Held, InCondition};
+use crate::lease::store::{Answer, Gone, Held, InCondition, State};
 use crate::lease::token::Token;
 use crate::server::call::Reply;
 use crate::server::reply::{bytes, list, nonsense, number};
@@ -63,21 +63,32 @@ pub(crate) fn in_condition(reply: &Reply) -> Result<InCondition, StoreError> {
     }
 }
 
-/// What a script that inspects says: `{token, rest of the lease}` of each holder, `{}` for a free
-/// lock, `{2}` for foreign data.
-pub(crate) fn held(value: &Value) -> Result<Vec<Held>, StoreError> {
-    let words = list(value)?;
-    if let [Value::Int(2)] = words {
-        return Err(StoreError::foreign());
-    }
-    let (holders, []) = words.as_chunks() else { return Err(nonsense()) };
+/// What a script that inspects says: `{token and rest of the lease of each holder}, fence counter
+/// or 0, {token of each waiter}`, or `{2}` for foreign data, as a counter that is no number.
+pub(crate) fn state(value: &Value) -> Result<State, StoreError> {
+    let (holders, fence, waiting) = match list(value)? {
+        [Value::Int(2)] => return Err(StoreError::foreign()),
+        [holders, fence, waiting] => {
+            let fence = number(fence).map_err(|_| StoreError::foreign())?;
+            (list(holders)?, fence, list(waiting)?)
+        }
+        _ => return Err(nonsense()),
+    };
+    let (holders, []) = holders.as_chunks() else { return Err(nonsense()) };
     let holder = |words: &[Value; 2]| match words {
         [token, Value::Int(remaining)] => {
             Ok(Held { token: Token::new(bytes(token)?), remaining: left(*remaining) })
         }
         _ => Err(nonsense()),
     };
-    holders.iter().map(holder).collect()
+    Ok(State {
+        held: holders.iter().map(holder).collect::<Result<_, StoreError>>()?,
+        fence: u64::try_from(fence).ok().filter(|fence| *fence > 0),
+        waiting: waiting
+            .iter()
+            .map(|token| Ok(Token::new(bytes(token)?)))
+            .collect::<Result<_, StoreError>>()?,
+    })
 }
 
 /// A key with foreign data is certainly not our lease.

@@ -16,8 +16,8 @@ use crate::base::options::LockOptions;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
 use crate::lease::store::{
-    Abilities, Answer, Ask, Extend, Gone, Held, InCondition, LeaseStore, Listening, Notify,
-    Release, Withdraw,
+    Abilities, Answer, Ask, Extend, Gone, InCondition, LeaseStore, Listening, Look, Notify,
+    Release, State, Withdraw,
 };
 use crate::lease::token::Token;
 use crate::server::call::{Call, Command, Resend};
@@ -274,10 +274,20 @@ impl LeaseStore for ServerLeases {
         Ok(u64::try_from(moved).ok())
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
-        let (keys, parts) = self.lease_keys(key);
+    fn inspect(&self, key: &Key, look: Look, deadline: Instant) -> Result<State, StoreError> {
+        let (mut keys, mut parts) = match look {
+            Look::Holders => self.lease_keys(key),
+            Look::All { .. } => self.keys(key),
+        };
+        let is_fenced = look == Look::All { fenced: true };
+        if let Some(counter) = self.table.counter.filter(|_| is_fenced) {
+            parts.push(counter.of(key));
+            keys += 1;
+        }
+        self.servers.check_keys(key.as_str(), || parts.clone())?;
+        parts.push(Part::Number(u64::from(is_fenced)));
         let call = Call::new(Command::script(&self.table.inspect, keys, parts));
-        answers::held(&self.servers.call(&call.resend(Resend::Always), deadline)?.value)
+        answers::state(&self.servers.call(&call.resend(Resend::Always), deadline)?.value)
     }
 
     fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {

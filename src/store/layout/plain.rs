@@ -1,8 +1,7 @@
 //! The plain layout: a string key that holds the token.
 
-use super::queue::{KEYS, acquire, extend, queue_scripts, release, serving};
-use super::table::{Table, Wakes, script};
-use crate::server::shape::Shape;
+use super::queue::{KEYS, acquire, extend, inspect, queue_scripts, release, serving};
+use super::table::{Table, Wakes};
 
 pub(crate) fn table() -> Table {
     Table {
@@ -14,7 +13,7 @@ pub(crate) fn table() -> Table {
         acquire: acquire!("plain/acquire_uncontended.lua", "plain/mutex.lua"),
         release: release!("plain/release_uncontended.lua", "plain/mutex.lua"),
         extend: extend!("plain/mutex.lua"),
-        inspect: script!(Shape::Array, "plain/inspect.lua"),
+        inspect: inspect!("plain/holders.lua"),
         force: serving!(Number, "plain/mutex.lua", "plain/force.lua"),
         exchange: None,
         wakes: Wakes::Queue(Box::new(queue_scripts!("plain/mutex.lua"))),

@@ -85,6 +85,19 @@ macro_rules! extend {
 }
 pub(super) use extend;
 
+/// The script that says who holds a lock, and who waits. `holders`: how this layout writes leases.
+macro_rules! inspect {
+    ($holders:literal) => {
+        $crate::store::layout::table::script!(
+            $crate::server::shape::Shape::Array,
+            "queue/keys.lua",
+            $holders,
+            "queue/inspect.lua"
+        )
+    };
+}
+pub(super) use inspect;
+
 /// What only a layout with a queue can do.
 macro_rules! queue_scripts {
     ($room:literal) => {{

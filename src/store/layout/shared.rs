@@ -1,8 +1,7 @@
 //! The layout of a lock with shares: a sorted set of tokens, each with its own end.
 
-use super::queue::{KEYS, acquire, extend, queue_scripts, release, serving};
-use super::table::{Table, Wakes, script};
-use crate::server::shape::Shape;
+use super::queue::{KEYS, acquire, extend, inspect, queue_scripts, release, serving};
+use super::table::{Table, Wakes};
 
 pub(crate) fn table() -> Table {
     Table {
@@ -14,7 +13,7 @@ pub(crate) fn table() -> Table {
         acquire: acquire!("shared/acquire_uncontended.lua", "shared/room.lua"),
         release: release!("shared/release_uncontended.lua", "shared/room.lua"),
         extend: extend!("shared/room.lua"),
-        inspect: script!(Shape::Array, "queue/keys.lua", "shared/inspect.lua"),
+        inspect: inspect!("shared/holders.lua"),
         force: serving!(Number, "shared/room.lua", "shared/force.lua"),
         exchange: Some(serving!(Number, "shared/room.lua", "shared/exchange.lua")),
         wakes: Wakes::Queue(Box::new(queue_scripts!("shared/room.lua"))),

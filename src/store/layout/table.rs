@@ -9,7 +9,8 @@ use crate::server::script::{Part, Script};
 pub(crate) struct Table {
     /// The keys that a lock's scripts are given, those of the lease itself first.
     pub(crate) keys: &'static [Name],
-    /// How many of them the lease itself has. Extending and inspecting need no others.
+    /// How many of them the lease itself has. Extending needs no others, nor does asking who holds
+    /// the lock.
     pub(crate) lease_keys: usize,
     /// The fence counter, if the scripts are given it for fenced locks only: then a user without
     /// fences needs no permission for it.
@@ -27,7 +28,7 @@ pub(crate) struct Table {
     pub(crate) release: Script,
     /// Keys of the lease, token, lease in ms.
     pub(crate) extend: Script,
-    /// Keys of the lease.
+    /// Keys, with the counter if the lock is fenced, or those of the lease; whether it is fenced.
     pub(crate) inspect: Script,
     /// Keys; channel and command to publish if there is a channel; the share of the leases that
     /// are to end if there are shares.

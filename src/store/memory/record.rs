@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::base::bell::{Bell, Fences, Grant};
 use crate::base::options::{Share, Side};
 use crate::base::store_error::StoreError;
-use crate::lease::store::{Ask, Extend, Gone, Place};
+use crate::lease::store::{Ask, Extend, Gone, Held, Look, Place, State};
 use crate::lease::token::Token;
 
 #[derive(Default)]
@@ -325,6 +325,22 @@ impl LockRecord {
             self.serve(None, listeners, now);
         }
         is_ours
+    }
+
+    /// Who holds it, and who waits.
+    pub(super) fn state(&self, look: Look, now: Instant) -> State {
+        let held = |(token, until): &(Token, Instant)| Held {
+            token: token.clone(),
+            remaining: Some(until.saturating_duration_since(now)),
+        };
+        let held = self.holders.iter().map(held).collect();
+        let Look::All { fenced } = look else { return State { held, ..State::default() } };
+        let last = LAST_FENCE.load(Ordering::SeqCst);
+        State {
+            held,
+            fence: (fenced && last > 0).then_some(last),
+            waiting: self.queue.iter().map(|waiter| waiter.token.clone()).collect(),
+        }
     }
 
     /// Extends a lease, and returns whether the lease is held by this token.

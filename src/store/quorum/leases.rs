@@ -15,7 +15,8 @@ use crate::base::options::{Confirm, LockOptions, Share};
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
 use crate::lease::store::{
-    Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Release, Withdraw,
+    Abilities, Answer, Ask, Extend, Gone, Held, LeaseStore, Listening, Look, Release, State,
+    Withdraw,
 };
 use crate::lease::token::Token;
 
@@ -93,7 +94,7 @@ impl Quorum {
     fn ask_who_holds(&self, key: &Key, deadline: Instant) -> Round<Option<Held>> {
         let key = key.clone();
         self.ask(deadline, Lane::Questions, move |_, member| {
-            Ok(member.leases.inspect(&key, deadline)?.pop())
+            Ok(member.leases.inspect(&key, Look::Holders, deadline)?.held.pop())
         })
     }
 
@@ -222,10 +223,11 @@ impl LeaseStore for Quorum {
     }
 
     /// The holder that a majority names.
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
+    fn inspect(&self, key: &Key, _look: Look, deadline: Instant) -> Result<State, StoreError> {
         let round = self.ask_who_holds(key, deadline);
         let tally = self.collect_until(&round, |tally| holder(tally).is_ok());
-        holder(&tally).map(|held| held.into_iter().collect()).map_err(|Undecided| tally.failure())
+        let held = holder(&tally).map_err(|Undecided| tally.failure())?;
+        Ok(State { held: held.into_iter().collect(), ..State::default() })
     }
 
     /// First asks who holds the lock, then releases exactly those leases: so a late node does not

@@ -202,6 +202,7 @@ fn a_name_whose_companions_are_elsewhere_is_refused() {
     for name in ["a}b", "{}x", "{}"] {
         let failed = error(client.lock(name).try_lock(ms(0)));
         assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{name}");
+        assert!(error(client.lock(name).inspect()).is_invalid_input());
         assert_eq!(shards.primaries[0].command_count("set"), 0);
     }
     for name in ["a{b}c", "{a}", "a{b", "{a}{b}"] {

@@ -70,7 +70,7 @@ pub(super) fn a_claim_is_renewed_and_extended(place: &Place) {
     }
     claim.extend(LEASE).unwrap();
     assert!(claim.remaining() > LEASE / 2);
-    assert!(lock.inspect().unwrap().unwrap().remaining.unwrap() > LEASE / 2);
+    assert!(lock.inspect().unwrap().holders[0].remaining.unwrap() > LEASE / 2);
     claim.release().unwrap();
     assert!(is_free(&place.other.lock("a")));
 }

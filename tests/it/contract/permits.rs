@@ -8,7 +8,7 @@ use distlock::testing::{Answer, Ask, Bell, LeaseStore, Place as InQueue, Token, 
 use distlock::{Interrupt, Permit, Renewal, Retry, Semaphore};
 
 use super::{LEASE, Place, deadline, key};
-use crate::helpers::{SOON, Underway, error, lease, ms, on_another_thread};
+use crate::helpers::{SOON, Underway, error, held, lease, ms, on_another_thread};
 use crate::support::{eventually, within};
 
 /// The same semaphore, as two clients have it. A place that has none says so.
@@ -257,7 +257,7 @@ impl<'a> ByToken<'a> {
     }
 
     fn holders(&self) -> Vec<String> {
-        let held = self.store.inspect(&key("s"), deadline()).unwrap();
+        let held = held(&*self.store, &key("s"));
         held.into_iter().map(|held| held.token.text()).collect()
     }
 }

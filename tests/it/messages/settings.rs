@@ -52,6 +52,7 @@ fn clients() {
                 "a `key_prefix` of 1,024 bytes",
                 Client::builder(URL).key_prefix("p".repeat(1024)).build(),
             ),
+            Case::new("a `name` with a space", Client::builder(URL).name("a b").build()),
             Case::new(
                 "`root_certificates` that are no PEM",
                 Client::builder("rediss://h/").root_certificates("none").build(),

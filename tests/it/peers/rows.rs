@@ -24,7 +24,7 @@ fn acquire_lock_setnx_100_ms_n_tries() {
     let mut peer = peer.with(&["sleep 100"]);
     let tries = |n| lock(&server, plain().retry(Retry::fixed(ms(100)).attempts(n)));
     peer.says("tries a 1", "ok");
-    assert_eq!(tries(1).inspect().unwrap().unwrap().remaining, None, "it has no lease");
+    assert_eq!(tries(1).inspect().unwrap().holders[0].remaining, None, "it has no lease");
     assert!(error(tries(1).lock()).is_exhausted());
     within(ms(180)..ms(5_000), || assert!(error(tries(3).lock()).is_exhausted()));
     assert!(!tries(3).try_lock(SOON).unwrap());
@@ -59,7 +59,7 @@ fn acquire_loca_with_timeout() {
     peer.says("lock a 20000", "ok");
     let written: String = ask(&server, &["GET", "a"]);
     assert_eq!(peer.ask("value a"), format!("ok {written}"));
-    assert_eq!(lock(&server, timestamp()).inspect().unwrap().unwrap().token, written);
+    assert_eq!(lock(&server, timestamp()).inspect().unwrap().holders[0].token, written);
     peer.says("unlock a", "ok");
 }
 
@@ -84,7 +84,7 @@ fn plain_on_the_wire(server: &Server, peer: &mut Peer) {
     let ours = lock(server, plain().lease(ms(20_000)));
     peer.says("lock a 20000", "ok");
     let theirs = wire(server);
-    assert_eq!(ours.inspect().unwrap().unwrap().token, theirs.1);
+    assert_eq!(ours.inspect().unwrap().holders[0].token, theirs.1);
     peer.says("unlock a", "ok");
     ours.lock().unwrap();
     assert_eq!(wire(server).0, theirs.0, "the same type");
@@ -231,12 +231,12 @@ fn redis_distributed_lock() {
     peer.says("unlock a", "ok");
     within(ms(1_400)..ms(9_000), || {
         peer.says("lock a 1000", "ok");
-        assert_eq!(ours.inspect().unwrap().unwrap().token, "alice");
+        assert_eq!(ours.inspect().unwrap().holders[0].token, "alice");
         assert!(error(ours.unlock()).is_not_held());
         assert!(ours.try_lock(SOON).unwrap());
     });
     peer.says("unlock a", "refused");
-    assert_eq!(ours.inspect().unwrap().unwrap().token, "bob");
+    assert_eq!(ours.inspect().unwrap().holders[0].token, "bob");
     // Both sides count holds.
     ours.lock().unwrap();
     assert_eq!(ours.hold_count(), 2);

@@ -89,7 +89,7 @@ pub fn keeps_theirs(server: &Server, peer: &mut Peer, options: &LockOptions, com
 
 /// Whose the lock is, as the server has it; empty if nobody's.
 fn holder(lock: &RedisLock) -> String {
-    lock.inspect().unwrap().map_or(String::new(), |holder| holder.token)
+    lock.inspect().unwrap().holders.pop().map_or(String::new(), |holder| holder.token)
 }
 
 #[test]

@@ -105,13 +105,15 @@ fn without_local_hand_offs_every_hold_has_a_lease_of_its_own() {
             .map(|_| {
                 let (lock, say) = (lock.clone(), say.clone());
                 thread::spawn(move || {
-                    lock.with(|_| say.send(lock.inspect().unwrap().unwrap().token).unwrap())
-                        .unwrap()
+                    lock.with(|_| {
+                        say.send(lock.inspect().unwrap().holders.remove(0).token).unwrap()
+                    })
+                    .unwrap()
                 })
             })
             .collect();
         eventually(SOON, || client.waiting("a") == 19);
-        say.send(lock.inspect().unwrap().unwrap().token).unwrap();
+        say.send(lock.inspect().unwrap().holders.remove(0).token).unwrap();
         guard.release().unwrap();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         drop(say);

@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use distlock::testing::{Extend, Key, Token, Within};
+use distlock::testing::{Extend, Key, Look, Token, Within};
 use distlock::{Layout, LockOptions, LostReason};
 
 use super::nodes::{Mood, Nodes, ask};
@@ -30,13 +30,13 @@ fn a_crowd_that_waits_for_the_nodes_keeps_no_extend_out() {
     nodes.set(0..5, Mood::Paused);
     let looking = {
         let (store, key) = (Arc::clone(&store), key.clone());
-        Underway::start(move || store.inspect(&key, Instant::now() + LONG))
+        Underway::start(move || store.inspect(&key, Look::Holders, Instant::now() + LONG))
     };
     eventually(SOON, || nodes.nodes.iter().all(|node| node.asked("inspect").len() == 1));
     // Behind that, more than may wait.
     let is_full = |_| {
-        (0..256).for_each(|_| assert!(store.inspect(&key, Instant::now()).is_err()));
-        let refused = store.inspect(&key, Instant::now()).unwrap_err();
+        (0..256).for_each(|_| assert!(store.inspect(&key, Look::Holders, Instant::now()).is_err()));
+        let refused = store.inspect(&key, Look::Holders, Instant::now()).unwrap_err();
         refused.source.is_some_and(|causes| causes.to_string().contains("too many questions"))
     };
     assert!((0..100).any(is_full));

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::testing::{
-    Abilities, Answer, Ask, Bell, Extend, Gone, Held, Key, LeaseStore, Listening, Release,
+    Abilities, Answer, Ask, Bell, Extend, Gone, Key, LeaseStore, Listening, Look, Release, State,
     StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, ErrorKind, Layout, LockOptions};
@@ -64,8 +64,9 @@ impl Node {
 
     /// Whose lease the node stores, whatever its mood.
     pub fn holder(&self, name: &str) -> Option<String> {
-        let held = self.inner.inspect(&Key::new(name.into()), Instant::now()).unwrap();
-        held.first().map(|held| held.token.text())
+        let key = Key::new(name.into());
+        let state = self.inner.inspect(&key, Look::Holders, Instant::now()).unwrap();
+        state.held.first().map(|held| held.token.text())
     }
 
     /// Puts somebody else's lease there.
@@ -200,8 +201,8 @@ impl LeaseStore for Asked {
         self.0.inner.abilities()
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
-        self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, deadline))
+    fn inspect(&self, key: &Key, look: Look, deadline: Instant) -> Result<State, StoreError> {
+        self.0.answer("inspect", "", deadline, || self.0.inner.inspect(key, look, deadline))
     }
 
     fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock::Layout;
-use distlock::testing::{Gone, Key, Release, Token};
+use distlock::testing::{Gone, Key, Look, Release, Token};
 
 use super::nodes::{Mood, Nodes, ask};
 use super::take::{QUICK, patient};
@@ -92,7 +92,7 @@ fn a_release_passes_a_crowd_of_questions() {
     let crowd: Vec<_> = (0..20)
         .map(|_| {
             let (store, key) = (Arc::clone(&store), key.clone());
-            Underway::start(move || store.inspect(&key, Instant::now() + SOON))
+            Underway::start(move || store.inspect(&key, Look::Holders, Instant::now() + SOON))
         })
         .collect();
     // The others wait behind the first.

@@ -209,7 +209,7 @@ fn when_a_dead_writers_lease_has_ended_all_readers_that_wait_come_in_before_the_
     let mut connection = server.connection();
     let mut writer_until = |end: SystemTime| {
         let end = end.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis().to_string();
-        redis::cmd("ZADD").arg("rw").arg(&[&*end, "w:aa-bb"]).exec(&mut connection).unwrap();
+        redis::cmd("ZADD").arg("rw").arg(&[&*end, "w:aa-bb@x"]).exec(&mut connection).unwrap();
     };
     writer_until(SystemTime::now() + SOON * 60);
     let others = [(); 4].map(|()| client(&server).rw_lock("rw"));

@@ -1,9 +1,9 @@
 //! The leases of readers and writers: whose they are, what the server says of them, and their end.
 
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{ptr, thread};
 
-use distlock::{Client, LockOptions, Retry, RwLock};
+use distlock::{Client, LockOptions, Retry, RwLock, Side};
 
 use super::{Elsewhere, may_read, may_write};
 use crate::faults::{nothing_is_left, through_proxy};
@@ -13,8 +13,10 @@ use crate::support::{Server, eventually};
 /// What the server says: of the read side, of the write side, and how many read.
 fn said_of(rw: &RwLock) -> (bool, bool, u32) {
     let locked = [rw.read_lock(), rw.write_lock()].map(|side| {
-        let locked = side.is_locked().unwrap();
-        assert_eq!(side.inspect().unwrap().is_some(), locked);
+        let (locked, state) = (side.is_locked().unwrap(), side.inspect().unwrap());
+        let sides = state.holders.iter().map(|holder| holder.side.unwrap());
+        let ours = if ptr::eq(side, rw.read_lock()) { Side::Read } else { Side::Write };
+        assert_eq!(sides.filter(|side| *side == ours).count() > 0, locked);
         locked
     });
     (locked[0], locked[1], rw.readers().unwrap())
@@ -96,7 +98,7 @@ fn dead_readers_however_many_cost_nobody_a_question() {
         let mut add = redis::cmd("ZADD");
         add.arg("rw");
         (0..1_000).for_each(|number| {
-            add.arg(1).arg(format!("r:{number:08x}-0000-4000-8000-000000000000"));
+            add.arg(1).arg(format!("r:{number:08x}-0000-7000-8000-000000000000@dead"));
         });
         add.exec(&mut server.connection()).unwrap();
     };

@@ -23,7 +23,7 @@ fn those_of_the_guide_suffice_and_are_the_smallest() {
         // Left by a process that has died.
         let () = redis::cmd("ZADD")
             .arg("catalogue:9")
-            .arg(&["1", "r:aa-bb"])
+            .arg(&["1", "r:aa-bb@x"])
             .query(&mut server.connection())
             .unwrap();
         let writing = rw.write()?;
@@ -45,11 +45,12 @@ fn those_of_the_guide_suffice_and_are_the_smallest() {
             let before = server.command_count("type");
             brief.exec(&mut server.connection()).unwrap();
             eventually(SOON, || is_over() || server.command_count("type") > before);
+            let looked = rw.write_lock().inspect();
             let released = reading.release();
             if released.is_err() {
                 delete(server, "catalogue:9");
             }
-            released.and(waiter.join().unwrap())
+            released.and(waiter.join().unwrap()).and(looked.map(drop))
         })?;
         theirs.close(LEASE)?;
         ours.close(LEASE)

@@ -42,11 +42,11 @@ fn the_permits_of_a_dead_holder_come_back_with_its_lease_and_those_of_others_sta
     let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     let end = seconds * 1000 + micros / 1000 + 2000;
     // This one has ended long ago.
-    redis::cmd("ZADD").arg("s").arg(&["1", "p1/3:bb"]).exec(&mut connection).unwrap();
+    redis::cmd("ZADD").arg("s").arg(&["1", "p1/3:bb@x"]).exec(&mut connection).unwrap();
     assert_eq!((semaphore.holders().unwrap().len(), semaphore.available().unwrap()), (1, 2));
     redis::cmd("ZADD")
         .arg("s")
-        .arg(&[end.to_string(), "p2/3:aa".into(), end.to_string(), "p2/3:aa#2".into()])
+        .arg(&[end.to_string(), "p2/3:aa@x".into(), end.to_string(), "p2/3:aa@x#2".into()])
         .exec(&mut connection)
         .unwrap();
     assert_eq!(semaphore.available().unwrap(), 0);

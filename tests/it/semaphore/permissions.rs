@@ -23,7 +23,7 @@ fn those_of_the_guide_suffice_and_are_the_smallest() {
         // Left by a process that has died.
         let () = redis::cmd("ZADD")
             .arg("exports:9")
-            .arg(&["1", "p1/3:aa-bb"])
+            .arg(&["1", "p1/3:aa-bb@x"])
             .query(&mut server.connection())
             .unwrap();
         let permit = semaphore.acquire_many(2)?;
@@ -43,11 +43,12 @@ fn those_of_the_guide_suffice_and_are_the_smallest() {
             let before = server.command_count("type");
             brief.exec(&mut server.connection()).unwrap();
             eventually(SOON, || is_over() || server.command_count("type") > before);
+            let looked = semaphore.inspect();
             let released = permit.release();
             if released.is_err() {
                 delete(server, "exports:9");
             }
-            released.and(waiter.join().unwrap())
+            released.and(waiter.join().unwrap()).and(looked.map(drop))
         })?;
         theirs.close(LEASE)?;
         ours.close(LEASE)

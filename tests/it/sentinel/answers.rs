@@ -186,7 +186,7 @@ fn what_an_old_primary_answers_after_the_news_does_not_count() {
         Underway::start(move || {
             lock.lock().unwrap();
             // Asked of the new primary.
-            let there = lock.inspect().unwrap().is_some();
+            let there = lock.is_locked().unwrap();
             let _ = lock.unlock();
             there
         })

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use distlock::testing::{
     Abilities, Answer, Ask, Bell, Extend, Gone, Held, InCondition, Key, LeaseStore, Listening,
-    Notify, Release, StoreError, Token, Withdraw, Within,
+    Look, Notify, Release, State, StoreError, Token, Withdraw, Within,
 };
 use distlock::{Client, ClientBuilder, Error, LockOptions, RedisLock};
 
@@ -71,6 +71,19 @@ pub fn keys(server: &Server) -> Vec<String> {
         redis::cmd("KEYS").arg("*").query(&mut server.connection()).unwrap();
     keys.sort();
     keys
+}
+
+/// Whether this is a lease's token: a share if it has one, a UUID, and a name.
+pub fn is_token(text: &str) -> bool {
+    let front = text.split_once('@').map_or("", |(front, _)| front);
+    let uuid = front.rsplit(':').next().unwrap();
+    uuid.len() == 36 && uuid.matches('-').count() == 4
+}
+
+/// Who holds a lock, as the store has it.
+#[track_caller]
+pub fn held(store: &dyn LeaseStore, key: &Key) -> Vec<Held> {
+    store.inspect(key, Look::Holders, Instant::now() + SOON).unwrap().held
 }
 
 /// Runs `work` on a thread of its own and returns its value.
@@ -358,8 +371,8 @@ impl LeaseStore for Watched {
         self.inner.notify(what, deadline)
     }
 
-    fn inspect(&self, key: &Key, deadline: Instant) -> Result<Vec<Held>, StoreError> {
-        self.inner.inspect(key, deadline)
+    fn inspect(&self, key: &Key, look: Look, deadline: Instant) -> Result<State, StoreError> {
+        self.inner.inspect(key, look, deadline)
     }
 
     fn force_release(&self, key: &Key, share: &str, deadline: Instant) -> Result<bool, StoreError> {

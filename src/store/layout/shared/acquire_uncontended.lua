@@ -9,7 +9,7 @@ if used == 0 or first and first[1] then
   local time = redis.call('TIME')
   local instant = time[1] * 1000 + math.floor(time[2] / 1000)
   local fits = used == 0 or share ~= 'w' and tonumber(first[2]) >= instant
-    and first[1]:match('^([rwp])[%d/]*:[%x-]+$') == share
+    and first[1]:match('^([rwp])[%d/]*:[%x-]+@[%w._-]+$') == share
     and (share == 'r' or redis.call('ZCARD', KEYS[1]) < tonumber(most))
   if fits then
     -- In this order for the reason that `put` gives.

@@ -5,7 +5,7 @@
 --   pN/M:…  N permits of M: it fits while at most M are taken. It has N members, which are the
 --           token, and the token with '#2' to '#N' behind it. N is at most 1,024, and not more
 --           than M; whoever asks has checked that.
--- Behind that comes a UUID.
+-- Behind that come a UUID, '@', and the client's name: see src/base/client_name.rs.
 -- The functions are those of plain/mutex.lua.
 
 -- As in Redis, a lease of n ms has expired when the clock shows more than n ms later.
@@ -17,7 +17,7 @@ local first, kind
 -- left alone.
 repeat
   first = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-  kind = first[1] and first[1]:match('^([rwp])[%d/]*:[%x-]+$')
+  kind = first[1] and first[1]:match('^([rwp])[%d/]*:[%x-]+@[%w._-]+$')
   local has_expired = kind and tonumber(first[2]) < now
   if has_expired then
     redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)

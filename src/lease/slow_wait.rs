@@ -1,0 +1,134 @@
+//! Says in the log that a call waits for long, and what for.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use super::store::State;
+use super::token::Token;
+use crate::base::log;
+use crate::base::rarely::Rarely;
+use crate::base::subject::Subject;
+
+/// How many holders are named.
+const NAMED: usize = 3;
+
+/// The wait of one call.
+pub(crate) struct SlowWait<'a> {
+    subject: &'a Subject,
+    /// When another call has last said that it waits for the same lock.
+    others: &'a Rarely,
+    after: Duration,
+    since: Option<Instant>,
+    said: bool,
+}
+
+impl<'a> SlowWait<'a> {
+    /// That of a call which has not waited yet. It speaks `after` this time.
+    pub(crate) fn new(subject: &'a Subject, others: &'a Rarely, after: Duration) -> Self {
+        Self { subject, others, after, since: None, said: false }
+    }
+
+    /// The call waits. Returns when it has to speak, counted from the first time. `None`: never, or
+    /// it has spoken.
+    pub(crate) fn waits(&mut self, now: Instant) -> Option<Instant> {
+        let since = *self.since.get_or_insert(now);
+        since.checked_add(self.after).filter(|_| !self.said)
+    }
+
+    /// Speaks if it is time to: says what is in the way, in the words that `why` finds.
+    pub(crate) fn say(&mut self, now: Instant, why: impl FnOnce() -> String) {
+        if self.waits(now).is_none_or(|due| now < due) {
+            return;
+        }
+        self.said = true;
+        if self.others.may_say(now, self.after) {
+            let waited = now.saturating_duration_since(self.since.unwrap_or(now)).as_secs_f64();
+            log::warn!("{}: a call has waited for {waited:.1} s: {}", self.subject, why());
+        }
+    }
+}
+
+/// Who holds the lock, and how many wait before the acquisition with this token.
+pub(super) fn in_the_way(state: &State, token: &Token) -> String {
+    let mut text = String::from("held by ");
+    for (at, held) in state.held.iter().take(NAMED).enumerate() {
+        let separator = if at == 0 { "" } else { ", " };
+        // Writing to a string cannot fail.
+        let _ = match held.token.origin() {
+            Some((client, drawn_at)) => {
+                let since = drawn_at.elapsed().unwrap_or_default().as_secs_f64();
+                write!(text, "{separator}{client} for at most {since:.1} s")
+            }
+            None => write!(text, "{separator}somebody whose token tells no name"),
+        };
+    }
+    match state.held.len() {
+        0 => text.push_str("nobody"),
+        all if all > NAMED => _ = write!(text, " and {} more", all - NAMED),
+        _ => {}
+    }
+    let before = state.waiting.iter().position(|waiting| waiting == token);
+    let _ = match before {
+        Some(before) => write!(text, "; waiters before it: {before}"),
+        None => {
+            write!(text, "; waiters in the queue: {}, and it has no place", state.waiting.len())
+        }
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::store::Held;
+
+    #[test]
+    fn a_call_speaks_once_and_all_calls_once_in_that_time() {
+        let (subject, others, now) = (Subject::lock("a".into()), Rarely::default(), Instant::now());
+        let after = Duration::from_secs(10);
+        let call = || SlowWait::new(&subject, &others, after);
+        let (mut first, mut second) = (call(), call());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let speaks = |call: &mut SlowWait<'_>, seconds| {
+            let mut spoke = false;
+            call.say(at(seconds), || {
+                spoke = true;
+                String::new()
+            });
+            spoke
+        };
+        assert_eq!(first.waits(at(0)), Some(at(10)));
+        assert_eq!(first.waits(at(5)), Some(at(10)));
+        assert!(!speaks(&mut first, 9) && !speaks(&mut second, 1));
+        assert!(speaks(&mut first, 10) && !speaks(&mut first, 30));
+        assert_eq!(first.waits(at(30)), None);
+        // It is its turn, and the other call has spoken a moment ago.
+        assert!(!speaks(&mut second, 11) && second.waits(at(12)).is_none());
+        let mut third = call();
+        assert!(!speaks(&mut third, 12) && speaks(&mut third, 22));
+        let mut never = SlowWait::new(&subject, &others, Duration::MAX);
+        assert!(never.waits(now).is_none() && !speaks(&mut never, 1_000_000));
+    }
+
+    #[test]
+    fn it_names_those_in_the_way() {
+        let [ours, second, third] = ["b", "c", "d"].map(Token::new);
+        let held = |token: &str| Held { token: Token::new(token), remaining: None };
+        let state = |held: Vec<Held>, waiting: &[&Token]| State {
+            held,
+            fence: None,
+            waiting: waiting.iter().map(|token| (*token).clone()).collect(),
+        };
+        let nobody = state(vec![], &[&second, &ours]);
+        assert_eq!(in_the_way(&nobody, &ours), "held by nobody; waiters before it: 1");
+        let one = state(vec![held("alice")], &[&second, &third]);
+        let unnamed = "held by somebody whose token tells no name";
+        let no_place = "; waiters in the queue: 2, and it has no place";
+        assert_eq!(in_the_way(&one, &ours), format!("{unnamed}{no_place}"));
+        let named = "r:01980ca4-7a00-7000-8000-000000000000@billing-3";
+        let many = in_the_way(&state((0..5).map(|_| held(named)).collect(), &[&ours]), &ours);
+        assert_eq!(many.matches("billing-3 for at most ").count(), 3, "{many}");
+        assert!(many.ends_with(" s and 2 more; waiters before it: 0"), "{many}");
+        assert!(!many.contains("01980ca4"), "{many}");
+    }
+}
