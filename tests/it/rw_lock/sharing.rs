@@ -128,7 +128,7 @@ fn a_lease_is_joined_for_two_milliseconds_and_a_writer_does_not_wait_for_read_af
         );
         let other = Client::open(url).unwrap().rw_lock("rw");
         let writer = Elsewhere::locks(other.write_lock());
-        eventually(SOON, || !may_read(&other));
+        eventually(SOON, || !rw.write_lock().inspect().unwrap().waiters.is_empty());
         clock.advance(ms(3));
         assert!(!may_read(&rw), "a writer waits");
         for reader in [first, second, third, fourth, fifth] {
