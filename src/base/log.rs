@@ -61,9 +61,6 @@ impl LogLine {
 
 /// Gives a message to the thread. Neither waits for the logger nor panics.
 pub(crate) fn say(level: Level, target: &'static str, text: fmt::Arguments<'_>) {
-    if level > ::log::max_level() {
-        return;
-    }
     let message = LogLine { level, target, text: text.to_string() };
     let mut messages = locked(&Pending::of_this_process().messages);
     match &mut *messages {
@@ -102,13 +99,16 @@ pub fn flush_log() {
 }
 
 macro_rules! line {
-    ($level:ident, $($text:tt)+) => {
-        $crate::base::log::say(
-            $crate::base::log::Level::$level,
-            module_path!(),
-            format_args!($($text)+),
-        )
-    };
+    ($level:ident, $($text:tt)+) => {{
+        // Looked at here, so that a line that nobody reads costs next to nothing.
+        if $crate::base::log::Level::$level <= ::log::max_level() {
+            $crate::base::log::say(
+                $crate::base::log::Level::$level,
+                module_path!(),
+                format_args!($($text)+),
+            );
+        }
+    }};
 }
 macro_rules! error {
     ($($text:tt)+) => { $crate::base::log::line!(Error, $($text)+) };

@@ -22,6 +22,10 @@ impl RedisLock {
             return Err(self.named(Error::new(ErrorKind::Interrupted, "the wait was interrupted")));
         }
         if let Some(again) = holds::with(&self.shared, |hold| self.lock_again(hold)) {
+            if again.is_ok() {
+                // A task that an error ended may have left the hold to the next task of its thread.
+                log::debug!("{}: a thread that holds it locks it again", self.shared.subject);
+            }
             return again.map(|()| true);
         }
         if let Some(reading) = self.read_under_write()? {
@@ -45,8 +49,6 @@ impl RedisLock {
             .count
             .checked_add(1)
             .ok_or_else(|| self.named(Error::invalid("the hold count is at its limit")))?;
-        // A task that an error ended may have left the hold to the next task of its thread.
-        log::debug!("{}: a thread that holds it locks it again", self.shared.subject);
         Ok(())
     }
 
