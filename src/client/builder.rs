@@ -80,7 +80,8 @@ impl ClientBuilder {
     /// how many wait before. Default 10 s; [`Duration::MAX`]: never.
     ///
     /// A call says so once, at its next attempt, and all calls of a client for one lock together
-    /// at most once in this time. The question costs one round trip of a thread that waits anyway.
+    /// at most once in this time. The question costs one round trip of a thread that waits anyway,
+    /// and is not asked if the program does not log at `warn`.
     #[must_use]
     pub fn slow_wait(mut self, wait: Duration) -> Self {
         self.slow_wait = wait;

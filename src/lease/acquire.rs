@@ -63,7 +63,7 @@ impl Acquisition {
                 Some(error) => wait.unanswered(error, now, &context, out_of_time)?,
                 None if out_of_time => return wait.refused(),
                 None => {
-                    wait.caller.slow.say(now, || self.in_the_way(limits));
+                    wait.caller.slow.say(now, || self.in_the_way());
                     pause
                 }
             };

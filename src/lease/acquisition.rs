@@ -284,10 +284,9 @@ impl Acquisition {
 
     /// What the store says about who holds the lock and who waits before us, for the log. One round
     /// trip.
-    pub(super) fn in_the_way(&self, limits: &WaitLimits<'_>) -> String {
-        let (look, deadline) =
-            (Look::All { fenced: false }, limits.attempt_deadline(&self.context));
-        match self.store.inspect(&self.key, look, deadline) {
+    pub(super) fn in_the_way(&self) -> String {
+        let look = Look::All { fenced: false };
+        match self.store.inspect(&self.key, look, self.context.command_deadline()) {
             Ok(state) => slow_wait::in_the_way(&state, &self.token),
             Err(error) => format!("the server did not say who holds it ({error})"),
         }

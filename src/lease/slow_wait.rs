@@ -35,16 +35,21 @@ impl<'a> SlowWait<'a> {
         since.checked_add(self.after).filter(|_| !self.said)
     }
 
-    /// Speaks if it is time to: says what is in the way, in the words that `why` finds.
+    /// Speaks if it is time to: says what is in the way, in the words that `why` finds. Nobody is
+    /// asked for these if the program does not log at this level.
     pub(crate) fn say(&mut self, now: Instant, why: impl FnOnce() -> String) {
-        if self.waits(now).is_none_or(|due| now < due) {
-            return;
-        }
-        self.said = true;
-        if self.others.may_say(now, self.after) {
-            let waited = now.saturating_duration_since(self.since.unwrap_or(now)).as_secs_f64();
+        if let Some(waited) = self.speaks(now) {
+            let waited = waited.as_secs_f64();
             log::warn!("{}: a call has waited for {waited:.1} s: {}", self.subject, why());
         }
+    }
+
+    /// How long the call has waited, if it has to say so now, and no other has just done so.
+    fn speaks(&mut self, now: Instant) -> Option<Duration> {
+        self.waits(now).filter(|due| now >= *due)?;
+        self.said = true;
+        let waited = now.saturating_duration_since(self.since?);
+        self.others.may_say(now, self.after).then_some(waited)
     }
 }
 
@@ -89,23 +94,17 @@ mod tests {
         let call = || SlowWait::new(&subject, &others, after);
         let (mut first, mut second) = (call(), call());
         let at = |seconds| now + Duration::from_secs(seconds);
-        let speaks = |call: &mut SlowWait<'_>, seconds| {
-            let mut spoke = false;
-            call.say(at(seconds), || {
-                spoke = true;
-                String::new()
-            });
-            spoke
-        };
+        let speaks = |call: &mut SlowWait<'_>, seconds| call.speaks(at(seconds)).is_some();
         assert_eq!(first.waits(at(0)), Some(at(10)));
         assert_eq!(first.waits(at(5)), Some(at(10)));
         assert!(!speaks(&mut first, 9) && !speaks(&mut second, 1));
-        assert!(speaks(&mut first, 10) && !speaks(&mut first, 30));
+        assert_eq!(first.speaks(at(12)), Some(Duration::from_secs(12)));
+        assert!(!speaks(&mut first, 30));
         assert_eq!(first.waits(at(30)), None);
         // It is its turn, and the other call has spoken a moment ago.
-        assert!(!speaks(&mut second, 11) && second.waits(at(12)).is_none());
+        assert!(!speaks(&mut second, 13) && second.waits(at(14)).is_none());
         let mut third = call();
-        assert!(!speaks(&mut third, 12) && speaks(&mut third, 22));
+        assert!(!speaks(&mut third, 13) && speaks(&mut third, 23));
         let mut never = SlowWait::new(&subject, &others, Duration::MAX);
         assert!(never.waits(now).is_none() && !speaks(&mut never, 1_000_000));
     }

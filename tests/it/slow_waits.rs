@@ -159,6 +159,7 @@ fn a_wait_in_a_condition_is_not_slow_and_the_wait_for_the_lock_after_it_is() {
     };
     eventually(SOON, in_condition);
     std::thread::sleep(SLOW * 2);
+    assert_eq!(said_of("slow-condition"), Vec::<String>::new());
     there.lock().unwrap();
     condition.notify_one().unwrap();
     assert!(says("slow-condition").contains("waiters before it: 0"));
