@@ -12,7 +12,6 @@ pub(crate) mod endpoint;
 pub(crate) mod exchange;
 pub(crate) mod execute;
 pub(crate) mod gate;
-pub(crate) mod listener;
 pub(crate) mod log_in;
 pub(crate) mod node;
 pub(crate) mod pool;
@@ -24,6 +23,7 @@ pub(crate) mod servers;
 pub(crate) mod settings;
 pub(crate) mod shape;
 pub(crate) mod socket;
+pub(crate) mod subscriber;
 pub(crate) mod subscription;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::call::{Call, Command, Reply};
 use super::cluster::Cluster;
-use super::listener::Listener;
 use super::node::Node;
 use super::script::Part;
 use super::shape::Shape;
+use super::subscriber::Subscriber;
 use crate::base::options::Confirm;
 use crate::base::store_error::StoreError;
 use crate::base::within::Within;
@@ -78,15 +78,15 @@ impl Servers {
         }
     }
 
-    /// For a thread that listens to a channel, and shall not keep the client alive.
-    pub(crate) fn listener(&self) -> Listener {
+    /// For a thread that subscribes to a channel, and shall not keep the client alive.
+    pub(crate) fn subscriber(&self) -> Subscriber {
         match self {
-            Self::One(node) => Listener::One(Arc::downgrade(node.endpoint())),
-            Self::Cluster(cluster) => Listener::Cluster(cluster.downgrade()),
+            Self::One(node) => Subscriber::One(Arc::downgrade(node.endpoint())),
+            Self::Cluster(cluster) => Subscriber::Cluster(cluster.downgrade()),
         }
     }
 
-    /// How a message is published that the listeners of one node hear.
+    /// How a message is published that the subscribers of one node hear.
     pub(crate) fn publish_command(&self) -> &'static str {
         match self {
             Self::One(_) => "PUBLISH",

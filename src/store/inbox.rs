@@ -261,8 +261,8 @@ impl Inbox {
         if self.reader.has_started() {
             return Some(());
         }
-        let (ears, listener) = (Arc::clone(&self.ears), servers.listener());
-        let started = self.reader.start(move |stop| ears.run(&listener, stop));
+        let (ears, subscriber) = (Arc::clone(&self.ears), servers.subscriber());
+        let started = self.reader.start(move |stop| ears.run(&subscriber, stop));
         if let Err(error) = &started {
             log::warn!("no thread could be started to hear wake-ups, so waiters poll: {error}");
         }

@@ -10,8 +10,8 @@ use redis::{RedisError, RedisResult};
 use super::{Ears, parse};
 use crate::base::{locked, log};
 use crate::server::demotion::DemotionWatch;
-use crate::server::listener::{Listener, Opened};
 use crate::server::reply;
+use crate::server::subscriber::{Opened, Subscriber};
 use crate::server::subscription::{Message, Subscription};
 
 /// How long the reader stays in a read before it looks for other work. It is poked when there is
@@ -41,11 +41,11 @@ fn is_over(stop: &Receiver<()>) -> bool {
 }
 
 impl Ears {
-    pub(super) fn run(&self, listener: &Listener, stop: &Receiver<()>) {
+    pub(super) fn run(&self, subscriber: &Subscriber, stop: &Receiver<()>) {
         let mut after_moved = PAUSE;
         while !is_over(stop) {
             let mut pause = PAUSE;
-            match listener.open(&self.address, LOOK_AROUND) {
+            match subscriber.open(&self.address, LOOK_AROUND) {
                 None => return,
                 Some(Ok(Opened { subscription, demoted, at })) => {
                     match self.read(subscription, stop, &demoted) {
@@ -66,7 +66,7 @@ impl Ears {
                             } else {
                                 after_moved = PAUSE;
                             }
-                            listener.learn(&error, at.as_ref());
+                            subscriber.learn(&error, at.as_ref());
                             log::debug!(
                                 "the subscription for wake-ups was lost: {}",
                                 error.category()

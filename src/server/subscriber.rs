@@ -1,4 +1,4 @@
-//! Servers, for a thread that listens to a channel there: it does not keep the client alive.
+//! Servers, for a thread that subscribes to a channel there: it does not keep the client alive.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use super::endpoint::Endpoint;
 use super::subscription::Subscription;
 use crate::base::store_error::StoreError;
 
-/// Where a thread listens.
-pub(crate) enum Listener {
+/// Where a thread subscribes.
+pub(crate) enum Subscriber {
     One(Weak<Endpoint>),
     Cluster(WeakCluster),
 }
@@ -27,7 +27,7 @@ pub(crate) struct Opened {
     pub(crate) at: Option<Address>,
 }
 
-impl Listener {
+impl Subscriber {
     /// Opens a connection to the server that has this channel now. Each call of the subscription
     /// waits for `within` at most. `None`: the client is gone.
     pub(crate) fn open(
