@@ -5,6 +5,7 @@ pub(crate) mod backoff;
 pub(crate) mod bell;
 pub(crate) mod client_name;
 pub(crate) mod clock;
+pub(crate) mod count;
 pub(crate) mod error;
 pub(crate) mod interrupt;
 pub(crate) mod key;

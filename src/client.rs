@@ -3,6 +3,7 @@
 mod builder;
 mod by_name;
 mod open;
+mod stats;
 #[cfg(feature = "testing")]
 mod testing;
 
@@ -18,6 +19,7 @@ use crate::server::settings::Settings;
 use crate::store::{Deployment, Nodes};
 pub use builder::ClientBuilder;
 use open::Open;
+pub use stats::{Grants, Stats};
 
 /// Hands out locks and more on one server, on a Redis Cluster, on a majority of several servers, or
 /// on the embedded store.
@@ -71,6 +73,7 @@ impl Client {
             name: None,
             prefix: String::new(),
             options: LockOptions::new(),
+            listener: None,
             clock: Clock::default(),
             #[cfg(feature = "testing")]
             wrap: None,

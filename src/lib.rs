@@ -313,6 +313,7 @@
 //! | `distlock-cleaner` | withdraws what may have been left behind, releases what a dead thread held; in a cluster up to one for each node |
 //! | `distlock-inbox` | receives wake-ups; started by the first wait on a contended lock; in a cluster one for each node where somebody has waited |
 //! | `distlock-notify` | calls `on_lost` callbacks, and drops them; started by the first loss that has one, or the first such lock that is dropped |
+//! | `distlock-events` | calls the program's `listener`; started with a client that has one |
 //! | `distlock-log` | calls the program's logger, and ends |
 //! | `distlock-pool` | closes connections that have not been used for a while |
 //! | `distlock-connect` | opens one connection, and ends |
@@ -323,14 +324,15 @@
 //!
 //! # What it logs
 //!
-//! The crate logs through the [`log`] crate, below the target `distlock`. It never logs tokens,
+//! [`Client::stats`] counts what happens, and [`ClientBuilder::listener`] tells it. What goes wrong
+//! is logged through the [`log`] crate, below the target `distlock`. It never logs tokens,
 //! passwords or URLs. A thread of its own, `distlock-log`, calls the program's logger, so one that
 //! blocks or panics costs no lock. A message is lost if the process ends before that thread has
 //! passed it on, or if 1,024 others wait for a slow logger.
 //!
 //! | level | |
 //! |---|---|
-//! | error | an `on_lost` callback panicked, or could not be called; a background thread panicked |
+//! | error | an `on_lost` callback panicked, or could not be called; a listener panicked; a background thread panicked |
 //! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a call has waited for a lock or permits for as long as `slow_wait` says; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; the release of a claim or a permit failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
 //! | info | sentinels have named another primary |
 //! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; a thread has locked again what it holds; what sentinels said that did not count |
@@ -354,12 +356,12 @@ mod server;
 mod store;
 
 pub use base::error::{Error, ErrorKind, Result};
-pub use base::interrupt::Interrupt;
 pub use base::options::{Layout, LockOptions, Queue, Renewal, Retry, Side};
-pub use client::{Client, ClientBuilder};
+pub use base::{count::Histogram, interrupt::Interrupt, subject::Subject};
+pub use client::{Client, ClientBuilder, Grants, Stats};
+pub use lease::events::{Event, How, Listener};
 pub use lease::lost::{Lost, LostReason};
-pub use limiter::RateLimiter;
-pub use limiter::port::Decision;
+pub use limiter::{RateLimiter, port::Decision};
 pub use lock::Lock;
 pub use lock::claim::Claim;
 pub use lock::condition::Condition;
@@ -370,12 +372,10 @@ pub use lock::redis_lock::inspect::{Holder, LockState, Waiter};
 pub use lock::rw_lock::RwLock;
 pub use lock::semaphore::Semaphore;
 pub use lock::validity::Validity;
-/// The crates whose types stand in this one's interface: [`Client::execute`] takes commands of
-/// `redis`, and [`ClientBuilder::pool`] a pool of `r2d2`.
+/// [`Client::execute`] takes commands of `redis`, and [`ClientBuilder::pool`] a pool of `r2d2`.
 pub use {r2d2, redis};
 
-/// Interfaces for this crate's own tests and tools. Not part of the API: anything here may change
-/// in any release.
+/// For this crate's own tests and tools. Not part of the API: it may change in any release.
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing {

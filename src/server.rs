@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod confirm;
 pub(crate) mod connect;
 pub(crate) mod connection;
+pub(crate) mod counters;
 pub(crate) mod demotion;
 pub(crate) mod dial;
 pub(crate) mod endpoint;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A lock, or something else that a client made, by the name that the program gave it.
-#[derive(Clone, Debug)]
-pub(crate) struct Subject {
+/// A lock, a side of a read-write lock, a semaphore or a rate limiter, by the name that the program
+/// gave it. Its text, by [`Display`](fmt::Display), is that of the log: `read lock "catalogue"`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Subject {
     what: &'static str,
     name: Arc<str>,
 }
@@ -31,8 +32,16 @@ impl Subject {
         Self { what: "rate limiter", name }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// The name with which it was made.
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it is: `lock`, `read lock`, `write lock`, `semaphore` or `rate limiter`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.what
     }
 }
 

@@ -84,6 +84,9 @@ impl<T: Send + 'static> Worker<T> {
                     // Dropped when the thread ends, in any way: `Stopped::wait` waits for
                     // that.
                     let _ending = ending;
+                    // Dropped before that: what it owns is gone when the thread is known to have
+                    // ended.
+                    let run = run;
                     while caught(|| run(&todo)).is_none() {
                         log::error!("a background thread panicked, and goes on");
                         thread::sleep(AFTER_A_PANIC);

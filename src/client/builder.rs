@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use super::{Client, Open};
 use crate::base::clock::Clock;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::key::LONGEST_KEY;
 use crate::base::options::LockOptions;
 use crate::base::subject::Subject;
 use crate::lease::context::Context;
+use crate::lease::counters::Counters;
 use crate::lease::durations::Timeouts;
+use crate::lease::events::{Event, Events, Listener};
 #[cfg(feature = "testing")]
 use crate::lease::store::LeaseStore;
 use crate::lease::token::Tokens;
@@ -28,6 +30,7 @@ pub struct ClientBuilder {
     pub(super) prefix: String,
     pub(super) name: Option<String>,
     pub(super) options: LockOptions,
+    pub(super) listener: Option<Box<dyn Listener>>,
     pub(super) clock: Clock,
     #[cfg(feature = "testing")]
     pub(super) wrap: Option<WrapStore>,
@@ -117,6 +120,41 @@ impl ClientBuilder {
         self
     }
 
+    /// Tells `listener` what happens to the locks of the client: each [`Event`], on a thread of its
+    /// own, and mostly within 20 ms. A closure will do.
+    ///
+    /// The events come in the order in which they happen. Of two that happen at the same moment on
+    /// different threads, such as a loss and an unlock, either may come first.
+    ///
+    /// A listener that is slow delays no lock. If 4,096 events wait for it, further ones are
+    /// dropped; [`Stats::dropped_events`](crate::Stats::dropped_events) counts them. A listener
+    /// that panics is logged once, and hears the next event.
+    ///
+    /// [`Client::close`], and the drop of the last handle, let it hear what has happened until
+    /// then, within their time. It is dropped on its thread. It must not own a lock or the client:
+    /// as long as it exists, so would the client. If it locks by the same client, it hears of that,
+    /// too.
+    ///
+    /// ```
+    /// # fn main() -> distlock::Result<()> {
+    /// use distlock::{Client, Event};
+    ///
+    /// let listener = |event: Event| match event {
+    ///     Event::Granted { subject, how, waited, .. } => println!("{subject}: {how}, {waited:?}"),
+    ///     Event::Lost { subject, reason, .. } => eprintln!("{subject}: lost, {reason}"),
+    ///     _ => {}
+    /// };
+    /// let client = Client::builder("memory://").listener(listener).build()?;
+    /// client.lock("orders:42").with(|_| ())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn listener(mut self, listener: impl Listener) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
     /// Uses a pool that the program already has, instead of a pool of the client's own.
     ///
     /// The URL is still needed: renewal has a connection of its own, so that an exhausted pool
@@ -175,7 +213,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// `InvalidInput` for a URL that cannot be understood or settings that cannot work,
-    /// `Unsupported` for a URL that this build cannot use.
+    /// `Unsupported` for a URL that this build cannot use, `Unavailable` if no thread could be
+    /// started for the listener.
     pub fn build(self) -> Result<Client> {
         self.settings.check()?;
         self.options.check()?;
@@ -188,8 +227,22 @@ impl ClientBuilder {
             slow_wait: self.slow_wait,
         };
         let tokens = Tokens::new(self.name)?;
-        let context = Context::new(self.clock.clone(), timeouts, tokens);
+        let events = self.listener.map(Events::to).transpose().map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "no thread could be started for the listener")
+                .because(error)
+        })?;
+        let counters = Arc::new(Counters { events, ..Counters::default() });
+        let telling = Arc::clone(&counters);
+        self.settings.counters.when_down(Box::new(move |server, is_down| {
+            let server = Arc::clone(server);
+            telling.tell(|| match is_down {
+                true => Event::Unreachable { server },
+                false => Event::Reachable { server },
+            });
+        }));
+        let context = Context::new(self.clock.clone(), timeouts, tokens, counters);
         let command_timeout = self.settings.command_timeout;
+        let counters = Arc::clone(&self.settings.counters);
         #[allow(unused_mut, reason = "wrapped only for tests")]
         let mut backend = Backend::new(
             &self.deployment,
@@ -208,6 +261,7 @@ impl ClientBuilder {
                 backend: Arc::new(backend),
                 store,
                 context: Arc::new(context),
+                counters,
                 locks: Names::of(Subject::lock),
                 semaphores: Names::of(Subject::semaphore),
                 read_sides: Names::of(Subject::read_lock),

@@ -10,12 +10,14 @@ use crate::lease::context::Context;
 use crate::lease::lost::{Ended, LostReason};
 use crate::lease::store::LeaseStore;
 use crate::local::Names;
+use crate::server::counters::ServerCounters;
 use crate::store::Backend;
 
 /// Closes the client when the last handle is dropped.
 pub(super) struct Open {
     pub(super) backend: Arc<Backend>,
     pub(super) context: Arc<Context>,
+    pub(super) counters: Arc<ServerCounters>,
     pub(super) locks: Arc<Names>,
     pub(super) semaphores: Arc<Names>,
     /// The two sides of read-write locks.
@@ -73,6 +75,10 @@ impl Open {
         threads.push(context.notifier.stop());
         let in_time = threads.iter().filter(|thread| !thread.wait(deadline)).count() == 0;
         let in_time = self.backend.close(deadline) && in_time;
+        // The last: nothing happens any more.
+        context.counters.calls.waiting.wait(&context.clock, deadline);
+        let events = context.counters.events.as_ref();
+        let in_time = events.is_none_or(|events| events.stop().wait(deadline)) && in_time;
         let left = context.cleaner.unanswered() + waiting;
         *closed = Closed::Left(left, !in_time);
         unconfirmed(left, !in_time)

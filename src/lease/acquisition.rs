@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::cleaner::{InUse, Withdrawal};
 use super::context::Context;
 use super::durations::{FIRST_LEASE, valid_until};
+use super::events::How;
 use super::granted::{Lease, LeaseObserver, Terms};
 use super::slow_wait;
 use super::store::{Answer, Ask, Extend, LeaseStore, Listening, Look, Place};
@@ -113,7 +114,7 @@ impl Acquisition {
         if let Err(error) = self.begin_use(limits) {
             return Step::Failed(error);
         }
-        self.attempts += 1;
+        self.begin_attempt();
         let contended = self.attempts > 1 || contention.is_known();
         let deadline = limits.attempt_deadline(&self.context);
         let listen = || self.listen();
@@ -127,7 +128,7 @@ impl Acquisition {
                     let refused_first = !contended && self.listening.get().is_some();
                     if refused_first { contention.seen() } else { contention.not_seen() }
                 }
-                match self.granted(asked_at, self.options.lease, fences) {
+                match self.granted(How::Asked, asked_at, self.options.lease, fences) {
                     Some(lease) => Step::Granted(lease),
                     None => Step::Failed(self.too_late()),
                 }
@@ -139,6 +140,12 @@ impl Acquisition {
             }
             Err(error) => Step::Failed(self.no_answer(error)),
         }
+    }
+
+    /// Numbers the question that follows.
+    pub(super) fn begin_attempt(&mut self) {
+        self.attempts += 1;
+        self.context.counters.attempts.add_one();
     }
 
     /// Called before the first attempt under a caller's own value: what an earlier hold has left
@@ -314,6 +321,7 @@ impl Acquisition {
     /// A grant that was answered in time (R2) becomes a lease.
     pub(super) fn granted(
         &mut self,
+        how: How,
         asked_at: Instant,
         length: Duration,
         fences: Option<Fences>,
@@ -326,6 +334,7 @@ impl Acquisition {
             return None;
         }
         let terms = Terms {
+            how,
             asked_at,
             granted: length,
             length: self.options.lease,
@@ -380,7 +389,7 @@ impl Acquisition {
         {
             return self.make_whole(grant.fences);
         }
-        Ok(self.granted(refusal.asked_at, first, grant.fences))
+        Ok(self.granted(How::Direct, refusal.asked_at, first, grant.fences))
     }
 
     /// Extends a lease that was handed to us to its whole length, before the caller has it. `None`:
@@ -389,7 +398,8 @@ impl Acquisition {
         let asked_at = self.context.clock.now();
         let whole = Extend { key: &self.key, token: &self.token, lease: self.options.lease };
         let is_ours = self.store.extend_one(&whole, self.context.command_deadline())?;
-        Ok(if is_ours { self.granted(asked_at, self.options.lease, fences) } else { None })
+        let lease = self.options.lease;
+        Ok(if is_ours { self.granted(How::Direct, asked_at, lease, fences) } else { None })
     }
 
     /// From here on the lease is responsible for what was left behind.

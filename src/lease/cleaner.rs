@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use super::counters::Counters;
 use super::token::Token;
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
@@ -26,6 +27,8 @@ pub(crate) use withdrawal::Withdrawal;
 pub(crate) struct Cleaner {
     threads: Arc<Mutex<Threads>>,
     backlog: Backlog,
+    /// Those of the client, for all that end leases.
+    pub(super) counters: Arc<Counters>,
 }
 
 #[derive(Default)]
@@ -60,8 +63,8 @@ impl Drop for InUse {
 }
 
 impl Cleaner {
-    pub(crate) fn new(clock: Clock, command_timeout: Duration) -> Self {
-        Self { threads: Arc::default(), backlog: Backlog::new(clock, command_timeout) }
+    pub(crate) fn new(clock: Clock, command_timeout: Duration, counters: Arc<Counters>) -> Self {
+        Self { threads: Arc::default(), backlog: Backlog::new(clock, command_timeout), counters }
     }
 
     /// Starts the thread of a shard. Called before anybody has a lease there: a thread that dies
@@ -108,6 +111,7 @@ impl Cleaner {
             locked(&self.threads).of_shards.get(&shard).is_some_and(Worker::has_started);
         let shard = if has_started { shard } else { 0 };
         self.backlog.of_shard(shard).add(what)?;
+        self.counters.withdrawals.add_one();
         self.wake(shard);
         Ok(())
     }

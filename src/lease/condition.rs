@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::acquire::HeldFor;
 use super::acquisition::{Acquisition, Remains};
+use super::events::How;
 use super::granted::Lease;
 use super::leaving::Leaving;
 use super::store::InCondition;
@@ -93,7 +94,7 @@ impl Acquisition {
         loop {
             let timed_out = limits.is_over(context.clock.now());
             let end = self.ended(limits, timed_out, &mut state)?;
-            self.attempts += 1;
+            self.begin_attempt();
             let listen = || self.listen();
             let place = self.place(&listen, backoff::condition_life());
             let release = leaving.release(&take);
@@ -202,7 +203,7 @@ impl Acquisition {
     }
 
     fn grant_at(&mut self, asked_at: Instant, fences: Option<Fences>) -> Next {
-        match self.granted(asked_at, self.options().lease, fences) {
+        match self.granted(How::Asked, asked_at, self.options().lease, fences) {
             Some(lease) => Next::Woken(Woken::Granted(self.hand_out(lease))),
             None => {
                 self.too_late();

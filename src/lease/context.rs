@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::counters::Counters;
 use super::durations::Timeouts;
 use super::granted::Lease;
 use super::lost::Ended;
@@ -21,6 +22,7 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     pub(crate) timeouts: Timeouts,
     pub(crate) tokens: Tokens,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) renewers: renewers::Renewers,
     pub(crate) cleaner: cleaner::Cleaner,
     pub(crate) notifier: notifier::Notifier,
@@ -34,8 +36,14 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(clock: Clock, timeouts: Timeouts, tokens: Tokens) -> Self {
-        let cleaner = cleaner::Cleaner::new(clock.clone(), timeouts.command_timeout);
+    pub(crate) fn new(
+        clock: Clock,
+        timeouts: Timeouts,
+        tokens: Tokens,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let cleaner =
+            cleaner::Cleaner::new(clock.clone(), timeouts.command_timeout, Arc::clone(&counters));
         let acquiring = ActiveCount::default();
         Self {
             renewers: renewers::Renewers::new(
@@ -45,6 +53,7 @@ impl Context {
                 acquiring.clone(),
             ),
             cleaner,
+            counters,
             notifier: notifier::Notifier::new(),
             tokens,
             outages: outages::Outages::default(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::acquisition::{Acquisition, Remains};
+use super::events::How;
 use super::granted::Lease;
 use super::leaving::Leaving;
 use super::lost::{Ended, LostReason};
@@ -64,7 +65,7 @@ impl Acquisition {
             }
             Ok(true) => {}
         }
-        match self.granted(asked_at, self.options().lease, old.fences()) {
+        match self.granted(How::Asked, asked_at, self.options().lease, old.fences()) {
             Some(lease) => {
                 leaving.end(Ended::Released { copy_in_flight: unanswered });
                 let lease = self.hand_out(lease);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::cleaner::{Cleaner, InUse, Withdrawal};
+use super::events::How;
 use super::expiry::Expiry;
 use super::lost::{Ended, Lost, LostReason};
 use super::store::{LeaseStore, Listening};
@@ -34,6 +35,8 @@ pub(crate) struct Lease {
     /// The shard of the store whose renewal looks after it.
     pub(super) shard: u16,
     pub(crate) observer: Arc<dyn LeaseObserver>,
+    /// How its first holder got it.
+    pub(crate) how: How,
     pub(crate) length: Duration,
     pub(crate) expiry: Expiry,
     /// Whether the lease has ended, in any way. Until then a release that the server confirms
@@ -76,6 +79,7 @@ struct LeftBehind {
 
 /// What a grant says about the lease that it made.
 pub(crate) struct Terms {
+    pub(crate) how: How,
     pub(crate) asked_at: Instant,
     /// How long it lasts now.
     pub(crate) granted: Duration,
@@ -147,6 +151,7 @@ impl Lease {
             store,
             shard,
             observer,
+            how: terms.how,
             length: terms.length,
             expiry: Expiry::new(clock, terms.asked_at, terms.granted),
             ended: AtomicBool::new(false),
@@ -191,6 +196,7 @@ impl Lease {
             return false;
         }
         debug_assert!(!self.expiry.is_valid(), "what has ended is not valid again");
+        cleaner.counters.lease_ended(self.observer.subject(), how, self.expiry.reason());
         // A late copy of a release finds nothing under a fresh token, but it finds the next hold
         // under a caller's own value (R38).
         let release_in_flight = matches!(

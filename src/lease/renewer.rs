@@ -20,7 +20,7 @@ use crate::base::clock::Clock;
 use crate::base::within::Within;
 use crate::base::worker::{Stopped, Wake, Worker};
 use crate::base::{locked, log};
-use book::{Book, Sleep};
+use book::{Book, Found, Sleep};
 
 /// The most leases in one call: so few that the call ends well before the next short lease is due.
 const BULK: usize = 1024;
@@ -149,7 +149,6 @@ impl Renewer {
     }
 
     /// How many leases are looked after.
-    #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         locked(&self.thread.book).due.len()
     }
@@ -176,20 +175,20 @@ impl Renewer {
 
 /// A lease to extend now.
 struct Due {
-    lease: Arc<Lease>,
-    extends_left: u32,
+    found: Found,
     /// How long to wait for the answer: so short that three tries fit into a validity, the first of
     /// them after a third of it. Two tries, if replicas have to confirm it.
     reply_limit: Duration,
 }
 
 impl Due {
-    fn new(lease: Arc<Lease>, extends_left: u32) -> Self {
+    fn new(found: Found) -> Self {
+        let lease = &found.lease;
         // Each try writes anew, so what a replica was too slow for is lost with its try.
         let (share, rest) =
             if lease.store.abilities().confirm.is_wanted() { (4, 2) } else { (6, 3) };
         let reply_limit = (lease.length / share).min(lease.expiry.remaining() / rest);
-        Self { lease, extends_left, reply_limit }
+        Self { reply_limit, found }
     }
 }
 
@@ -219,30 +218,29 @@ impl RenewerThread {
         }
     }
 
-    fn look_at(&self, mut found: Vec<(Arc<Lease>, u32)>) {
-        found.retain(|(lease, extends_left)| {
+    fn look_at(&self, mut found: Vec<Found>) {
+        found.retain(|Found { lease, extends_left, .. }| {
             if !lease.is_valid() {
                 self.lost(lease, LostReason::Expired);
                 return false;
             }
             if *extends_left == 0 {
-                self.put_off(lease, lease.expiry.valid_until(), 0);
+                self.put_off(lease, 0);
             }
             *extends_left > 0
         });
-        let mut due: Vec<Due> =
-            found.into_iter().map(|(lease, extends_left)| Due::new(lease, extends_left)).collect();
+        let mut due: Vec<Due> = found.into_iter().map(Due::new).collect();
         // One store after another, the most urgent first; leases of very different urgency never
         // share a call, because the call's deadline is that of the most urgent lease.
         let urgency = |due: &Due| {
             (
-                Arc::as_ptr(&due.lease.store).cast::<()>() as usize,
+                Arc::as_ptr(&due.found.lease.store).cast::<()>() as usize,
                 due.reply_limit.as_millis().checked_ilog2(),
             )
         };
         due.sort_by_key(urgency);
         for group in due.chunk_by(|a, b| urgency(a) == urgency(b)) {
-            let most = group.first().map_or(BULK, |due| bulk(&due.lease));
+            let most = group.first().map_or(BULK, |due| bulk(&due.found.lease));
             for bulk in group.chunks(most) {
                 self.extend(bulk);
             }
@@ -251,27 +249,27 @@ impl RenewerThread {
 
     /// Extends leases of one store and of about the same length.
     fn extend(&self, bulk: &[Due]) {
-        let Some(first) = bulk.first() else { return };
-        let same = |due: &Due| std::ptr::addr_eq(&*due.lease.store, &*first.lease.store);
+        let Some(first) = bulk.first().map(|due| &*due.found.lease.store) else { return };
+        let same = |due: &Due| std::ptr::addr_eq(&*due.found.lease.store, first);
         debug_assert!(bulk.iter().all(same), "one call goes to one store");
         let asked_at = self.clock.now();
         let (within, hurried) = self.within(bulk, asked_at);
         let asked: Vec<_> = bulk
             .iter()
-            .map(|Due { lease, .. }| Extend {
+            .map(|Due { found: Found { lease, .. }, .. }| Extend {
                 key: &lease.key,
                 token: &lease.token,
                 lease: lease.length,
             })
             .collect();
-        let answers = first.lease.store.extend(&asked, within);
+        let answers = first.extend(&asked, within);
         let now = self.clock.now();
         let took = now.saturating_duration_since(asked_at);
         let silent = took >= within.reply
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         // The server has answered, but its replicas have not, in the time that the pace gave them.
         let unconfirmed = !silent
-            && first.lease.store.abilities().confirm.is_wanted()
+            && first.abilities().confirm.is_wanted()
             && answers.iter().any(|answer| answer.as_ref().is_err_and(|error| error.may_have_run));
         let most = self.timeouts.command_timeout;
         // A silent call is a time-out only if the pace limited its time, not a lease so short that
@@ -284,7 +282,8 @@ impl RenewerThread {
         } else if answers.iter().all(Result::is_ok) {
             locked(&self.book).pace.answered(took, most);
         }
-        for (Due { lease, extends_left, .. }, answer) in bulk.iter().zip(answers) {
+        for (Due { found, .. }, answer) in bulk.iter().zip(answers) {
+            let Found { lease, extends_left, wanted } = found;
             match answer {
                 Ok(true) if lease.expiry.extended(asked_at, lease.length) => {
                     // `AtMost` counts only extends that moved the end: the holder may have moved it
@@ -292,13 +291,16 @@ impl RenewerThread {
                     let moved =
                         lease.expiry.valid_until() == Some(valid_until(asked_at, lease.length));
                     let counts = moved && *extends_left != u32::MAX;
-                    self.put_off(lease, None, extends_left - u32::from(counts));
+                    let late = now.saturating_duration_since(*wanted);
+                    self.cleaner.counters.extended(lease.observer.subject(), late);
+                    self.put_off(lease, extends_left - u32::from(counts));
                 }
                 // Confirmed, but after the validity had run out: a validity that was seen to end
                 // stays ended.
                 Ok(true) => self.lost(lease, LostReason::Expired),
                 Ok(false) => self.lost(lease, LostReason::Taken),
                 Err(error) => {
+                    self.cleaner.counters.failed_extends.add_one();
                     log::debug!(
                         "{}: no answer to an extend: {}",
                         lease.observer.subject(),
@@ -311,7 +313,7 @@ impl RenewerThread {
                         .min(Duration::from_secs(1));
                     let again = now + if too_soon { Duration::ZERO } else { pause };
                     let again = lease.expiry.valid_until().map_or(again, |until| again.min(until));
-                    self.put_off(lease, Some(again), *extends_left);
+                    locked(&self.book).try_again(lease, again);
                 }
             }
         }
@@ -326,7 +328,8 @@ impl RenewerThread {
             .min()
             .unwrap_or_default()
             .min(self.timeouts.command_timeout);
-        let left = bulk.iter().map(|due| due.lease.expiry.remaining()).min().unwrap_or_default();
+        let left =
+            bulk.iter().map(|due| due.found.lease.expiry.remaining()).min().unwrap_or_default();
         let wait = locked(&self.book).pace.wait(bulk.len());
         // A log-in takes several round trips, and all leases of the client wait for it: so it, too,
         // gets little time at first, and more after a failure.
@@ -358,10 +361,10 @@ impl RenewerThread {
         if beat > now { beat } else { due }
     }
 
-    fn put_off(&self, lease: &Arc<Lease>, due: Option<Instant>, extends_left: u32) {
+    fn put_off(&self, lease: &Arc<Lease>, extends_left: u32) {
         let mut book = locked(&self.book);
         lease.extends_left.store(extends_left, Ordering::SeqCst);
-        let due = due.unwrap_or_else(|| self.next_due(lease, extends_left, self.clock.now()));
+        let due = self.next_due(lease, extends_left, self.clock.now());
         book.set_due(lease, due);
     }
 

@@ -84,7 +84,6 @@ impl Renewers {
     }
 
     /// How many leases are looked after.
-    #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.all().iter().map(|renewer| renewer.len()).sum()
     }

@@ -179,6 +179,8 @@ impl Drop for Holds {
                 continue;
             }
             hold.over = None;
+            hold.owned.ends(context, &hold.lock.subject);
+            context.counters.abandoned(&hold.lock.subject);
             if hold.owned.lease.remove_user() {
                 context.finish(&hold.owned.lease, Ended::Abandoned);
             }

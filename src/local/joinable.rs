@@ -33,13 +33,14 @@ impl Joinable {
             return None;
         }
         let lease = self.lease.upgrade()?;
-        if lease.expiry.now() > self.until || !lease.is_valid() {
+        let since = lease.expiry.now();
+        if since > self.until || !lease.is_valid() {
             return None;
         }
         if !lease.take_hand_off() || !lease.add_user() {
             return None;
         }
         let (fence, options) = (lease.held_fence(), Arc::clone(options));
-        Some(Owned { lease, turn: None, fence, options })
+        Some(Owned { lease, turn: None, fence, options, since })
     }
 }

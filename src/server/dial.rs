@@ -13,6 +13,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, RedisError, Value};
 
 use super::connection::{Connection, Stream};
+use super::counters::ServerCounters;
 use super::reply;
 use super::socket::Patient;
 #[cfg(feature = "tls")]
@@ -49,6 +50,7 @@ pub(crate) struct Dialer {
     login: Arc<RedisConnectionInfo>,
     /// Whether connections lead to nodes of a Redis Cluster.
     pub(super) in_cluster: bool,
+    counters: Arc<ServerCounters>,
     /// How long what was sent may stay unacknowledged.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only Linux can limit it"))]
     unacknowledged: Duration,
@@ -69,6 +71,7 @@ impl Dialer {
         info: &ConnectionInfo,
         unacknowledged: Duration,
         in_cluster: bool,
+        counters: Arc<ServerCounters>,
         #[cfg(feature = "tls")] root_certificates: Option<&[u8]>,
     ) -> Result<Self> {
         #[cfg(feature = "tls")]
@@ -88,6 +91,7 @@ impl Dialer {
             to,
             login: Arc::new(info.redis_settings().clone()),
             in_cluster,
+            counters,
             unacknowledged,
             #[cfg(feature = "tls")]
             tls,
@@ -137,6 +141,7 @@ impl Dialer {
                 Stream::Unix(Patient::new(socket.map_err(|error| unconnected(path, error))?))
             }
         };
+        self.counters.connections.add_one();
         Ok(Asking { connection: Connection::new(stream, self.login.db()), until })
     }
 

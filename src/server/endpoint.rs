@@ -9,6 +9,7 @@ use redis::{ConnectionInfo, RedisError};
 
 use super::connect::{self, Connector};
 use super::connection::Connection;
+use super::counters::Reach;
 use super::demotion::{DemotionWatch, Demotions};
 use super::gate::{self, Gate, Target};
 use super::log_in::{self, Opened};
@@ -26,6 +27,8 @@ use crate::base::store_error::StoreError;
 pub(crate) struct Endpoint {
     pub(super) connector: Connector,
     pub(super) gate: Arc<Gate>,
+    /// Whether this client reaches it.
+    pub(super) reach: Reach,
     /// How long opening a connection may take. An attempt with less than half of it says little.
     pub(super) time_to_connect: Duration,
     /// How many failures there have been: connections from before the last failure are not trusted
@@ -73,6 +76,7 @@ impl Endpoint {
             process: std::process::id(),
         };
         let time_to_connect = target.within;
+        let reach = Reach::new(&settings.counters, &target.address);
         let gate = Gate::at(target, gate::pause(settings.among));
         let (generation, demotions) = (Arc::<AtomicU64>::default(), Demotions::default());
         if let Some(sentinels) = &sentinels {
@@ -95,6 +99,7 @@ impl Endpoint {
         Ok(Self {
             connector,
             gate,
+            reach,
             time_to_connect,
             generation,
             demotions,
@@ -171,6 +176,7 @@ impl Endpoint {
         match self.connector.open(deadline) {
             Ok(Opened::Ready { connection, untold }) => {
                 pass.opened();
+                self.reach.answered();
                 self.had_primary.store(true, Ordering::SeqCst);
                 if let Some(why) = untold {
                     self.say_untold(&why);
@@ -181,6 +187,7 @@ impl Endpoint {
             // The server is up: other connections to its address do not have to wait.
             Ok(Opened::Refused(error)) => {
                 pass.opened();
+                self.reach.answered();
                 Err(error)
             }
             Ok(Opened::Replica) if self.is_a_wrong_address() => {
@@ -190,6 +197,7 @@ impl Endpoint {
             Ok(Opened::Replica) => {
                 let error = reply::replica();
                 pass.failed(&error);
+                self.reach.unconnected();
                 self.distrust(generation, true);
                 Err(error)
             }
@@ -199,6 +207,7 @@ impl Endpoint {
                 if error.kind != ErrorKind::Denied && self.had_primary.load(Ordering::SeqCst) {
                     error.permanent = false;
                 }
+                self.reach.unconnected();
                 if error.permanent {
                     pass.opened()
                 } else if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 4 {
@@ -213,6 +222,9 @@ impl Endpoint {
 
     /// The error for a caller that is turned away. It has the cause of the last attempt.
     fn is_down(&self) -> StoreError {
+        if self.gate.is_shut() {
+            self.reach.unconnected();
+        }
         let down = StoreError::not_sent(ErrorKind::Unavailable, "the server is down");
         match self.gate.cause() {
             Some(cause) => down.because(cause),

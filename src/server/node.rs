@@ -318,6 +318,7 @@ impl Node {
             // is no answer (R22).
             Ok(_) if endpoint.demotions.count() != demotions => Err(reply::moved()),
             Ok(value) => {
+                endpoint.reach.answered();
                 slot.connection = Some(connection);
                 Ok(value)
             }

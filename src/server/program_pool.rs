@@ -82,6 +82,7 @@ impl ProgramPool {
         let result =
             exchange.bound_from(asked_at).and_then(|()| talk(exchange, &mut Vec::new(), asked_at));
         if result.is_ok() {
+            endpoint.reach.answered();
             self.failures.store(0, Ordering::Relaxed);
             give_back(endpoint, connection);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::ConnectionInfo;
 use scheduled_thread_pool::ScheduledThreadPool;
 
+use super::counters::ServerCounters;
 use super::dial::Dialer;
 use crate::base::error::{Error, Result};
 
@@ -19,6 +20,8 @@ pub(crate) struct Settings {
     /// The program's own pool.
     pub(crate) pool: Option<r2d2::Pool<redis::Client>>,
     pub(crate) among: Among,
+    /// What is counted of all servers that are reached by these settings or clones of them.
+    pub(crate) counters: Arc<ServerCounters>,
     /// Who we are at the primary that sentinels name, and which database we want there.
     pub(crate) credentials: Option<Credentials>,
     pub(crate) database: Option<u32>,
@@ -62,6 +65,7 @@ impl Default for Settings {
             pool_thread: PoolThread::default(),
             pool: None,
             among: Among::Itself,
+            counters: Arc::default(),
             credentials: None,
             database: None,
             sentinel_credentials: None,
@@ -104,6 +108,7 @@ impl Settings {
             info,
             self.command_timeout,
             self.among == Among::Cluster,
+            Arc::clone(&self.counters),
             #[cfg(feature = "tls")]
             self.root_certificates.as_deref(),
         )

@@ -29,6 +29,7 @@ mod inspect;
 mod interrupts;
 mod killed;
 mod layers;
+mod listener;
 mod lock;
 #[allow(dead_code)]
 #[path = "support/logs.rs"]
@@ -58,6 +59,7 @@ mod sent_once;
 mod sentinel;
 mod signals;
 mod slow_waits;
+mod stats;
 #[allow(dead_code)]
 mod support;
 mod support_works;

@@ -25,7 +25,18 @@ pub(super) struct Book {
 
 pub(super) struct Entry {
     pub(super) lease: Arc<Lease>,
+    /// When to look at it next.
     pub(super) due: Instant,
+    /// When to extend it; before `due`, if it has been tried in vain since.
+    wanted: Instant,
+}
+
+/// A lease that is due.
+pub(super) struct Found {
+    pub(super) lease: Arc<Lease>,
+    pub(super) extends_left: u32,
+    /// Since when it is to be extended.
+    pub(super) wanted: Instant,
 }
 
 impl Entry {
@@ -59,7 +70,14 @@ impl Book {
         entry.inspect(|entry| entry.is_of(lease)).map(f)
     }
 
+    /// Looks at it next at `due`, to extend it.
     pub(super) fn set_due(&mut self, lease: &Lease, due: Instant) {
+        self.try_again(lease, due);
+        self.with_entry(lease, |entry| entry.wanted = due);
+    }
+
+    /// Looks at it next at `due`: the last try was in vain.
+    pub(super) fn try_again(&mut self, lease: &Lease, due: Instant) {
         if let (Some(index), Some(old)) = (
             self.index_of(lease),
             self.with_entry(lease, |entry| std::mem::replace(&mut entry.due, due)),
@@ -76,7 +94,7 @@ impl Book {
         if index == self.entries.len() {
             self.entries.push(None);
         }
-        self.entries[index] = Some(Entry { lease: Arc::clone(lease), due });
+        self.entries[index] = Some(Entry { lease: Arc::clone(lease), due, wanted: due });
         self.due.insert((due, index));
         lease.entry.store(index + 1, Ordering::SeqCst);
     }
@@ -93,7 +111,7 @@ impl Book {
     }
 
     /// The leases that are due. If there are none, sets until when to sleep.
-    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(Arc<Lease>, u32)> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Found> {
         self.sleep = Sleep::Awake;
         let mut found = Vec::new();
         for (due, index) in &self.due {
@@ -104,10 +122,11 @@ impl Book {
                 if found.len() >= bulk(&entry.lease) {
                     break;
                 }
-                found.push((
-                    Arc::clone(&entry.lease),
-                    entry.lease.extends_left.load(Ordering::SeqCst),
-                ));
+                found.push(Found {
+                    lease: Arc::clone(&entry.lease),
+                    extends_left: entry.lease.extends_left.load(Ordering::SeqCst),
+                    wanted: entry.wanted,
+                });
             }
         }
         if found.is_empty() {

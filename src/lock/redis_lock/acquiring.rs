@@ -7,6 +7,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::interrupt::Interruption;
 use crate::base::log;
 use crate::lease::acquisition::Acquisition;
+use crate::lease::events::How;
 use crate::lease::granted::{Lease, LeaseObserver};
 use crate::lease::lost::Ended;
 use crate::lease::wait::{Caller, Wait};
@@ -29,6 +30,9 @@ impl RedisLock {
             return again.map(|()| true);
         }
         if let Some(reading) = self.read_under_write()? {
+            let (context, subject) = (self.context(), &self.shared.subject);
+            let waiting = context.counters.waits(subject, &context.clock);
+            waiting.granted(How::Joined, reading.since);
             return self.hold(reading).map(|()| true);
         }
         match self.acquire_lease(limits)? {
@@ -85,12 +89,27 @@ impl RedisLock {
         }
         self.check_other_side()?;
         context.start(&*self.store)?;
+        let waiting = context.counters.waits(&self.shared.subject, &context.clock);
+        Ok(match self.wait_for_lease(limits)? {
+            Some((owned, how)) => {
+                waiting.granted(how, owned.since);
+                Some(owned)
+            }
+            None => {
+                waiting.refused();
+                None
+            }
+        })
+    }
+
+    fn wait_for_lease(&self, limits: &WaitLimits<'_>) -> Result<Option<(Owned, How)>> {
+        let context = self.context();
         let attempts = Attempts::new(&self.options);
         let mut caller = Caller { limits, attempts, slow: self.shared.slow_wait() };
         let (turn, handover) = if self.options.share.has_turns() {
             match self.shared.queue().take(context, &self.options, &mut caller)? {
                 None => return Ok(None),
-                Some(Taken::Joined(owned)) => return Ok(Some(owned)),
+                Some(Taken::Joined(owned)) => return Ok(Some((owned, How::Joined))),
                 Some(Taken::Turn(turn, handover)) => (Some(turn), handover),
             }
         } else {
@@ -99,7 +118,7 @@ impl RedisLock {
         let report = |report| self.shared.queue().report(report, context.clock.now());
         let (mut acquisition, silent_since) = match handover {
             Handover::Lease(lease) if lease.is_valid() => {
-                return Ok(Some(self.own(lease, turn)));
+                return Ok(Some((self.own(lease, turn), How::Local)));
             }
             // The lease was lost on its way from the last thread.
             Handover::Lease(_) => (self.acquisition()?, None),
@@ -114,7 +133,10 @@ impl RedisLock {
             why: None,
         };
         match acquisition.run(&mut wait, None) {
-            Ok(Some(lease)) => Ok(Some(self.own(self.register(lease)?, turn))),
+            Ok(Some(lease)) => {
+                let how = lease.how;
+                Ok(Some((self.own(self.register(lease)?, turn), how)))
+            }
             ended => {
                 let unused = match turn {
                     Some(turn) => turn.pass_place(acquisition),
@@ -156,7 +178,8 @@ impl RedisLock {
             // passes on now.
             self.shared.queue().leave_after_loss(&lease);
         }
-        Owned { lease, turn, fence, options: Arc::clone(&self.options) }
+        let (options, since) = (Arc::clone(&self.options), self.context().clock.now());
+        Owned { lease, turn, fence, options, since }
     }
 
     /// The first hold of this thread.
@@ -180,6 +203,7 @@ impl RedisLock {
             std::mem::forget(Arc::clone(lease));
             return Err(self.named(error));
         }
+        owned.ends(self.context(), &self.shared.subject);
         if self.shared.queue().hand_off(*turn, lease, options) {
             return Ok(());
         }

@@ -45,6 +45,9 @@ impl RedisLock {
     /// write, or this is not the read side.
     pub(super) fn read_under_write(&self) -> Result<Option<Owned>> {
         let Some(writers) = self.shared.writers() else { return Ok(None) };
+        if holds::has(writers) {
+            self.context().check_process().map_err(|error| self.named(error))?;
+        }
         let reading = holds::with(writers, |writing| {
             let Owned { lease, fence, options, .. } = &writing.owned;
             let same = LockOptions { share: self.options.share, ..LockOptions::clone(options) };
@@ -55,7 +58,8 @@ impl RedisLock {
                 return Err(self.lost());
             }
             let (lease, options) = (Arc::clone(lease), Arc::clone(&self.options));
-            Ok(Owned { lease, turn: None, fence: *fence, options })
+            let since = self.context().clock.now();
+            Ok(Owned { lease, turn: None, fence: *fence, options, since })
         });
         reading.transpose()
     }
@@ -88,6 +92,7 @@ impl RedisLock {
         let (context, queue) = (self.context(), self.shared.queue());
         // Checked before any mutex is locked, as in `give_up`.
         context.check_process().map_err(|error| self.named(error))?;
+        owned.ends(context, &self.shared.subject);
         let observer = Arc::clone(readers) as Arc<dyn LeaseObserver>;
         let acquired = Acquisition::new(context, &self.store, observer, &readers.key, options);
         let result = acquired.and_then(|acquired| match acquired.exchange(&owned.lease) {

@@ -1,6 +1,7 @@
 //! The holder's side of conditions: giving a lock up for a wait, getting it back, and waking
 //! others.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,7 +68,12 @@ impl RedisLock {
         let mut acquisition = self.acquisition().map_err(|error| self.named(error))?;
         let hold = holds::take(&self.shared).ok_or_else(|| self.not_held())?;
         let leaving = Leaving::of_a_wait(context, &hold.owned.lease);
+        // Whether it has let go: a wait that was entered may still fail, and comes here again.
+        let has_let_go = Cell::new(false);
         let released = |how| {
+            if !has_let_go.replace(true) {
+                hold.owned.ends(context, &self.shared.subject);
+            }
             leaving.end(how);
             self.shared.queue().leave(hold.owned.turn);
         };
@@ -90,9 +96,12 @@ impl RedisLock {
             }
             Err(Failed::Unknown(error)) => {
                 released(Ended::GivenUp { release_sent: true });
+                // It has no lock, and wanted it back.
+                drop(context.counters.waits(&self.shared.subject, &context.clock));
                 return Err(self.named(error));
             }
         };
+        let waiting = context.counters.waits(&self.shared.subject, &context.clock);
         let (outcome, lease) =
             self.lock_after(woken, &mut acquisition).map_err(|error| self.named(error))?;
         if !context.renewers.of(&lease).add(&lease) {
@@ -105,8 +114,10 @@ impl RedisLock {
             // Lost since it was granted, as in `own`.
             self.shared.queue().leave_after_loss(&lease);
         }
-        let fence = lease.held_fence();
-        let held = holds::enter(Hold { owned: Owned { lease, turn, fence, ..hold.owned }, ..hold });
+        let (fence, since) = (lease.held_fence(), context.clock.now());
+        waiting.granted(lease.how, since);
+        let owned = Owned { lease, turn, fence, since, ..hold.owned };
+        let held = holds::enter(Hold { owned, ..hold });
         debug_assert!(held.is_ok(), "its old hold was there a moment ago");
         outcome.map_err(|error| self.named(error))
     }

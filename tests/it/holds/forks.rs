@@ -29,6 +29,8 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
             let lock = client.lock("job");
             lock.lock().unwrap();
             let guard = client.lock("guarded").guard().unwrap();
+            let both = client.rw_lock("both");
+            both.write_lock().lock().unwrap();
             let token = get(&server, "job");
             let (requests, connections) = (proxy.requests(), proxy.accepted());
             let in_child = (guard, client.clone(), lock.clone());
@@ -46,7 +48,9 @@ fn a_forked_child_leaves_its_parents_lock_and_connections_alone() {
                     7,
                     client.ping().is_err() && client.lock("new").try_lock(Duration::ZERO).is_err(),
                 )?;
-                check(8, client.close(ms(100)).is_ok())?;
+                check(8, client.stats().held == 0)?;
+                check(9, both.read_lock().lock().is_err_and(|error| error.is_unsupported()))?;
+                check(10, client.close(ms(100)).is_ok())?;
                 drop((client, lock));
                 Ok(())
             });
