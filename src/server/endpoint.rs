@@ -207,10 +207,13 @@ impl Endpoint {
                 if error.kind != ErrorKind::Denied && self.had_primary.load(Ordering::SeqCst) {
                     error.permanent = false;
                 }
-                self.reach.unconnected();
                 if error.permanent {
-                    pass.opened()
-                } else if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 4 {
+                    self.reach.answered();
+                    pass.opened();
+                    return Err(error);
+                }
+                self.reach.unconnected();
+                if left < self.time_to_connect / 2 && self.clock.left(deadline) < left / 4 {
                     pass.had_no_time(&error)
                 } else {
                     pass.failed(&error)
