@@ -121,7 +121,7 @@ impl ClientBuilder {
     }
 
     /// Tells `listener` what happens to the locks of the client: each [`Event`], on a thread of its
-    /// own, and mostly within 20 ms. A closure will do.
+    /// own. While many happen, the thread collects them for 10 ms. A closure will do.
     ///
     /// The events come in the order in which they happen. Of two that happen at the same moment on
     /// different threads, such as a loss and an unlock, either may come first.

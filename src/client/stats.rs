@@ -2,7 +2,7 @@
 
 use super::Client;
 use crate::base::count::Histogram;
-use crate::lease::context::Context;
+use crate::lease::events::How;
 
 /// What a client has counted since it was made. Made by [`Client::stats`].
 ///
@@ -32,7 +32,7 @@ pub struct Stats {
     /// is refused before it asks or waits is not counted, as one with an invalid name, or with
     /// `Conflict`.
     pub failed: u64,
-    /// How many calls wait for a lock now. A thread that waits in a condition is none of them.
+    /// How many calls wait for a lock now. Waits in conditions are not counted.
     pub waiting: u64,
     /// How long each call took that got a lock. After a wait in a condition that is the time from
     /// its end: zero if the lock came with the notification.
@@ -55,21 +55,22 @@ pub struct Stats {
     pub late: Histogram,
     /// The tries of renewal to extend a lease that had no answer, or an error. Each is repeated.
     pub failed_extends: u64,
-    /// What was left to the background to withdraw from the server: attempts without an answer,
-    /// places in queues, and leases that ended in any other way than by a confirmed release.
+    /// What the background had to withdraw from the server: attempts that had no answer, places in
+    /// queues, and leases that may still have been there after they had ended here.
     pub withdrawals: u64,
-    /// How many of these the server has not confirmed. At most so many locks are held there that
-    /// nobody holds here.
+    /// How many of these the server has not confirmed yet. Each may be a lock that is held there,
+    /// and by nobody here.
     pub pending_withdrawals: u64,
     /// The connections that were opened, those to sentinels included. Those of a
     /// [pool of the program's own](crate::ClientBuilder::pool) are not.
     pub connections: u64,
-    /// How often a server went down: no connection to it could be opened for a second, or none to
-    /// it as a primary, and it answered nothing else. Sentinels are not counted. A [pool of the
-    /// program's own](crate::ClientBuilder::pool) connects by itself: only renewal and wake-ups
-    /// notice such an outage then.
+    /// How often a server went down: for a second, all attempts to open a connection failed, or led
+    /// to a replica, and nothing else had an answer. A client that asks nobody notices neither the
+    /// begin nor the end. Sentinels are not counted. A [pool of the program's
+    /// own](crate::ClientBuilder::pool) connects by itself: only renewal and wake-ups notice such
+    /// an outage then.
     pub outages: u64,
-    /// How many servers are down now, as far as it is known.
+    /// How many servers are down now, as far as the client has noticed.
     pub unreachable: u64,
     /// The events that were dropped because the listener was too slow.
     pub dropped_events: u64,
@@ -98,8 +99,7 @@ impl Grants {
 }
 
 impl Client {
-    /// What this client has counted since it was made. Local: no round trip, and cheap enough for
-    /// every second.
+    /// What this client has counted since it was made. Local: no round trip.
     ///
     /// ```
     /// # fn main() -> distlock::Result<()> {
@@ -114,24 +114,28 @@ impl Client {
     pub fn stats(&self) -> Stats {
         let (context, servers) = (&self.open.context, &self.open.counters);
         let (counters, calls) = (&context.counters, &context.counters.calls);
-        // In a fork its mutexes may stay locked for ever (R11).
-        let now = |count: &dyn Fn(&Context) -> u64| match context.is_forked() {
-            true => 0,
-            false => count(context),
-        };
+        let granted = |how| calls.granted(how).get();
+        let [waiting, held, pending_withdrawals, unreachable] = if context.is_forked() {
+            // Its mutexes may stay locked for ever (R11).
+            [0; 4]
+        } else {
+            let (held, pending) = (context.renewers.len(), context.cleaner.unanswered());
+            [calls.waiting.count(), held, pending, servers.down.count()]
+        }
+        .map(|count| count as u64);
         Stats {
             attempts: counters.attempts.get(),
             grants: Grants {
-                asked: calls.asked.get(),
-                direct: calls.direct.get(),
-                local: calls.local.get(),
-                joined: calls.joined.get(),
+                asked: granted(How::Asked),
+                direct: granted(How::Direct),
+                local: granted(How::Local),
+                joined: granted(How::Joined),
             },
             refused: calls.refused.get(),
             failed: calls.failed.get(),
-            waiting: now(&|_| calls.waiting.count() as u64),
+            waiting,
             waits: calls.waits.histogram(),
-            held: now(&|context| context.renewers.len() as u64),
+            held,
             holds: counters.holds.histogram(),
             lost: counters.lost.get(),
             unknown: counters.unknown.get(),
@@ -139,10 +143,10 @@ impl Client {
             late: counters.extends.histogram(),
             failed_extends: counters.failed_extends.get(),
             withdrawals: counters.withdrawals.get(),
-            pending_withdrawals: now(&|context| context.cleaner.unanswered() as u64),
+            pending_withdrawals,
             connections: servers.connections.get(),
             outages: servers.outages.get(),
-            unreachable: now(&|_| servers.down.count() as u64),
+            unreachable,
             dropped_events: counters.events.as_ref().map_or(0, |events| events.dropped.get()),
         }
     }

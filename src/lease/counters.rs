@@ -37,10 +37,10 @@ pub(crate) struct Counters {
 pub(crate) struct Calls {
     /// Those that wait now.
     pub(crate) waiting: ActiveCount,
-    pub(crate) asked: Count,
-    pub(crate) direct: Count,
-    pub(crate) local: Count,
-    pub(crate) joined: Count,
+    asked: Count,
+    direct: Count,
+    local: Count,
+    joined: Count,
     pub(crate) refused: Count,
     pub(crate) failed: Count,
     /// How long each took that got the lock.
@@ -88,14 +88,18 @@ impl Counters {
 
     /// A lease has ended. `reason`: why, if it was lost.
     pub(super) fn lease_ended(&self, subject: &Subject, how: Ended, reason: LostReason) {
-        let (count, event): (_, fn(Subject, LostReason) -> Event) = match how {
+        match how {
             // Those of threads that ended are counted by holds, of which a lease may have several.
-            Ended::Released { .. } | Ended::Abandoned => return,
-            Ended::GivenUp { .. } => (&self.unknown, |subject, _| Event::Unknown { subject }),
-            Ended::Lost(_) => (&self.lost, |subject, reason| Event::Lost { subject, reason }),
-        };
-        count.add_one();
-        self.tell(|| event(subject.clone(), reason));
+            Ended::Released { .. } | Ended::Abandoned => {}
+            Ended::GivenUp { .. } => {
+                self.unknown.add_one();
+                self.tell(|| Event::Unknown { subject: subject.clone() });
+            }
+            Ended::Lost(_) => {
+                self.lost.add_one();
+                self.tell(|| Event::Lost { subject: subject.clone(), reason });
+            }
+        }
     }
 
     /// Renewal has extended a lease so long after it was due.
@@ -108,6 +112,18 @@ impl Counters {
     pub(crate) fn tell(&self, event: impl FnOnce() -> Event) {
         if let Some(events) = &self.events {
             events.tell(event());
+        }
+    }
+}
+
+impl Calls {
+    /// Those that got the lock in this way.
+    pub(crate) fn granted(&self, how: How) -> &Count {
+        match how {
+            How::Asked => &self.asked,
+            How::Direct => &self.direct,
+            How::Local => &self.local,
+            How::Joined => &self.joined,
         }
     }
 }
@@ -125,27 +141,26 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let calls = &self.counters.calls;
-        let waited = |until: Instant| until.saturating_duration_since(self.since);
-        let granted = |count: &Count, at| {
-            count.add_one();
-            calls.waits.add(waited(at));
-        };
+        let Self { counters, subject, clock, since, .. } = *self;
+        let (calls, subject) = (&counters.calls, || subject.clone());
+        let waited = |until: Instant| until.saturating_duration_since(since);
         match self.outcome {
-            Outcome::Granted(How::Asked, at) => granted(&calls.asked, at),
-            Outcome::Granted(How::Direct, at) => granted(&calls.direct, at),
-            Outcome::Granted(How::Local, at) => granted(&calls.local, at),
-            Outcome::Granted(How::Joined, at) => granted(&calls.joined, at),
-            Outcome::Refused => calls.refused.add_one(),
-            Outcome::Failed => calls.failed.add_one(),
-        }
-        self.counters.tell(|| {
-            let (subject, now) = (self.subject.clone(), || waited(self.clock.now()));
-            match self.outcome {
-                Outcome::Granted(how, at) => Event::Granted { subject, how, waited: waited(at) },
-                Outcome::Refused => Event::Refused { subject, waited: now() },
-                Outcome::Failed => Event::Failed { subject, waited: now() },
+            Outcome::Granted(how, at) => {
+                let waited = waited(at);
+                calls.granted(how).add_one();
+                calls.waits.add(waited);
+                counters.tell(|| Event::Granted { subject: subject(), how, waited });
             }
-        });
+            Outcome::Refused => {
+                calls.refused.add_one();
+                let waited = || waited(clock.now());
+                counters.tell(|| Event::Refused { subject: subject(), waited: waited() });
+            }
+            Outcome::Failed => {
+                calls.failed.add_one();
+                let waited = || waited(clock.now());
+                counters.tell(|| Event::Failed { subject: subject(), waited: waited() });
+            }
+        }
     }
 }

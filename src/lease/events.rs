@@ -28,7 +28,7 @@ pub enum Event {
     /// A call got the lock.
     #[non_exhaustive]
     Granted {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// How the call got it.
         how: How,
@@ -38,7 +38,7 @@ pub enum Event {
     /// A call did not get the lock before its time was over: it returned `Ok(false)` or `None`.
     #[non_exhaustive]
     Refused {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// How long the call took.
         waited: Duration,
@@ -46,7 +46,7 @@ pub enum Event {
     /// A call failed, or a wait in a condition ended without the lock.
     #[non_exhaustive]
     Failed {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// How long the call took.
         waited: Duration,
@@ -55,7 +55,7 @@ pub enum Event {
     /// condition, or with its thread. The release comes after that.
     #[non_exhaustive]
     Ended {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// How long it lasted.
         held: Duration,
@@ -63,7 +63,7 @@ pub enum Event {
     /// A lease was lost while it was held, as [`on_lost`](crate::RedisLock::on_lost) tells, too.
     #[non_exhaustive]
     Lost {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// Why.
         reason: LostReason,
@@ -71,25 +71,25 @@ pub enum Event {
     /// A lease was given up, and the server did not confirm the release.
     #[non_exhaustive]
     Unknown {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
     },
     /// A thread has ended before it unlocked.
     #[non_exhaustive]
     Abandoned {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
     },
     /// Renewal has extended a lease.
     #[non_exhaustive]
     Extended {
-        /// Of what.
+        /// The lock, the side or the semaphore.
         subject: Subject,
         /// The time since the extend was due.
         late: Duration,
     },
-    /// A server has gone down: no connection to it could be opened for a second, or none to it as a
-    /// primary, and it answered nothing else.
+    /// A server has gone down: for a second, all attempts to open a connection failed, or led to a
+    /// replica, and nothing else had an answer.
     #[non_exhaustive]
     Unreachable {
         /// Its host and port, or its path; of one that sentinels name, the service and the
@@ -104,7 +104,7 @@ pub enum Event {
     },
 }
 
-/// How a call got a lock. Its text, by [`Display`](fmt::Display), is a word in small letters.
+/// How a call got a lock. [`Display`](fmt::Display) writes it as one word in small letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum How {
@@ -145,13 +145,13 @@ impl<F: FnMut(Event) + Send + 'static> Listener for F {
 
 /// The events of one client on their way to its listener.
 pub(crate) struct Events {
-    waiting: Arc<Mutex<Waiting>>,
+    pending: Arc<Mutex<Pending>>,
     worker: Worker<Wake>,
     pub(crate) dropped: Count,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Pending {
     events: Vec<Event>,
     /// Whether the thread waits to be woken.
     asleep: bool,
@@ -162,30 +162,30 @@ struct Waiting {
 impl Events {
     /// Starts the thread, which has the listener from now on, and drops it in the end.
     pub(crate) fn to(listener: Box<dyn Listener>) -> io::Result<Self> {
-        let (waiting, worker) = (Arc::<Mutex<Waiting>>::default(), Worker::new("distlock-events"));
-        let (of_thread, listener) = (Arc::clone(&waiting), Mutex::new(listener));
+        let (pending, worker) = (Arc::<Mutex<Pending>>::default(), Worker::new("distlock-events"));
+        let (of_thread, listener) = (Arc::clone(&pending), Mutex::new(listener));
         worker.start(move |wake| {
             let mut hears = Hears { listener: &mut **locked(&listener), said: false };
             while hears.all(&of_thread, wake) {}
         })?;
-        Ok(Self { waiting, worker, dropped: Count::default() })
+        Ok(Self { pending, worker, dropped: Count::default() })
     }
 
     /// Tells the listener soon. Does not block, and does not panic.
     pub(crate) fn tell(&self, event: Event) {
-        let mut waiting = locked(&self.waiting);
-        if waiting.over {
+        let mut pending = locked(&self.pending);
+        if pending.over {
             return;
         }
-        if waiting.events.len() >= MOST_WAITING {
-            drop(waiting);
+        if pending.events.len() >= MOST_WAITING {
+            drop(pending);
             return self.dropped.add_one();
         }
-        waiting.events.push(event);
+        pending.events.push(event);
         // Also a thread that collects, before there are too many.
-        let many = waiting.events.len() == MOST_WAITING / 2;
-        let wake = std::mem::take(&mut waiting.asleep) || many;
-        drop(waiting);
+        let many = pending.events.len() == MOST_WAITING / 2;
+        let wake = std::mem::take(&mut pending.asleep) || many;
+        drop(pending);
         if wake {
             let _ = self.worker.send(Wake);
         }
@@ -206,8 +206,8 @@ struct Hears<'a> {
 
 impl Hears<'_> {
     /// Tells all that waits, and waits for more. `false`: there will be no more.
-    fn all(&mut self, waiting: &Mutex<Waiting>, wake: &Receiver<Wake>) -> bool {
-        let told = self.tell(waiting);
+    fn all(&mut self, pending: &Mutex<Pending>, wake: &Receiver<Wake>) -> bool {
+        let told = self.tell(pending);
         let closed = if told {
             matches!(wake.recv_timeout(COLLECT), Err(RecvTimeoutError::Disconnected))
         } else {
@@ -215,17 +215,17 @@ impl Hears<'_> {
         };
         if closed {
             // What came in the last moment.
-            while self.tell(waiting) {}
-            locked(waiting).over = true;
+            while self.tell(pending) {}
+            locked(pending).over = true;
         }
         !closed
     }
 
-    fn tell(&mut self, waiting: &Mutex<Waiting>) -> bool {
+    fn tell(&mut self, pending: &Mutex<Pending>) -> bool {
         let events = {
-            let mut waiting = locked(waiting);
-            waiting.asleep = waiting.events.is_empty();
-            std::mem::take(&mut waiting.events)
+            let mut pending = locked(pending);
+            pending.asleep = pending.events.is_empty();
+            std::mem::take(&mut pending.events)
         };
         let told = !events.is_empty();
         for event in events {

@@ -45,10 +45,8 @@ impl RedisLock {
     /// write, or this is not the read side.
     pub(super) fn read_under_write(&self) -> Result<Option<Owned>> {
         let Some(writers) = self.shared.writers() else { return Ok(None) };
-        if holds::has(writers) {
-            self.context().check_process().map_err(|error| self.named(error))?;
-        }
         let reading = holds::with(writers, |writing| {
+            self.context().check_process().map_err(|error| self.named(error))?;
             let Owned { lease, fence, options, .. } = &writing.owned;
             let same = LockOptions { share: self.options.share, ..LockOptions::clone(options) };
             if same != *self.options {
