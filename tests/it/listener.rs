@@ -1,5 +1,6 @@
 //! What the program's listener hears, and what it cannot disturb.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,7 +11,7 @@ use log::Level;
 
 use crate::elsewhere::Elsewhere;
 use crate::faults::through_proxy;
-use crate::helpers::{self, SOON, Underway, delete, error, ms, on_another_thread};
+use crate::helpers::{self, Notes, SOON, Underway, delete, error, ms, on_another_thread};
 use crate::logs;
 use crate::support::{Fault, Rule, Server, eventually};
 
@@ -19,11 +20,17 @@ use crate::support::{Fault, Rule, Server, eventually};
 struct Heard(Arc<Mutex<Vec<String>>>);
 
 impl Heard {
-    fn by(builder: ClientBuilder) -> (Client, Heard) {
+    /// With a listener.
+    fn of(builder: ClientBuilder) -> (ClientBuilder, Heard) {
         let heard = Heard::default();
         let words = Arc::clone(&heard.0);
         let listener = move |event| words.lock().unwrap().push(in_words(&event));
-        (builder.listener(listener).build().unwrap(), heard)
+        (builder.listener(listener), heard)
+    }
+
+    fn by(builder: ClientBuilder) -> (Client, Heard) {
+        let (builder, heard) = Heard::of(builder);
+        (builder.build().unwrap(), heard)
     }
 
     fn events(&self) -> MutexGuard<'_, Vec<String>> {
@@ -63,7 +70,8 @@ fn in_words(event: &Event) -> String {
 fn each_event_is_heard_once_and_in_order() {
     let server = Server::start();
     for url in [server.url(), format!("memory://listener-{}", server.port())] {
-        let (here, heard) = Heard::by(Client::builder(&url));
+        let (builder, heard) = Heard::of(Client::builder(&url));
+        let (here, notes) = Notes::of(builder);
         let there = Client::open(&url).unwrap().lock("a");
         let lock = here.lock("a");
         lock.lock().unwrap();
@@ -86,10 +94,18 @@ fn each_event_is_heard_once_and_in_order() {
         let few = LockOptions::new().retry(Retry::fixed(ms(1)).attempts(1));
         assert!(error(here.lock_with("a", few).unwrap().lock()).is_exhausted());
         let waiting = Elsewhere::locks(&lock);
-        eventually(SOON, || lock.inspect().unwrap().waiters.len() == 1);
+        notes.queued(&lock);
         claim.release().unwrap();
         waiting.unlock().unwrap();
         heard.says(&["failed lock \"a\"", "granted lock \"a\": direct", "ended lock \"a\""]);
+    }
+}
+
+#[test]
+fn events_tell_sides_and_semaphores_apart() {
+    let server = Server::start();
+    for url in [server.url(), "memory://".into()] {
+        let (here, heard) = Heard::by(Client::builder(&url));
         let both = here.rw_lock("rw");
         both.write_lock().lock().unwrap();
         both.read_lock().lock().unwrap();
@@ -229,24 +245,44 @@ fn a_listener_that_panics_hears_the_next_event() {
 
 #[test]
 fn closing_lets_it_hear_how_each_call_and_hold_ended() {
-    let server = Server::start();
-    let (client, heard) = Heard::by(Client::builder(&server.url()));
-    let there = helpers::client(&server).lock("held").claim().unwrap();
-    let held = client.lock("mine").claim().unwrap();
-    let waiting = [(); 8].map(|()| {
-        let lock = client.lock("held");
-        Underway::start(move || lock.lock().is_err_and(|error| error.is_closed()))
-    });
-    eventually(SOON, || client.stats().waiting == 8);
-    client.close(SOON).unwrap();
-    let events = heard.events().clone();
-    assert_eq!(heard.count("failed lock \"held\""), 8, "{events:?}");
-    assert_eq!(heard.count("lost lock \"mine\": closed"), 1, "{events:?}");
-    assert!(waiting.into_iter().all(Underway::result));
-    // What ends later is not heard any more, and was not dropped for a slow listener.
-    assert!(error(held.release()).is_lost());
-    assert_eq!((heard.events().clone(), client.stats().dropped_events), (events, 0));
+    let there = Client::open("memory://closing").unwrap().lock("held").claim().unwrap();
+    // So many threads that they do not all fail at once.
+    for _ in 0..3 {
+        let (client, heard) = Heard::by(Client::builder("memory://closing"));
+        let held = client.lock("mine").claim().unwrap();
+        let waiting = [(); 200].map(|()| {
+            let lock = client.lock("held");
+            Underway::start(move || lock.lock().is_err_and(|error| error.is_closed()))
+        });
+        eventually(SOON, || client.stats().waiting == 200);
+        client.close(SOON).unwrap();
+        let events = heard.events().clone();
+        assert_eq!(heard.count("failed lock \"held\""), 200);
+        assert_eq!(heard.count("lost lock \"mine\": closed"), 1, "{events:?}");
+        assert!(waiting.into_iter().all(Underway::result));
+        // What ends later is not heard any more, and was not dropped for a slow listener.
+        assert!(error(held.release()).is_lost());
+        assert_eq!((heard.events().clone(), client.stats().dropped_events), (events, 0));
+    }
     there.release().unwrap();
+}
+
+#[test]
+fn a_closed_client_has_dropped_its_listener() {
+    struct Last(Arc<AtomicBool>);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            thread::sleep(ms(100));
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let dropped = Arc::<AtomicBool>::default();
+    let last = Last(Arc::clone(&dropped));
+    let listener = move |_| assert!(!last.0.load(Ordering::SeqCst));
+    let client = Client::builder("memory://").listener(listener).build().unwrap();
+    client.lock("a").with(|_| ()).unwrap();
+    client.close(SOON).unwrap();
+    assert!(dropped.load(Ordering::SeqCst));
 }
 
 #[test]

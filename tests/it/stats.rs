@@ -7,7 +7,7 @@ use distlock::{Client, ClientBuilder, LockOptions, Queue, Renewal, Retry, Stats}
 
 use crate::elsewhere::Elsewhere;
 use crate::faults::through_proxy;
-use crate::helpers::{SOON, Underway, client, delete, error, ms, on_another_thread};
+use crate::helpers::{Notes, SOON, Underway, client, delete, error, ms, on_another_thread};
 use crate::support::{Fault, Rule, Server, eventually};
 
 /// Calls and holds add up, while nobody waits.
@@ -24,18 +24,18 @@ fn grants(client: &Client) -> [u64; 4] {
 }
 
 /// Two clients of a server, and two of a store in memory.
-fn pairs(client: impl Fn(&str) -> ClientBuilder) -> (Server, [[Client; 2]; 2]) {
+fn pairs<T>(client: impl Fn(ClientBuilder) -> T) -> (Server, [[T; 2]; 2]) {
     let server = Server::start();
     let memory = format!("memory://stats-{}", server.port());
-    let pair = |url: &str| [(); 2].map(|()| client(url).build().unwrap());
+    let pair = |url: &str| [(); 2].map(|()| client(Client::builder(url)));
     let pairs = [pair(&server.url()), pair(&memory)];
     (server, pairs)
 }
 
 #[test]
 fn a_grant_counts_by_how_it_came() {
-    let (_server, pairs) = pairs(Client::builder);
-    for [here, there] in pairs {
+    let (_server, pairs) = pairs(Notes::of);
+    for [(here, _), (there, notes)] in pairs {
         let lock = here.lock("a");
         lock.lock().unwrap();
         lock.lock().unwrap();
@@ -44,7 +44,7 @@ fn a_grant_counts_by_how_it_came() {
         assert_eq!((grants(&here), here.stats().holds.count()), ([1, 0, 0, 0], 0), "re-entry");
         // To another client: the server hands it over.
         let waiting = Elsewhere::locks(&there.lock("a"));
-        eventually(SOON, || lock.inspect().unwrap().waiters.len() == 1);
+        notes.queued(&lock);
         assert_eq!(there.stats().waiting, 1);
         let waited = Instant::now();
         std::thread::sleep(ms(20));
@@ -73,7 +73,7 @@ fn a_grant_counts_by_how_it_came() {
 fn readers_that_share_a_lease_join_it() {
     // The clock stands still: a lease may be joined for 2 ms.
     let clock = FakeClock::new();
-    let (_server, pairs) = pairs(|url| Client::builder(url).clock(clock.clone()));
+    let (_server, pairs) = pairs(|builder| builder.clock(clock.clone()).build().unwrap());
     for [here, _] in pairs {
         let both = here.rw_lock("rw");
         both.write_lock().lock().unwrap();
@@ -103,7 +103,7 @@ fn readers_that_share_a_lease_join_it() {
 
 #[test]
 fn a_wait_in_a_condition_ends_a_hold_and_begins_one() {
-    let (_server, pairs) = pairs(Client::builder);
+    let (_server, pairs) = pairs(|builder| builder.build().unwrap());
     for [here, there] in pairs {
         let (waits, notifies) = (here.lock("c"), there.lock("c"));
         let waiting = Underway::start(move || {
@@ -134,7 +134,7 @@ fn a_wait_in_a_condition_ends_a_hold_and_begins_one() {
 
 #[test]
 fn a_call_without_a_lock_was_refused_or_failed() {
-    let (_server, pairs) = pairs(Client::builder);
+    let (_server, pairs) = pairs(|builder| builder.build().unwrap());
     for [here, there] in pairs {
         let held = there.lock("a").claim().unwrap();
         let lock = here.lock("a");
@@ -283,6 +283,18 @@ fn a_server_that_renewal_alone_finds_silent_is_an_outage() {
     eventually(SOON, || client.stats().unreachable == 0);
     lock.unlock().unwrap();
     assert_eq!((client.stats().outages, client.stats().lost), (1, 0));
+}
+
+#[test]
+fn a_server_that_refuses_a_password_is_no_outage() {
+    let server = Server::start();
+    let client = Client::open(&server.url_with("nobody", "wrong")).unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < ms(1_200) {
+        assert!(error(client.lock("a").try_lock(Duration::ZERO)).is_denied());
+        std::thread::sleep(ms(50));
+    }
+    assert_eq!((client.stats().outages, client.stats().unreachable), (0, 0));
 }
 
 /// What clients have sent, as the server has noted it.

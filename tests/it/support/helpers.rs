@@ -283,6 +283,13 @@ impl Notes {
         self.under_way.load(Ordering::SeqCst)
     }
 
+    /// A thread waits in the server's queue for this lock, and knows it: a release hands it over.
+    #[track_caller]
+    pub fn queued(&self, lock: &RedisLock) {
+        // The answer comes after the place.
+        eventually(SOON, || lock.inspect().unwrap().waiters.len() == 1 && self.under_way() == 0);
+    }
+
     pub fn count(&self, wanted: impl Fn(&Asked) -> bool) -> usize {
         self.asked().iter().filter(|(_, _, asked)| wanted(asked)).count()
     }
