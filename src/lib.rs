@@ -8,9 +8,8 @@
 //! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
 //! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis
 //! or Redisson, which [layouts](guide::layouts) there are, what comes up in
-//! [practice](guide::practice), what each [error](guide::errors) means, which permissions and
-//! certificates a server needs ([`security`](guide::security)), and [how it works
-//! inside](guide::internals).
+//! [practice](guide::practice) and with [jobs](guide::jobs), what each [error](guide::errors)
+//! means, how to run it [safely](guide::security), and [how it works inside](guide::internals).
 //!
 //! # Install
 //!
@@ -150,6 +149,7 @@
 //! | [`renewal`](LockOptions::renewal) | until unlock | other values: never, or at most *n* times |
 //! | [`retry`](LockOptions::retry) | by the server's wake-ups | the pause between attempts, and how many there are |
 //! | [`fenced`](LockOptions::fenced) | no | a fence for each acquisition |
+//! | [`at_least`](LockOptions::at_least) | zero | how long a lock is kept even if it is unlocked, for [jobs on several instances](guide::jobs) |
 //! | [`queue`](LockOptions::queue) | first come, first served | `Queue::None` where clients of other libraries share a lock of the plain layout |
 //! | [`local_hand_offs`](LockOptions::local_hand_offs) | 16 | how many times in a row a lease may pass from thread to thread, and how many readers may join one |
 //! | [`layout`](LockOptions::layout) | plain | how the lease is written in Redis |

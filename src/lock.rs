@@ -105,8 +105,8 @@ pub trait Lock: Send + Sync {
     /// # Errors
     /// `Unsupported` unless the lock has conditions; this default body always returns it.
     /// [`RedisLock`](crate::RedisLock) has conditions in the plain layout with
-    /// [`Queue::Fifo`](crate::Queue::Fifo) and without an `owner`. `InvalidInput` for a name that
-    /// is empty or longer than 256 bytes.
+    /// [`Queue::Fifo`](crate::Queue::Fifo), without an `owner` and without `at_least`.
+    /// `InvalidInput` for a name that is empty or longer than 256 bytes.
     fn new_condition(&self, name: &str) -> Result<Condition> {
         let _ = name;
         Err(Error::unsupported("this lock has no conditions"))

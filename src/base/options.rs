@@ -1,6 +1,7 @@
 //! How a lock behaves: lease, renewal, retry, layout and the other settings.
 
 mod layout;
+mod retry;
 mod share;
 
 use std::fmt;
@@ -10,11 +11,13 @@ use std::time::Duration;
 
 use super::error::{Error, Result};
 pub use layout::Layout;
+pub use retry::Retry;
 pub(crate) use share::Share;
 pub use share::Side;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_KEPT: Duration = LONGEST_LEASE;
 const LONGEST_OWNER: usize = 1024;
 const MOST_HAND_OFFS: u32 = 1_000_000;
 
@@ -68,45 +71,6 @@ impl FromStr for Queue {
     }
 }
 
-/// The pause between two attempts, and how many attempts there are.
-///
-/// Without a `Retry`, a waiter that the server wakes asks again about once a second, and a waiter
-/// that it does not wake asks every 20 to 80 ms. A pause is never longer than the rest of the
-/// present lease. If several threads of one client wait for a lock, only the first asks, for all of
-/// them. So its long pause holds for all of them, and a `try_lock` that ends meanwhile returns what
-/// the first thread was last told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Retry {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
-    pub(crate) attempts: Option<u32>,
-}
-
-impl Retry {
-    /// A pause drawn anew between `min` and `max` each time, so that waiters do not ask in step. At
-    /// least 1 ms.
-    #[must_use]
-    pub fn jittered(min: Duration, max: Duration) -> Self {
-        Self { min, max, attempts: None }
-    }
-
-    /// Always the same pause. At least 1 ms.
-    #[must_use]
-    pub fn fixed(pause: Duration) -> Self {
-        Self::jittered(pause, pause)
-    }
-
-    /// Gives up after `n` attempts: `lock` then ends with [`is_exhausted`](Error::is_exhausted),
-    /// `try_lock` with `Ok(false)`. A thread that waits behind another thread of its process uses
-    /// up one attempt per pause, too. A wake-up before the end of a pause causes one extra attempt,
-    /// which does not count.
-    #[must_use]
-    pub fn attempts(mut self, n: u32) -> Self {
-        self.attempts = Some(n);
-        self
-    }
-}
-
 /// The settings of a lock, a read-write lock or a semaphore. Start from [`LockOptions::new`], which
 /// has every default, and change what is needed.
 ///
@@ -129,6 +93,7 @@ pub struct LockOptions {
     pub(crate) retry: Option<Retry>,
     pub(crate) layout: Layout,
     pub(crate) owner: Option<Arc<str>>,
+    pub(crate) at_least: Duration,
     pub(crate) fenced: bool,
     pub(crate) local_hand_offs: u32,
     pub(crate) queue: Queue,
@@ -165,6 +130,7 @@ impl Default for LockOptions {
             retry: None,
             layout: Layout::default(),
             owner: None,
+            at_least: Duration::ZERO,
             fenced: false,
             local_hand_offs: 16,
             queue: Queue::default(),
@@ -228,6 +194,27 @@ impl LockOptions {
         self
     }
 
+    /// The least time for which the lock stays taken, from when the caller gets it. An unlock
+    /// before that succeeds, and the caller holds nothing any more; the server keeps the lock until
+    /// the time is over. For jobs that several instances start, and one of them shall run:
+    /// [`run_once`](crate::RedisLock::run_once). Default: zero; at most 24 h. ShedLock calls it
+    /// `lockAtLeastFor`.
+    ///
+    /// It may be longer than the lease. If the process dies before the unlock, the lock is free
+    /// after one lease, as always; after the unlock the process does not matter. The unlock tells
+    /// the first waiter how long the lock is kept; another learns it when it asks next.
+    /// [`inspect`](crate::RedisLock::inspect) shows that a lock is kept, and
+    /// [`force_unlock`](crate::RedisLock::force_unlock) frees it at once.
+    ///
+    /// Such a lock does not pass from thread to thread without asking the server, and has no
+    /// conditions. `InvalidInput` with an [`owner`](LockOptions::owner), and for a read-write lock
+    /// or a semaphore; `Unsupported` on a quorum and with [`Layout::Timestamp`].
+    #[must_use]
+    pub fn at_least(mut self, time: Duration) -> Self {
+        self.at_least = time;
+        self
+    }
+
     /// Gives every acquisition a fence: a number that grows with each acquisition. The protected
     /// resource refuses a fence that is older than the newest it has seen;
     /// [`RwLock`](crate::RwLock) and [`Semaphore`](crate::Semaphore) say what is different for
@@ -242,10 +229,10 @@ impl LockOptions {
     /// How many times in a row a lease may pass from thread to thread of this process without
     /// asking the server, and how many may join the lease of a reader of an
     /// [`RwLock`](crate::RwLock) in its first 2 ms. Default 16; 0 turns it off; at most 1,000,000.
-    /// Only leases with [`Renewal::UntilUnlock`] and without an [`owner`](LockOptions::owner) are
-    /// passed on. A fenced lock needs a fence for each hand-off, and fences never run ahead of the
-    /// server's clock: it passes on at most 1,023 times, and fewer times if its last acquisition
-    /// was fewer microseconds ago.
+    /// Only leases with [`Renewal::UntilUnlock`], and without an [`owner`](LockOptions::owner) and
+    /// [`at_least`](LockOptions::at_least), are passed on. A fenced lock needs a fence for each
+    /// hand-off, and fences never run ahead of the server's clock: it passes on at most 1,023
+    /// times, and fewer times if its last acquisition was fewer microseconds ago.
     #[must_use]
     pub fn local_hand_offs(mut self, times: u32) -> Self {
         self.local_hand_offs = times;
@@ -305,6 +292,15 @@ impl LockOptions {
         if self.local_hand_offs > MOST_HAND_OFFS {
             return Err(Error::invalid("local_hand_offs must be at most 1,000,000"));
         }
+        if self.at_least > LONGEST_KEPT {
+            return Err(Error::invalid("at_least must be at most 24 h"));
+        }
+        if self.has_at_least() && (self.owner.is_some() || !self.share.is_whole()) {
+            return Err(Error::invalid(
+                "at_least is for locks without an owner, and not for a semaphore or a read-write \
+                 lock",
+            ));
+        }
         if self.owner.is_some() && !self.share.is_whole() {
             return Err(Error::invalid(
                 "a semaphore or a read-write lock cannot have an owner's value under the key",
@@ -318,6 +314,11 @@ impl LockOptions {
         Ok(())
     }
 
+    /// Whether an unlock may leave the lock kept.
+    pub(crate) fn has_at_least(&self) -> bool {
+        !self.at_least.is_zero()
+    }
+
     /// How the leases are written.
     pub(crate) fn written(&self) -> Written {
         (self.layout, !self.share.is_whole())
@@ -326,8 +327,13 @@ impl LockOptions {
     /// How many local hand-offs one acquisition may serve.
     pub(crate) fn hand_offs(&self) -> u32 {
         // A lease without renewal was promised whole to the thread that acquired it, and a caller's
-        // own value to one hold. Permits go back to the server, which has the order.
-        if self.renewal == Renewal::UntilUnlock && self.owner.is_none() && self.share.has_turns() {
+        // own value to one hold. Permits go back to the server, which has the order. A lock that is
+        // kept for a while is kept from these threads, too.
+        if self.renewal == Renewal::UntilUnlock
+            && self.owner.is_none()
+            && self.share.has_turns()
+            && !self.has_at_least()
+        {
             self.local_hand_offs
         } else {
             0
@@ -357,6 +363,7 @@ impl fmt::Debug for LockOptions {
             .field("retry", &self.retry)
             .field("layout", &self.layout)
             .field("owner", &self.owner.as_ref().map(|_| "…"))
+            .field("at_least", &self.at_least)
             .field("fenced", &self.fenced)
             .field("local_hand_offs", &self.local_hand_offs)
             .field("queue", &self.queue)

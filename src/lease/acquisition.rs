@@ -313,6 +313,8 @@ impl Acquisition {
             // A store of one-shot tokens waits by itself for late copies.
             in_flight: self.is_unanswered() && !self.store.abilities().one_shot_tokens,
             reused: self.in_use.is_some(),
+            // Nobody has had it.
+            kept_until: None,
             release_in_flight: false,
             abandoned: false.into(),
         }

@@ -86,14 +86,14 @@ impl Cleaner {
         // An attempt without an answer may be the first at its shard.
         let _ = self.start(shard);
         if let Err(what) = self.add(shard, what) {
-            let _ = what.try_once(self.backlog.command_deadline());
+            let _ = what.try_once(&self.backlog.clock, self.backlog.command_deadline());
         }
     }
 
     /// Withdraws at once, on this thread. `false`: no answer by the deadline; the background goes
     /// on.
     pub(crate) fn withdraw_now(&self, mut what: Withdrawal, deadline: Instant) -> bool {
-        let Err(error) = what.try_once(deadline) else { return true };
+        let Err(error) = what.try_once(&self.backlog.clock, deadline) else { return true };
         what.release_in_flight |= error.may_have_run;
         self.withdraw(what);
         false

@@ -16,6 +16,14 @@ pub(crate) fn valid_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + length.saturating_sub(drift(length))
 }
 
+/// What is left of the time until which a lock has to be kept, in whole milliseconds, rounded up.
+/// `None`: nothing.
+pub(crate) fn rest_of(kept_until: Instant, now: Instant) -> Option<Duration> {
+    let left = kept_until.checked_duration_since(now)?;
+    let millis = u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    (millis > 0).then(|| Duration::from_millis(millis))
+}
+
 /// A hand-off first grants at most this long a lease, so that a frozen waiter never costs a whole
 /// lease (R20).
 pub(crate) const FIRST_LEASE: Duration = Duration::from_secs(3);
@@ -40,5 +48,16 @@ mod tests {
             assert_eq!(valid_until(asked_at, length), asked_at + Duration::from_millis(valid));
         }
         assert_eq!(drift(Duration::from_millis(100)), Duration::from_millis(3));
+    }
+
+    #[test]
+    fn the_rest_of_the_time_is_rounded_up_to_whole_milliseconds() {
+        let now = Instant::now();
+        let of = |nanos| rest_of(now + Duration::from_nanos(nanos), now);
+        assert_eq!(of(0), None);
+        for (nanos, millis) in [(1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(of(nanos), Some(Duration::from_millis(millis)), "{nanos} ns");
+        }
+        assert_eq!(rest_of(now, now + Duration::from_millis(1)), None);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::cleaner::{Cleaner, InUse, Withdrawal};
+use super::durations::rest_of;
 use super::events::How;
 use super::expiry::Expiry;
 use super::lost::{Ended, Lost, LostReason};
@@ -47,6 +48,8 @@ pub(crate) struct Lease {
     /// also reads, is for several; 0: it is being released.
     users: AtomicU32,
     left_behind: LeftBehind,
+    /// Until when the lock is kept, even if the lease ends before: once it has an owner.
+    kept_until: OnceLock<Instant>,
     /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,
     /// How many times renewal may still move the end; `u32::MAX`: no limit. Kept here, because a
@@ -163,6 +166,7 @@ impl Lease {
                 in_use: Mutex::new(terms.in_use),
                 longest: AtomicU64::new(0),
             },
+            kept_until: OnceLock::new(),
             listening: OnceLock::new(),
             extends_left: AtomicU32::new(match terms.renewal {
                 Renewal::UntilUnlock => u32::MAX,
@@ -177,6 +181,17 @@ impl Lease {
     /// `false`, always `false`.
     pub(crate) fn is_valid(&self) -> bool {
         self.expiry.is_valid()
+    }
+
+    /// Has the lock kept until then, whenever and however the lease ends.
+    pub(crate) fn keep_until(&self, until: Instant) {
+        let first = self.kept_until.set(until).is_ok();
+        debug_assert!(first, "a lock that is kept does not pass from owner to owner");
+    }
+
+    /// For how long the lock has to be kept if the lease ends now.
+    pub(super) fn left_to_keep(&self) -> Option<Duration> {
+        self.kept_until.get().and_then(|until| rest_of(*until, self.expiry.now()))
     }
 
     /// Called before an extend by hand is sent: the lease may last for so long then, whatever the
@@ -286,6 +301,7 @@ impl Lease {
                 .max(Duration::from_millis(self.left_behind.longest.load(Ordering::SeqCst))),
             in_flight: self.left_behind.unsettled,
             reused: self.left_behind.reuses_value,
+            kept_until: self.kept_until.get().copied(),
             release_in_flight: false,
             abandoned: false.into(),
         }

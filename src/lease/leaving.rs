@@ -99,7 +99,8 @@ impl<'a> Leaving<'a> {
 
     /// The request that releases it. `may_be_sent` is [`take`](Leaving::take).
     pub(crate) fn release<'b>(&'b self, may_be_sent: &'b dyn Fn() -> bool) -> Release<'b> {
-        Release { key: &self.lease.key, token: &self.lease.token, may_be_sent }
+        let Lease { key, token, .. } = &**self.lease;
+        Release { key, token, keep: self.lease.left_to_keep(), may_be_sent }
     }
 
     pub(crate) fn lease(&self) -> &'a Arc<Lease> {

@@ -62,7 +62,8 @@ pub(super) fn in_the_way(state: &State, token: &Token) -> String {
         let _ = match held.token.origin() {
             Some((client, drawn_at)) => {
                 let since = drawn_at.elapsed().unwrap_or_default().as_secs_f64();
-                write!(text, "{separator}{client} for at most {since:.1} s")
+                let unlocked = if held.token.is_kept() { " (has unlocked)" } else { "" };
+                write!(text, "{separator}{client}{unlocked} for at most {since:.1} s")
             }
             None => write!(text, "{separator}somebody whose token tells no name"),
         };
@@ -129,5 +130,8 @@ mod tests {
         assert_eq!(many.matches("billing-3 for at most ").count(), 3, "{many}");
         assert!(many.ends_with(" s and 2 more; waiters before it: 0"), "{many}");
         assert!(!many.contains("01980ca4"), "{many}");
+        let kept = format!("kept:{}", &named[2..]);
+        let kept = in_the_way(&state(vec![held(&kept)], &[&ours]), &ours);
+        assert!(kept.starts_with("held by billing-3 (has unlocked) for at most "), "{kept}");
     }
 }

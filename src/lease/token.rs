@@ -11,6 +11,9 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::options::Share;
 use crate::base::{client_name, locked};
 
+/// What stands before a token while its lock is kept; also in the scripts `keep.lua`.
+const KEPT: &str = "kept:";
+
 /// Names one lease. Fresh for every acquisition, kept over its attempts, never reused; the text of
 /// a lease's token never reaches a log or a `Debug` (R19).
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -35,10 +38,21 @@ impl Token {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
+    /// The token under which the lock is kept after this token's lease.
+    pub(crate) fn kept(&self) -> Self {
+        Self([KEPT.as_bytes(), &self.0].concat().into())
+    }
+
+    /// Whether it is one under which a lock is kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.starts_with(KEPT.as_bytes())
+    }
+
     /// The name of the client that drew it, and when it did so by its own clock, in whole
     /// milliseconds. `None`: it has not the form that [`Tokens::fresh_for`] gives it.
     pub(crate) fn origin(&self) -> Option<(String, SystemTime)> {
-        let (front, client) = std::str::from_utf8(&self.0).ok()?.split_once('@')?;
+        let text = std::str::from_utf8(&self.0).ok()?;
+        let (front, client) = text.strip_prefix(KEPT).unwrap_or(text).split_once('@')?;
         let uuid = match front.split_once(':') {
             None => front,
             Some((_, uuid)) => Share::in_token(&self.0).map(|_| uuid)?,
@@ -185,6 +199,9 @@ mod tests {
             let since = SystemTime::now().duration_since(drawn_at).expect("not to come");
             assert!(since < Duration::from_secs(60), "{since:?}");
         }
+        let token = tokens.fresh_for(Share::Whole).expect("randomness");
+        assert_eq!(token.kept().origin(), token.origin());
+        assert!(token.kept().is_kept() && !token.is_kept());
         let numbered = tokens.numbered();
         assert_eq!(numbered.text(), format!("{}:1", tokens.client_uuid()));
         assert_eq!(numbered.origin(), None);

@@ -230,6 +230,50 @@ impl RedisLock {
         guard.end()?;
         Ok(value)
     }
+
+    /// Runs `job` if the lock is free, and keeps the lock until `at_least` after the caller got it,
+    /// or until the end of `job` if that is later. `None`: the lock is taken, by a run that goes
+    /// on, or by one that began less than `at_least` ago. Does not wait for another holder.
+    ///
+    /// For jobs that every instance of a service starts at the same times, and one of them shall
+    /// run. The guide has [a page on them](crate::guide::jobs), which says how long `at_least`
+    /// should be: half of the time between two starts, or some minutes if that is less. It is as
+    /// [`LockOptions::at_least`](crate::LockOptions::at_least), for this call; all other options
+    /// are the lock's own. A `job` that panics has run, too. The round trips are those of
+    /// `try_lock` and `unlock`.
+    ///
+    /// ```
+    /// # fn main() -> distlock::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let nightly = distlock::Client::open("memory://")?.lock("nightly-report");
+    /// let start = || nightly.run_once(Duration::from_secs(600), |_guard| 7);
+    /// assert_eq!(start()?, Some(7));
+    /// assert_eq!(start()?, None); // another instance, a moment later
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lock::try_lock`]: `job` has not run; `Unavailable` if the server does not answer.
+    /// `Lost`, as of [`with`](RedisLock::with): `job` has run, and perhaps beside another.
+    /// `Conflict`: this thread holds the lock with other options. Within `job`,
+    /// [`guard.lock()`](LockGuard::lock) is the handle with these options. `InvalidInput` for an
+    /// `at_least` of zero or above 24 h, `Unsupported` where a lock cannot be kept.
+    pub fn run_once<T>(
+        &self,
+        at_least: Duration,
+        job: impl FnOnce(&LockGuard) -> T,
+    ) -> Result<Option<T>> {
+        if at_least.is_zero() {
+            return Err(self.named(Error::invalid("run_once needs an at_least above zero")));
+        }
+        let Some(guard) = self.with_at_least(at_least).try_guard(Duration::ZERO)? else {
+            return Ok(None);
+        };
+        let value = job(&guard);
+        guard.end().map(|()| Some(value))
+    }
 }
 
 /// One hold of any [`Lock`]; dropping it unlocks. Made by the methods of `dyn Lock`.

@@ -62,14 +62,22 @@ impl RedisLock {
 
     /// The same, for leases that take this share.
     pub(super) fn with_share(&self, share: Share) -> Self {
-        let options = LockOptions { share, ..LockOptions::clone(&self.options) };
+        self.with_options(LockOptions { share, ..LockOptions::clone(&self.options) })
+    }
+
+    /// The same lock, kept for so long by each acquisition. Its options have not been checked.
+    pub(super) fn with_at_least(&self, at_least: Duration) -> Self {
+        self.with_options(LockOptions { at_least, ..LockOptions::clone(&self.options) })
+    }
+
+    fn with_options(&self, options: LockOptions) -> Self {
         Self { options: Arc::new(options), ..self.clone() }
     }
 
     /// Refuses options that cannot work, or that the store does not support. Those of a lock were
-    /// checked when it was made.
+    /// checked when it was made, but for what may have been changed since.
     fn check_options(&self) -> Result<()> {
-        if self.options.share.is_whole() {
+        if self.options.share.is_whole() && !self.options.has_at_least() {
             return Ok(());
         }
         self.options.check()?;

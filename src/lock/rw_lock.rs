@@ -85,9 +85,10 @@ use crate::base::options::{LockOptions, Share, Side};
 ///
 /// # Options and other calls
 ///
-/// All [`LockOptions`] apply, but an [`owner`](LockOptions::owner) is `InvalidInput`, and a layout
-/// other than the plain one is `Unsupported`, as is a quorum. Conditions belong to the write side
-/// (`Unsupported` on the read side); a thread that also reads cannot wait in one (`Conflict`).
+/// All [`LockOptions`] apply, but an [`owner`](LockOptions::owner) and
+/// [`at_least`](LockOptions::at_least) are `InvalidInput`, and a layout other than the plain one is
+/// `Unsupported`, as is a quorum. Conditions belong to the write side (`Unsupported` on the read
+/// side); a thread that also reads cannot wait in one (`Conflict`).
 ///
 /// [`is_locked`](RedisLock::is_locked) and [`force_unlock`](RedisLock::force_unlock) are about
 /// their own side: `force_unlock` of the read side ends all readers and no writer, and `is_locked`

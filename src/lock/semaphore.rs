@@ -47,12 +47,12 @@ use crate::lease::wait_limits::WaitLimits;
 /// hold a lock: after the server has lost its data, or if an owner works on after it has lost its
 /// lease.
 ///
-/// All [`LockOptions`] apply, but for these: an [`owner`](LockOptions::owner) is `InvalidInput`, a
-/// layout other than the plain one is `Unsupported`, and
-/// [`local_hand_offs`](LockOptions::local_hand_offs) has no effect, because permits do not pass
-/// from thread to thread. With [`fenced`](LockOptions::fenced) each `Permit` has a fence. It is a
-/// name for a log or a resource, and **must not be compared as that of a lock**: a resource that
-/// refuses smaller fences would refuse valid permits.
+/// All [`LockOptions`] apply, but for these: an [`owner`](LockOptions::owner) and
+/// [`at_least`](LockOptions::at_least) are `InvalidInput`, a layout other than the plain one is
+/// `Unsupported`, and [`local_hand_offs`](LockOptions::local_hand_offs) has no effect, because
+/// permits do not pass from thread to thread. With [`fenced`](LockOptions::fenced) each `Permit`
+/// has a fence. It is a name for a log or a resource, and **must not be compared as that of a
+/// lock**: a resource that refuses smaller fences would refuse valid permits.
 ///
 /// An operator who has to take all permits back deletes the key: their owners lose them.
 ///

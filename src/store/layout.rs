@@ -86,7 +86,7 @@ pub(crate) fn on_node(node: &Arc<Node>) -> Arc<dyn LeaseStore> {
 #[cfg(feature = "testing")]
 #[must_use]
 pub fn scripts(shared: bool) -> Vec<(&'static str, &'static str)> {
-    let Table { acquire, release, extend, inspect, force, exchange, wakes, .. } =
+    let Table { acquire, release, keep, extend, inspect, force, exchange, wakes, .. } =
         if shared { shared::table() } else { plain::table() };
     let mut scripts = vec![
         ("acquire", acquire),
@@ -95,6 +95,7 @@ pub fn scripts(shared: bool) -> Vec<(&'static str, &'static str)> {
         ("inspect", inspect),
         ("force", force),
     ];
+    scripts.extend(keep.map(|keep| ("keep", keep)));
     scripts.extend(exchange.map(|exchange| ("exchange", exchange)));
     if let table::Wakes::Queue(queue) = wakes {
         let table::QueueScripts { acquire_alone, release_alone, withdraw, wait, notify } = *queue;

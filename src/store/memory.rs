@@ -169,14 +169,15 @@ impl LeaseStore for Memory {
 
     fn release(&self, what: &Release<'_>, _deadline: Instant) -> Result<Gone, StoreError> {
         what.check()?;
-        Ok(self.at(what.key, |entry, listeners, now| entry.release(what.token, listeners, now)))
+        let Release { key, token, keep, .. } = *what;
+        Ok(self.at(key, |entry, listeners, now| entry.release(token, keep, listeners, now)))
     }
 
     fn withdraw(&self, what: &[Withdraw<'_>], _deadline: Instant) -> Vec<Result<Gone, StoreError>> {
         let one = |what: &Withdraw<'_>| {
             self.at(what.key, |entry, listeners, now| {
                 entry.leave(what.token, listeners);
-                entry.release(what.token, listeners, now)
+                entry.release(what.token, what.keep, listeners, now)
             })
         };
         what.iter().map(|what| Ok(one(what))).collect()
@@ -264,7 +265,7 @@ impl LeaseStore for Memory {
                 return Ok(InCondition::NotOurs);
             }
             entry.begin_to_wait(condition, Waiter::new(ask, place), now);
-            entry.release(release, listeners, now);
+            entry.release(release, None, listeners, now);
             Ok(InCondition::Waiting { asked_at })
         })
     }

@@ -1,6 +1,7 @@
 //! The integration tests: one binary, one module per behaviour.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod at_least;
 mod circles;
 mod claims;
 mod close;

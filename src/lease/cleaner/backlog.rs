@@ -165,7 +165,8 @@ impl Backlog {
                 what.subject
             );
         }
-        let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw()).collect();
+        let asked_at = self.clock.now();
+        let what: Vec<_> = due.iter().map(|(_, what)| what.as_withdraw(asked_at)).collect();
         let mut answers = first.store.withdraw(&what, deadline).into_iter();
         let now = self.clock.now();
         let (mut answered, mut unanswered) = (true, Vec::new());

@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::backlog::SETTLE;
+use crate::base::clock::Clock;
 use crate::base::key::Key;
 use crate::base::log;
 use crate::base::options::{Share, Side};
 use crate::base::store_error::StoreError;
 use crate::base::subject::Subject;
-use crate::lease::durations::FIRST_LEASE;
+use crate::lease::durations::{FIRST_LEASE, rest_of};
 use crate::lease::store::{Gone, LeaseStore, Withdraw};
 use crate::lease::token::Token;
 
@@ -21,6 +22,8 @@ pub(crate) struct Withdrawal {
     pub(crate) key: Key,
     pub(crate) token: Token,
     pub(crate) lease: Duration,
+    /// Until when the lock has to be kept.
+    pub(crate) kept_until: Option<Instant>,
     /// Whether a copy of an unanswered attempt may arrive after the withdrawal.
     pub(crate) in_flight: bool,
     /// Whether the token is the caller's own value, which the next acquisition uses again.
@@ -47,6 +50,7 @@ impl Withdrawal {
             key,
             token,
             lease: FIRST_LEASE,
+            kept_until: None,
             in_flight: false,
             reused: false,
             release_in_flight: false,
@@ -54,12 +58,13 @@ impl Withdrawal {
         }
     }
 
-    pub(super) fn as_withdraw(&self) -> Withdraw<'_> {
-        Withdraw::of(&self.key, &self.token)
+    pub(super) fn as_withdraw(&self, now: Instant) -> Withdraw<'_> {
+        let keep = self.kept_until.and_then(|until| rest_of(until, now));
+        Withdraw { keep, ..Withdraw::of(&self.key, &self.token) }
     }
 
-    pub(super) fn try_once(&self, deadline: Instant) -> Result<Gone, StoreError> {
-        let answer = self.store.withdraw_one(self.as_withdraw(), deadline);
+    pub(super) fn try_once(&self, clock: &Clock, deadline: Instant) -> Result<Gone, StoreError> {
+        let answer = self.store.withdraw_one(self.as_withdraw(clock.now()), deadline);
         answer.inspect_err(|error| {
             log::debug!("{}: no answer to a withdrawal: {}", self.subject, error.message)
         })

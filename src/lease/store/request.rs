@@ -64,13 +64,15 @@ pub struct Withdraw<'a> {
     pub key: &'a Key,
     /// Whose attempts, place and lease.
     pub token: &'a Token,
+    /// As in [`Release`].
+    pub keep: Option<Duration>,
 }
 
 impl<'a> Withdraw<'a> {
-    /// These.
+    /// These, whose lease ends now.
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token }
+        Self { key, token, keep: None }
     }
 }
 
@@ -81,6 +83,9 @@ pub struct Release<'a> {
     pub key: &'a Key,
     /// Whose lease.
     pub token: &'a Token,
+    /// For how long the lock is kept from everybody after that, under a token that nobody has: then
+    /// a late extend of the lease finds nothing. A store that does not support it is not asked.
+    pub keep: Option<Duration>,
     /// Called when there is a connection, before the first byte is sent, and again for every
     /// connection that is tried. `false`: the lease has ended meanwhile, so nothing is sent, and
     /// the call fails. Until the first call the lease is as before, and may be renewed (R9).
@@ -92,7 +97,7 @@ impl<'a> Release<'a> {
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn of(key: &'a Key, token: &'a Token) -> Self {
-        Self { key, token, may_be_sent: &|| true }
+        Self { key, token, keep: None, may_be_sent: &|| true }
     }
 
     /// An error if the release may not be sent any more.

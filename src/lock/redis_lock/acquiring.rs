@@ -179,6 +179,9 @@ impl RedisLock {
             self.shared.queue().leave_after_loss(&lease);
         }
         let (options, since) = (Arc::clone(&self.options), self.context().clock.now());
+        if options.has_at_least() {
+            lease.keep_until(since + options.at_least);
+        }
         Owned { lease, turn, fence, options, since }
     }
 

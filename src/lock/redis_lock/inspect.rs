@@ -52,6 +52,9 @@ pub struct Holder {
     pub permits: u32,
     /// Which side of a read-write lock it holds; `None`: this is no read-write lock.
     pub side: Option<Side>,
+    /// Whether this holder has unlocked: nobody holds the lock, and the server keeps it for
+    /// `remaining`, as [`LockOptions::at_least`](crate::LockOptions::at_least) asks.
+    pub is_kept: bool,
     /// How long the lease lasts unless it is extended; `None`: for ever. With Redlock, how long it
     /// lasts on a majority at least: a node that answered may have missed an extend, while nodes
     /// that were not waited for have it.
@@ -82,14 +85,15 @@ impl fmt::Debug for Holder {
             .field("drawn_at", &self.drawn_at)
             .field("permits", &self.permits)
             .field("side", &self.side)
+            .field("is_kept", &self.is_kept)
             .field("remaining", &self.remaining)
             .finish()
     }
 }
 
 impl RedisLock {
-    /// Whether anybody holds the lock, by the server's answer; of a read-write lock, whether
-    /// anybody holds this side. One round trip; the answer may already be out of date.
+    /// Whether anybody holds the lock, or it is kept, by the server's answer; of a read-write lock,
+    /// whether anybody holds this side. One round trip; the answer may already be out of date.
     ///
     /// # Errors
     /// `Unavailable`, `Denied`, `WrongType`, `Server`: it is unknown whether the lock is held.
@@ -154,6 +158,7 @@ impl RedisLock {
             drawn_at,
             permits: share.permits(),
             side: share.side(),
+            is_kept: held.token.is_kept(),
             remaining: held.remaining,
         })
     }
@@ -172,7 +177,8 @@ impl RedisLock {
         }
     }
 
-    /// Releases the lock of any holder, and hands it on if somebody waits. `false`: nobody held it.
+    /// Releases the lock of any holder, or one that is kept, and hands it on if somebody waits.
+    /// `false`: nobody held it.
     /// One round trip over a connection that is opened for it: the release must not be sent twice.
     /// On a quorum three: it asks who holds the lock, releases it, and asks again.
     ///

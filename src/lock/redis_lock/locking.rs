@@ -87,9 +87,10 @@ impl RedisLock {
         if !self.store.abilities().conditions
             || options.queue != Queue::Fifo
             || options.owner.is_some()
+            || options.has_at_least()
         {
             return Err(self.named(Error::unsupported(
-                "conditions need the plain layout, Queue::Fifo and no owner",
+                "conditions need the plain layout, Queue::Fifo, no owner and no at_least",
             )));
         }
         Condition::new(std::sync::Arc::new(self.clone()), name).map_err(|error| self.named(error))

@@ -83,19 +83,41 @@ impl ServerLeases {
         self.queue().ok_or_else(StoreError::without_conditions)
     }
 
-    /// The command that releases or withdraws, by this script.
-    fn giving_up<'a>(&self, script: &'a Script, key: &'a Key, token: &'a Token) -> Command<'a> {
-        let (keys, mut parts) = self.keys(key);
-        parts.push(Part::Bytes(token.as_bytes()));
-        parts.extend(self.channel(key));
+    /// The command that releases or withdraws: by this script, unless the lock is kept for a
+    /// while.
+    fn giving_up<'a>(&'a self, script: &'a Script, what: &Withdraw<'a>) -> Command<'a> {
+        let (keys, mut parts) = self.keys(what.key);
+        let script = self.ending(script, what, &mut parts);
+        parts.extend(self.channel(what.key));
         Command::script(script, keys, parts)
     }
 
-    /// A script with the keys of the lease and a token.
-    fn alone<'a>(&self, script: &'a Script, key: &'a Key, token: &'a Token) -> Command<'a> {
-        let (keys, mut parts) = self.lease_keys(key);
-        parts.push(Part::Bytes(token.as_bytes()));
+    /// The same, with the keys of the lease alone. Tells no waiter.
+    fn alone<'a>(&'a self, script: &'a Script, what: &Withdraw<'a>) -> Command<'a> {
+        let (keys, mut parts) = self.lease_keys(what.key);
+        let script = self.ending(script, what, &mut parts);
         Command::script(script, keys, parts)
+    }
+
+    /// The script that ends a lease, this one or the one that keeps the lock, with its first
+    /// arguments.
+    fn ending<'a>(
+        &'a self,
+        script: &'a Script,
+        what: &Withdraw<'a>,
+        parts: &mut Vec<Part<'a>>,
+    ) -> &'a Script {
+        parts.push(Part::Bytes(what.token.as_bytes()));
+        match (what.keep, &self.table.keep) {
+            (Some(time), Some(keep)) => {
+                parts.push(Part::millis(time));
+                keep
+            }
+            (time, _) => {
+                debug_assert!(time.is_none(), "options that the layout does not support");
+                script
+            }
+        }
     }
 
     fn extending<'a>(&'a self, lease: &Extend<'a>) -> Command<'a> {
@@ -147,10 +169,11 @@ impl LeaseStore for ServerLeases {
         let check = || what.check();
         let call =
             |command| answers::gone(self.servers.call(&Call::new(command).check(&check), deadline));
-        match (call(self.giving_up(&self.table.release, what.key, what.token)), self.queue()) {
+        let ended = Withdraw { keep: what.keep, ..Withdraw::of(what.key, what.token) };
+        match (call(self.giving_up(&self.table.release, &ended)), self.queue()) {
             // The waiters ask again by themselves.
             (Err(error), Some(queue)) if error.moving => {
-                call(self.alone(&queue.release_alone, what.key, what.token))
+                call(self.alone(&queue.release_alone, &ended))
             }
             (answer, _) => answer,
         }
@@ -162,12 +185,11 @@ impl LeaseStore for ServerLeases {
         let batch = |commands: Vec<_>| -> Vec<_> {
             self.servers.batch(&commands, deadline).into_iter().map(answers::gone).collect()
         };
-        let mut answers =
-            batch(what.iter().map(|what| self.giving_up(script, what.key, what.token)).collect());
+        let mut answers = batch(what.iter().map(|what| self.giving_up(script, what)).collect());
         let Some(queue) = self.queue() else { return answers };
         let (moving, alone): (Vec<_>, Vec<_>) = (what.iter().zip(&mut answers))
             .filter(|(_, answer)| answer.as_ref().is_err_and(|error| error.moving))
-            .map(|(what, answer)| (answer, self.alone(&queue.release_alone, what.key, what.token)))
+            .map(|(what, answer)| (answer, self.alone(&queue.release_alone, what)))
             .unzip();
         // Where it is not released, a place may be left.
         for (answer, released) in moving.into_iter().zip(batch(alone)) {

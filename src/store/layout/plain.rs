@@ -1,6 +1,6 @@
 //! The plain layout: a string key that holds the token.
 
-use super::queue::{KEYS, acquire, extend, inspect, queue_scripts, release, serving};
+use super::queue::{KEYS, acquire, extend, in_room, inspect, queue_scripts, release, serving};
 use super::table::{Table, Wakes};
 
 pub(crate) fn table() -> Table {
@@ -12,6 +12,14 @@ pub(crate) fn table() -> Table {
         has_shares: false,
         acquire: acquire!("plain/acquire_uncontended.lua", "plain/mutex.lua"),
         release: release!("plain/release_uncontended.lua", "plain/mutex.lua"),
+        keep: Some(in_room!(
+            Number,
+            "plain/mutex.lua",
+            "queue/queue.lua",
+            "queue/conditions.lua",
+            "queue/ours.lua",
+            "plain/keep.lua"
+        )),
         extend: extend!("plain/mutex.lua"),
         inspect: inspect!("plain/holders.lua"),
         force: serving!(Number, "plain/mutex.lua", "plain/force.lua"),

@@ -16,6 +16,7 @@ pub(crate) fn table() -> Table {
         has_shares: false,
         acquire: script!(Shape::Array, "redisson/common.lua", "redisson/acquire.lua"),
         release: script!(Shape::Number, "redisson/release.lua"),
+        keep: Some(script!(Shape::Number, "redisson/keep.lua")),
         extend: script!(Shape::Number, "redisson/extend.lua"),
         inspect: script!(Shape::Array, "redisson/common.lua", "redisson/inspect.lua"),
         force: script!(Shape::Number, "redisson/common.lua", "redisson/force.lua"),

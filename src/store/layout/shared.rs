@@ -12,6 +12,7 @@ pub(crate) fn table() -> Table {
         has_shares: true,
         acquire: acquire!("shared/acquire_uncontended.lua", "shared/room.lua"),
         release: release!("shared/release_uncontended.lua", "shared/room.lua"),
+        keep: None,
         extend: extend!("shared/room.lua"),
         inspect: inspect!("shared/holders.lua"),
         force: serving!(Number, "shared/room.lua", "shared/force.lua"),

@@ -26,6 +26,9 @@ pub(crate) struct Table {
     pub(crate) acquire: Script,
     /// Keys, token; channel and command to publish if there is a channel.
     pub(crate) release: Script,
+    /// As `release`, for a lock that is kept for a while, with that time in ms behind the token; in
+    /// a layout with a queue also with the keys of the lease alone.
+    pub(crate) keep: Option<Script>,
     /// Keys of the lease, token, lease in ms.
     pub(crate) extend: Script,
     /// Keys, with the counter if the lock is fenced, or those of the lease; whether it is fenced.
@@ -53,6 +56,9 @@ impl Table {
         }
         if let (Some(why), Some(_)) = (self.no_owner, &options.owner) {
             return Err(Error::invalid(why));
+        }
+        if options.has_at_least() && self.keep.is_none() {
+            return Err(Error::unsupported("at_least needs the plain layout or Redisson's"));
         }
         if let (Some(why), true) = (self.no_fences, options.fenced) {
             return Err(Error::unsupported(why));

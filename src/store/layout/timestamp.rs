@@ -18,6 +18,7 @@ pub(crate) fn table() -> Table {
         has_shares: false,
         acquire: script!(Shape::Array, "timestamp/common.lua", "timestamp/acquire.lua"),
         release: script!(Shape::Number, "timestamp/common.lua", "timestamp/release.lua"),
+        keep: None,
         extend: script!(Shape::Number, "timestamp/common.lua", "timestamp/extend.lua"),
         inspect: script!(Shape::Array, "timestamp/common.lua", "timestamp/inspect.lua"),
         force: script!(Shape::Number, "timestamp/common.lua", "timestamp/force.lua"),

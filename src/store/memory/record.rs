@@ -277,15 +277,30 @@ impl LockRecord {
         self.queue.front().is_none_or(|next| next.token == *token) && self.fits(token)
     }
 
+    /// Ends a lease, if it is there, and keeps the lock for that long. Then the first waiter asks
+    /// again, and so learns for how long.
     pub(super) fn release(
         &mut self,
         token: &Token,
+        keep: Option<Duration>,
         listeners: &mut Listeners<'_>,
         now: Instant,
     ) -> Gone {
         let gone = if self.is_held_by(token) { Gone::Released } else { Gone::NotOurs };
         self.remove(token);
+        let is_kept = match (gone, keep) {
+            (Gone::Released, Some(time)) => {
+                self.put(&token.kept(), now + time);
+                true
+            }
+            _ => false,
+        };
         self.serve(None, listeners, now);
+        if let Some(first) = self.queue.front().filter(|_| is_kept)
+            && let Some(bell) = listeners.ear(&first.token)
+        {
+            bell.ring();
+        }
         gone
     }
 

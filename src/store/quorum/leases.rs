@@ -309,6 +309,12 @@ impl LeaseStore for Quorum {
                  quorum",
             ));
         }
+        if options.has_at_least() {
+            return Err(Error::unsupported(
+                "a quorum cannot keep a lock after its unlock: at_least needs one server or a \
+                 cluster",
+            ));
+        }
         if options.owner.is_some() {
             return Err(Error::unsupported(
                 "each attempt on a quorum needs a token of its own, so a quorum takes no owner",

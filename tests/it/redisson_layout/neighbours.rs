@@ -42,6 +42,25 @@ fn each_side_refuses_while_the_other_holds() {
 }
 
 #[test]
+fn a_lock_that_is_kept_after_its_unlock_is_kept_from_java_which_is_told() {
+    let server = Server::start();
+    let kept = options().lease(SOON * 6).at_least(ms(4000));
+    let lock = client(&server.url()).lock_with("a", kept).unwrap();
+    let mut java = Java::new(&server, 7);
+    let listener = Listener::at(&server, "redisson_lock__channel:{a}");
+    within(ms(4000)..SOON * 2, || {
+        lock.lock().unwrap();
+        assert!(java.acquire("a", 60_000).is_some_and(|left| left > 50_000));
+        lock.unlock().unwrap();
+        listener.next(SOON).expect("it is told to ask again");
+        let left = java.acquire("a", 60_000).expect("kept");
+        assert!(left <= 4000, "{left} ms are left");
+        eventually(SOON, || java.acquire("a", 60_000).is_none());
+    });
+    assert_eq!(java.release("a", 60_000), Some(1));
+}
+
+#[test]
 fn each_side_takes_over_when_the_lease_of_the_other_has_run_out() {
     let server = Server::start();
     let client = client(&server.url());
