@@ -83,41 +83,23 @@ impl ServerLeases {
         self.queue().ok_or_else(StoreError::without_conditions)
     }
 
-    /// The command that releases or withdraws: by this script, unless the lock is kept for a
-    /// while.
-    fn giving_up<'a>(&'a self, script: &'a Script, what: &Withdraw<'a>) -> Command<'a> {
-        let (keys, mut parts) = self.keys(what.key);
-        let script = self.ending(script, what, &mut parts);
-        parts.extend(self.channel(what.key));
-        Command::script(script, keys, parts)
-    }
-
-    /// The same, with the keys of the lease alone. Tells no waiter.
-    fn alone<'a>(&'a self, script: &'a Script, what: &Withdraw<'a>) -> Command<'a> {
-        let (keys, mut parts) = self.lease_keys(what.key);
-        let script = self.ending(script, what, &mut parts);
-        Command::script(script, keys, parts)
-    }
-
-    /// The script that ends a lease, this one or the one that keeps the lock, with its first
-    /// arguments.
-    fn ending<'a>(
+    /// The command that releases or withdraws, with these keys: by this script, or by the one that
+    /// keeps the lock for a while.
+    fn giving_up<'a>(
         &'a self,
         script: &'a Script,
         what: &Withdraw<'a>,
-        parts: &mut Vec<Part<'a>>,
-    ) -> &'a Script {
+        (keys, mut parts): (usize, Vec<Part<'a>>),
+    ) -> Command<'a> {
+        debug_assert!(
+            what.keep.is_none() || self.table.keep.is_some(),
+            "options that the layout does not support"
+        );
+        let keeping = what.keep.zip(self.table.keep.as_ref());
         parts.push(Part::Bytes(what.token.as_bytes()));
-        match (what.keep, &self.table.keep) {
-            (Some(time), Some(keep)) => {
-                parts.push(Part::millis(time));
-                keep
-            }
-            (time, _) => {
-                debug_assert!(time.is_none(), "options that the layout does not support");
-                script
-            }
-        }
+        parts.extend(keeping.map(|(time, _)| Part::millis(time)));
+        parts.extend(self.channel(what.key));
+        Command::script(keeping.map_or(script, |(_, keep)| keep), keys, parts)
     }
 
     fn extending<'a>(&'a self, lease: &Extend<'a>) -> Command<'a> {
@@ -170,10 +152,11 @@ impl LeaseStore for ServerLeases {
         let call =
             |command| answers::gone(self.servers.call(&Call::new(command).check(&check), deadline));
         let ended = Withdraw { keep: what.keep, ..Withdraw::of(what.key, what.token) };
-        match (call(self.giving_up(&self.table.release, &ended)), self.queue()) {
+        let all_keys = self.keys(what.key);
+        match (call(self.giving_up(&self.table.release, &ended, all_keys)), self.queue()) {
             // The waiters ask again by themselves.
             (Err(error), Some(queue)) if error.moving => {
-                call(self.alone(&queue.release_alone, &ended))
+                call(self.giving_up(&queue.release_alone, &ended, self.lease_keys(what.key)))
             }
             (answer, _) => answer,
         }
@@ -185,11 +168,15 @@ impl LeaseStore for ServerLeases {
         let batch = |commands: Vec<_>| -> Vec<_> {
             self.servers.batch(&commands, deadline).into_iter().map(answers::gone).collect()
         };
-        let mut answers = batch(what.iter().map(|what| self.giving_up(script, what)).collect());
+        let all = what.iter().map(|what| self.giving_up(script, what, self.keys(what.key)));
+        let mut answers = batch(all.collect());
         let Some(queue) = self.queue() else { return answers };
         let (moving, alone): (Vec<_>, Vec<_>) = (what.iter().zip(&mut answers))
             .filter(|(_, answer)| answer.as_ref().is_err_and(|error| error.moving))
-            .map(|(what, answer)| (answer, self.alone(&queue.release_alone, what)))
+            .map(|(what, answer)| {
+                let keys = self.lease_keys(what.key);
+                (answer, self.giving_up(&queue.release_alone, what, keys))
+            })
             .unzip();
         // Where it is not released, a place may be left.
         for (answer, released) in moving.into_iter().zip(batch(alone)) {

@@ -277,8 +277,8 @@ impl LockRecord {
         self.queue.front().is_none_or(|next| next.token == *token) && self.fits(token)
     }
 
-    /// Ends a lease, if it is there, and keeps the lock for that long. Then the first waiter asks
-    /// again, and so learns for how long.
+    /// Ends a lease, if it is there, and with `keep` keeps the lock for that time. Then the first
+    /// waiter is told to ask again, and so learns for how long.
     pub(super) fn release(
         &mut self,
         token: &Token,
@@ -288,16 +288,13 @@ impl LockRecord {
     ) -> Gone {
         let gone = if self.is_held_by(token) { Gone::Released } else { Gone::NotOurs };
         self.remove(token);
-        let is_kept = match (gone, keep) {
-            (Gone::Released, Some(time)) => {
-                self.put(&token.kept(), now + time);
-                true
-            }
-            _ => false,
-        };
+        let keep = keep.filter(|_| gone == Gone::Released);
+        if let Some(time) = keep {
+            self.put(&token.kept(), now + time);
+        }
         self.serve(None, listeners, now);
-        if let Some(first) = self.queue.front().filter(|_| is_kept)
-            && let Some(bell) = listeners.ear(&first.token)
+        if keep.is_some()
+            && let Some(bell) = self.queue.front().and_then(|first| listeners.ear(&first.token))
         {
             bell.ring();
         }
