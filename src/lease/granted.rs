@@ -48,7 +48,8 @@ pub(crate) struct Lease {
     /// also reads, is for several; 0: it is being released.
     users: AtomicU32,
     left_behind: LeftBehind,
-    /// Until when the lock is kept, even if the lease ends before: once it has an owner.
+    /// Until when the lock is kept even if the lease ends before. Set when the lease gets an owner:
+    /// a lock that nobody has had is not kept.
     kept_until: OnceLock<Instant>,
     /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,

@@ -55,15 +55,16 @@ impl<'a> SlowWait<'a> {
 
 /// Who holds the lock, and how many wait before the acquisition with this token.
 pub(super) fn in_the_way(state: &State, token: &Token) -> String {
-    let mut text = String::from("held by ");
+    // A lock that is kept after its unlock has no other holder beside.
+    let is_kept = state.held.first().is_some_and(|held| held.token.is_kept());
+    let mut text = String::from(if is_kept { "kept after its unlock by " } else { "held by " });
     for (at, held) in state.held.iter().take(NAMED).enumerate() {
         let separator = if at == 0 { "" } else { ", " };
         // Writing to a string cannot fail.
         let _ = match held.token.origin() {
             Some((client, drawn_at)) => {
                 let since = drawn_at.elapsed().unwrap_or_default().as_secs_f64();
-                let unlocked = if held.token.is_kept() { " (has unlocked)" } else { "" };
-                write!(text, "{separator}{client}{unlocked} for at most {since:.1} s")
+                write!(text, "{separator}{client} for at most {since:.1} s")
             }
             None => write!(text, "{separator}somebody whose token tells no name"),
         };
@@ -132,6 +133,6 @@ mod tests {
         assert!(!many.contains("01980ca4"), "{many}");
         let kept = format!("kept:{}", &named[2..]);
         let kept = in_the_way(&state(vec![held(&kept)], &[&ours]), &ours);
-        assert!(kept.starts_with("held by billing-3 (has unlocked) for at most "), "{kept}");
+        assert!(kept.starts_with("kept after its unlock by billing-3 for at most "), "{kept}");
     }
 }

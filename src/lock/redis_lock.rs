@@ -75,7 +75,7 @@ impl RedisLock {
     }
 
     /// Refuses options that cannot work, or that the store does not support. Those of a lock were
-    /// checked when it was made, but for what may have been changed since.
+    /// checked when it was made, but not the `at_least` of `run_once`.
     fn check_options(&self) -> Result<()> {
         if self.options.share.is_whole() && !self.options.has_at_least() {
             return Ok(());
