@@ -335,11 +335,13 @@ impl Acquisition {
         if !is_whole || self.context.clock.now() >= valid_until(asked_at, length) {
             return None;
         }
+        let at_least = self.options.has_at_least().then_some(self.options.at_least);
         let terms = Terms {
             how,
             asked_at,
             granted: length,
             length: self.options.lease,
+            kept_until: at_least.map(|time| self.context.clock.now() + time),
             renewal: self.options.renewal,
             fences,
             hand_offs: self.options.hand_offs(),

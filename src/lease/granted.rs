@@ -48,9 +48,10 @@ pub(crate) struct Lease {
     /// also reads, is for several; 0: it is being released.
     users: AtomicU32,
     left_behind: LeftBehind,
-    /// Until when the lock is kept even if the lease ends before. Set when the lease gets an owner:
-    /// a lock that nobody has had is not kept.
-    kept_until: OnceLock<Instant>,
+    /// Until when the lock is kept even if the lease ends before.
+    kept_until: Option<Instant>,
+    /// Whether it ends before it got an owner. Then the lock is not kept.
+    nobody_had_it: AtomicBool,
     /// The listening of the wait before the grant, so that a late wake-up still finds a listener.
     listening: OnceLock<Listening>,
     /// How many times renewal may still move the end; `u32::MAX`: no limit. Kept here, because a
@@ -89,6 +90,7 @@ pub(crate) struct Terms {
     pub(crate) granted: Duration,
     /// How long renewal makes it last.
     pub(crate) length: Duration,
+    pub(crate) kept_until: Option<Instant>,
     pub(crate) renewal: Renewal,
     /// The fences reserved for it.
     pub(crate) fences: Option<Fences>,
@@ -167,7 +169,8 @@ impl Lease {
                 in_use: Mutex::new(terms.in_use),
                 longest: AtomicU64::new(0),
             },
-            kept_until: OnceLock::new(),
+            kept_until: terms.kept_until,
+            nobody_had_it: AtomicBool::new(false),
             listening: OnceLock::new(),
             extends_left: AtomicU32::new(match terms.renewal {
                 Renewal::UntilUnlock => u32::MAX,
@@ -184,15 +187,18 @@ impl Lease {
         self.expiry.is_valid()
     }
 
-    /// Has the lock kept until then, whenever and however the lease ends.
-    pub(crate) fn keep_until(&self, until: Instant) {
-        let first = self.kept_until.set(until).is_ok();
-        debug_assert!(first, "a lock that is kept does not pass from owner to owner");
+    /// It ends before it got an owner.
+    pub(crate) fn nobody_had_it(&self) {
+        self.nobody_had_it.store(true, Ordering::SeqCst);
+    }
+
+    fn kept_until(&self) -> Option<Instant> {
+        self.kept_until.filter(|_| !self.nobody_had_it.load(Ordering::SeqCst))
     }
 
     /// For how long the lock has to be kept if the lease ends now.
     pub(super) fn left_to_keep(&self) -> Option<Duration> {
-        self.kept_until.get().and_then(|until| rest_of(*until, self.expiry.now()))
+        self.kept_until().and_then(|until| rest_of(until, self.expiry.now()))
     }
 
     /// Called before an extend by hand is sent: the lease may last for so long then, whatever the
@@ -302,7 +308,7 @@ impl Lease {
                 .max(Duration::from_millis(self.left_behind.longest.load(Ordering::SeqCst))),
             in_flight: self.left_behind.unsettled,
             reused: self.left_behind.reuses_value,
-            kept_until: self.kept_until.get().copied(),
+            kept_until: self.kept_until(),
             release_in_flight: false,
             abandoned: false.into(),
         }

@@ -43,9 +43,12 @@ impl Token {
         Self([KEPT.as_bytes(), &self.0].concat().into())
     }
 
-    /// Whether it is one under which a lock is kept.
+    /// Whether it is one under which a lock is kept. A caller's own value may begin in the same
+    /// way, so a UUID has to follow.
     pub(crate) fn is_kept(&self) -> bool {
-        self.0.starts_with(KEPT.as_bytes())
+        let token = self.0.strip_prefix(KEPT.as_bytes()).unwrap_or_default();
+        let uuid = token.get(..uuid::fmt::Hyphenated::LENGTH).unwrap_or_default();
+        Uuid::try_parse_ascii(uuid).is_ok()
     }
 
     /// The name of the client that drew it, and when it did so by its own clock, in whole
@@ -201,8 +204,11 @@ mod tests {
         }
         let token = tokens.fresh_for(Share::Whole).expect("randomness");
         assert_eq!(token.kept().origin(), token.origin());
-        assert!(token.kept().is_kept() && !token.is_kept());
         let numbered = tokens.numbered();
+        for token in [&token, &numbered] {
+            assert!(token.kept().is_kept() && !token.is_kept());
+        }
+        assert!(!Token::new("kept:me").is_kept());
         assert_eq!(numbered.text(), format!("{}:1", tokens.client_uuid()));
         assert_eq!(numbered.origin(), None);
     }

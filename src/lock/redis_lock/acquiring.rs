@@ -152,6 +152,7 @@ impl RedisLock {
     fn register(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         let context = self.context();
         if !context.renewers.of(&lease).add(&lease) {
+            lease.nobody_had_it();
             context.finish(&lease, Ended::GivenUp { release_sent: false });
             return Err(Error::new(ErrorKind::Closed, "the client is closed").leaving(true));
         }
@@ -179,9 +180,6 @@ impl RedisLock {
             self.shared.queue().leave_after_loss(&lease);
         }
         let (options, since) = (Arc::clone(&self.options), self.context().clock.now());
-        if options.has_at_least() {
-            lease.keep_until(since + options.at_least);
-        }
         Owned { lease, turn, fence, options, since }
     }
 
@@ -189,6 +187,7 @@ impl RedisLock {
     fn hold(&self, owned: Owned) -> Result<()> {
         let lock = Arc::clone(&self.shared);
         holds::enter(Hold { lock, owned, count: 1, over: None }).or_else(|hold| {
+            hold.owned.lease.nobody_had_it();
             // The thread is ending: nobody would ever remove this hold or give up its turn.
             let given_up = self.give_up(&hold.owned);
             let ending = Error::unsupported("a thread that is ending cannot lock");
