@@ -1,5 +1,5 @@
 //! Longer pages: what is promised, how to port, which layouts there are, how it works inside, what
-//! comes up in production, jobs on several instances, and how to run it safely.
+//! comes up in production, jobs on several instances, the command, and how to run it safely.
 //! Documentation only.
 
 #[doc = include_str!("guide/guarantees.md")]
@@ -22,6 +22,9 @@ pub mod practice {}
 
 #[doc = include_str!("guide/jobs.md")]
 pub mod jobs {}
+
+#[doc = include_str!("guide/command.md")]
+pub mod command {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

@@ -6,16 +6,18 @@
 //! and a holder can always ask, without a round trip, whether its lease is valid. A lease does not
 //! protect against a process that is paused for too long, a suspended host, or a key lost in a
 //! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
-//! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) a program from Jedis
-//! or Redisson, which [layouts](guide::layouts) there are, what comes up in
-//! [practice](guide::practice) and with [jobs](guide::jobs), what each [error](guide::errors)
-//! means, how to run it [safely](guide::security), and [how it works inside](guide::internals).
+//! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) from Jedis or
+//! Redisson, which [layouts](guide::layouts) there are, what comes up in
+//! [practice](guide::practice), with [jobs](guide::jobs) and [in a shell](guide::command), what
+//! each [error](guide::errors) means, how to run it [safely](guide::security), and [how it works
+//! inside](guide::internals).
 //!
 //! # Install
 //!
 //! ```sh
-//! cargo add distlock                 # redis://, redis+unix://, memory://
-//! cargo add distlock --features tls  # and rediss://
+//! cargo add distlock                    # redis://, redis+unix://, memory://
+//! cargo add distlock --features tls     # and rediss://
+//! cargo install distlock --features cli # the command, for shell scripts and crontabs
 //! ```
 //!
 //! The examples below use `memory://`, a store inside the process. With a server, the URL is, for
@@ -339,10 +341,8 @@
 //!
 //! # Why it blocks
 //!
-//! A lock on a server is held for milliseconds to hours, while its holder works. Threads are the
-//! simple way to write such programs. Because guards stay on their thread, reentrancy is only a
-//! counter. A program without an async runtime does not need one for a lock. The documentation of
-//! each call says how long it may block.
+//! A lock on a server is held for milliseconds to hours. Threads are the simple way to write such
+//! programs, and because guards stay on their thread, reentrancy is only a counter.
 #![forbid(unsafe_code)]
 
 mod base;

@@ -6,6 +6,7 @@ mod circles;
 mod claims;
 mod close;
 mod cluster;
+mod command;
 mod conditions;
 mod confirmations;
 mod contract;

@@ -12,6 +12,7 @@ mod long;
 mod redisson;
 mod rows;
 mod sharing;
+mod shown;
 mod waking;
 
 use std::time::Duration;
