@@ -139,7 +139,7 @@ pub(crate) struct Who {
     #[command(flatten)]
     pub(crate) server: Server,
 
-    /// One JSON object in a line for each KEY
+    /// Write one JSON object in a line for each KEY
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -156,19 +156,11 @@ pub(crate) struct Who {
 #[derive(Group)]
 pub(crate) struct Watch {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) who: Who,
 
     /// How long to pause before the next look; at least 100ms
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
     pub(crate) every: Duration,
-
-    /// One JSON object in a line for each KEY, each time
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Names of locks, or patterns
-    #[arg(value_name = "KEY")]
-    pub(crate) keys: Vec<String>,
 }
 
 /// Releases a lock of any holder, and hands it to the next who waits

@@ -96,49 +96,49 @@ pub(crate) enum Taken {
 }
 
 /// All locks that CMD needs, held.
-pub(crate) struct Holds(Vec<(Held, Validity)>);
+pub(crate) struct Holds(Vec<Held>);
 
 impl Holds {
     /// Takes one after the other, in an order that all processes share; whatever ends this early
     /// releases what has been taken.
     pub(crate) fn take(client: &Client, args: &Run, interrupt: &Interrupt) -> Result<Taken> {
-        let until = args.wait().map(|wait| Instant::now().checked_add(wait));
+        // Without an end also if it is so late that it is never.
+        let until = args.wait().and_then(|wait| Instant::now().checked_add(wait));
         let mut holds = Vec::new();
         let keys = args.keys();
         let locks: Result<Vec<_>> =
             keys.iter().map(|key| Lockable::new(client, key, args)).collect();
         for lock in locks? {
-            let left = until.flatten().map(|until| until.saturating_duration_since(Instant::now()));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let Some(held) = lock.take(left, interrupt)? else { return Ok(Taken::Not(lock)) };
-            let validity = held.validity();
-            holds.push((held, validity));
+            holds.push(held);
         }
         Ok(Taken::All(Self(holds)))
     }
 
     pub(crate) fn are_valid(&self) -> bool {
-        self.0.iter().all(|(_, validity)| validity.is_valid())
+        self.0.iter().all(|held| held.validity().is_valid())
     }
 
     /// How long all of them are valid unless they are extended.
     pub(crate) fn remaining(&self) -> Duration {
-        self.0.iter().map(|(_, validity)| validity.remaining()).min().unwrap_or_default()
+        self.0.iter().map(|held| held.validity().remaining()).min().unwrap_or_default()
     }
 
     /// The variables in which CMD learns about them; `None`: there is nothing to say.
     pub(crate) fn environment(&self) -> [(&'static str, Option<String>); 3] {
-        let lines = |of: &dyn Fn(&(Held, Validity)) -> Option<String>| {
+        let lines = |of: &dyn Fn(&Held) -> Option<String>| {
             self.0.iter().map(of).collect::<Option<Vec<_>>>().map(|lines| lines.join("\n"))
         };
         [
-            ("DISTLOCK_KEY", lines(&|(held, _)| Some(held.name().to_owned()))),
-            ("DISTLOCK_FENCE", lines(&|(_, validity)| Some(validity.fence()?.to_string()))),
+            ("DISTLOCK_KEY", lines(&|held| Some(held.name().to_owned()))),
+            ("DISTLOCK_FENCE", lines(&|held| Some(held.validity().fence()?.to_string()))),
             ("DISTLOCK_REMAINING_MS", Some(self.remaining().as_millis().to_string())),
         ]
     }
 
     /// Releases them, the last first. What went wrong with each.
     pub(crate) fn release(self) -> Vec<Error> {
-        self.0.into_iter().rev().filter_map(|(held, _)| held.release().err()).collect()
+        self.0.into_iter().rev().filter_map(|held| held.release().err()).collect()
     }
 }

@@ -19,10 +19,10 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// Ends when a signal ends it, as Ctrl-C does, or when nobody reads it any more. It changes no
 /// setting of the terminal, so there is nothing to restore.
 pub(crate) fn watch(args: &Watch) -> Result<Exit, Failure> {
-    let client = server::builder(&args.server)?.build()?;
-    let in_terminal = !args.json && io::stdout().is_terminal();
+    let client = server::builder(&args.who.server)?.build()?;
+    let in_terminal = !args.who.json && io::stdout().is_terminal();
     // What cannot work at all ends this at once.
-    let mut seen = all(&client, &args.keys).map_err(no_look)?;
+    let mut seen = all(&client, &args.who.keys).map_err(no_look)?;
     let mut problem: Option<Failure> = None;
     loop {
         let is_read = match &problem {
@@ -31,14 +31,14 @@ pub(crate) fn watch(args: &Watch) -> Result<Exit, Failure> {
                 say(format_args!("{}", problem.why));
                 true
             }
-            None if args.json => print(&table::json(&seen))?,
+            None if args.who.json => print(&table::json(&seen))?,
             None => print(&format!("{}\n", table::holders_only(&seen)))?,
         };
         if !is_read {
             return Ok(Exit::SUCCESS);
         }
         thread::sleep(args.every.max(SHORTEST_PAUSE));
-        problem = match all(&client, &args.keys) {
+        problem = match all(&client, &args.who.keys) {
             Ok(now) => {
                 seen = now;
                 None
