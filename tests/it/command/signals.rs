@@ -136,8 +136,14 @@ fn orphans_of_cmd_are_waited_for_while_it_runs() {
     let job = scene.start("run job", &script);
     eventually(SOON, || scene.has("orphan") && !scene.read("orphan").is_empty());
     let orphan = scene.read("orphan");
-    scene.tell("die");
     let stat = format!("/proc/{}/stat", orphan.trim());
+    // The state and the parent follow the name.
+    let parent = || {
+        let stat = std::fs::read_to_string(&stat).unwrap();
+        stat.rsplit_once(") ").unwrap().1.split(' ').nth(1).unwrap().parse().ok()
+    };
+    eventually(SOON, || parent() == Some(job.pid()));
+    scene.tell("die");
     eventually(SOON, || !std::fs::exists(&stat).unwrap());
     scene.tell("end");
     job.end().is(8);

@@ -7,8 +7,8 @@ use distlock::{Client, LockOptions};
 
 use super::{Ended, Running, Scene, UNTIL_TOLD, row};
 use crate::helpers::{SOON, keys, put};
-use crate::support::Server;
 use crate::support::shards::Shards;
+use crate::support::{Server, eventually};
 
 /// A client with a name, so that it can be seen.
 fn named(server: &Server, name: &str) -> Client {
@@ -113,6 +113,29 @@ fn every_kind_of_lock_is_known_without_being_named() {
 }
 
 #[test]
+fn what_stands_beside_a_lock_is_not_shown_as_one() {
+    let scene = Scene::new();
+    let writer = scene.start("run --exclusive book", UNTIL_TOLD);
+    let reader = Running::start(scene.distlock("run --shared book", "true"));
+    let book = Client::open(&scene.server.url()).unwrap().rw_lock("book");
+    eventually(SOON, || book.read_lock().inspect().unwrap().waiters.len() == 1);
+    let job = scene.start("run {orders}:42", UNTIL_TOLD);
+    let next = Running::start(scene.distlock("run {orders}:42", "true"));
+    scene.queued("{orders}:42", 1);
+    let beside = ["{book}:fence", "{book}:queue", "{orders}:42::fence", "{orders}:42::queue"];
+    assert!(beside.iter().all(|key| keys(&scene.server).contains(&(*key).to_owned())));
+    for args in ["who", "who *"] {
+        let ended = scene.ask(args);
+        assert_eq!(ended.out.lines().count(), 5, "{}", ended.out);
+        assert_eq!((row(&ended, "book")[1], row(&ended, "{orders}:42")[1]), ("write", "lock"));
+    }
+    scene.tell("end");
+    for one in [writer, reader, job, next] {
+        one.end().is(0);
+    }
+}
+
+#[test]
 fn locks_of_others_are_shown_as_such_and_never_touched() {
     let scene = Scene::new();
     let before = strangers(&scene.server);
@@ -202,7 +225,7 @@ fn json_has_an_object_in_a_line_for_each_key() {
     let permits = client.semaphore("licence", 5).acquire_many(3).unwrap();
     let writer = Running::start(scene.distlock("run --exclusive book", "true"));
     let lock = client.rw_lock("book");
-    crate::support::eventually(SOON, || lock.read_lock().inspect().unwrap().waiters.len() == 1);
+    eventually(SOON, || lock.read_lock().inspect().unwrap().waiters.len() == 1);
     let ended = scene.ask("who --json book licence nobody");
     ended.is(0);
     let lines: Vec<serde_json::Value> =
