@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use distlock::redis::{Pipeline, cmd};
+use distlock::redis::cmd;
 use distlock::{Client, Result};
 use uuid::Uuid;
 
@@ -18,19 +18,23 @@ pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// What has to be read to know whether a key may be a lock: its text, the one field of its hash, or
-/// the first member of its sorted set. Never more than ARGV[1] bytes and one, which shows that
-/// there are more.
+/// What has to be read to know whether keys may be locks, of each: its text, the one field of its
+/// hash, or the first member of its sorted set. Never more than ARGV[1] bytes and one, which shows
+/// that there are more.
 const READ: &str = "
-local kind, text = redis.call('TYPE', KEYS[1]).ok, nil
-if kind == 'string' then
-  text = redis.call('GETRANGE', KEYS[1], 0, ARGV[1])
-elseif kind == 'hash' and redis.call('HLEN', KEYS[1]) == 1 then
-  text = redis.call('HKEYS', KEYS[1])[1]
-elseif kind == 'zset' then
-  text = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
+local all = {}
+for at, key in ipairs(KEYS) do
+  local kind, text = redis.call('TYPE', key).ok, ''
+  if kind == 'string' then
+    text = redis.call('GETRANGE', key, 0, ARGV[1])
+  elseif kind == 'hash' and redis.call('HLEN', key) == 1 then
+    text = redis.call('HKEYS', key)[1]
+  elseif kind == 'zset' then
+    text = redis.call('ZRANGE', key, 0, 0)[1]
+  end
+  all[at] = {kind, text:sub(1, ARGV[1] + 1)}
 end
-return text and {kind, text:sub(1, ARGV[1] + 1)} or {kind, ''}";
+return all";
 
 /// The keys that match, in the order of their names. `foreign`: also those with a short text that
 /// this crate has not written. Each step is a call of its own, because a search may take longer
@@ -45,10 +49,8 @@ pub(crate) fn search(client: &Client, pattern: &str, foreign: bool) -> Result<BT
             let (next, keys): (u64, Vec<Vec<u8>>) = scan.query(connection)?;
             let names = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
             let names: Vec<_> = names.filter(|name| !is_companion(name)).collect();
-            let mut read = Pipeline::new();
-            for name in &names {
-                read.cmd("EVAL").arg(READ).arg(1).arg(name).arg(LONGEST_TOKEN);
-            }
+            let mut read = cmd("EVAL");
+            read.arg(READ).arg(names.len()).arg(&names).arg(LONGEST_TOKEN);
             let texts: Vec<(String, Vec<u8>)> = read.query(connection)?;
             let read = names.into_iter().zip(texts);
             let locks = read.filter(|(_, (kind, text))| may_be_lock(kind, text, foreign));

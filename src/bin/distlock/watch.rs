@@ -53,7 +53,7 @@ pub(crate) fn watch(args: &Watch) -> Result<Exit, Failure> {
 fn screen(seen: &[Seen], problem: Option<&Failure>) -> String {
     let size = tcgetwinsize(io::stdout()).ok();
     let (rows, columns) = size
-        .filter(|size| size.ws_row > 3 && size.ws_col > 0)
+        .filter(|size| size.ws_row > 0 && size.ws_col > 0)
         .map_or((24, 80), |size| (usize::from(size.ws_row), usize::from(size.ws_col)));
     let held = seen.iter().filter(|seen| !seen.state.holders.is_empty()).count();
     let waiting: usize = seen.iter().map(|seen| seen.state.waiters.len()).sum();
@@ -64,13 +64,13 @@ fn screen(seen: &[Seen], problem: Option<&Failure>) -> String {
     let table = table::holders_only(seen);
     let lines = table.lines().count();
     // Without the head, and the line of the cursor.
-    let room = rows - 2;
-    let shown = if lines > room { room - 1 } else { lines };
+    let room = rows.saturating_sub(2);
+    let shown = if lines > room { room.saturating_sub(1) } else { lines };
     let more = (lines > shown).then(|| format!("… {} more", lines - shown));
     let all = [head.as_str()].into_iter().chain(table.lines().take(shown)).chain(more.as_deref());
     let line = |line: &str| {
-        let cut: String = line.chars().take(columns).collect();
-        // The rest of the line before is cleared.
+        // Not the last column: a terminal may clear it with the rest of what stood there before.
+        let cut: String = line.chars().take(columns - 1).collect();
         format!("{cut}\x1b[K\r\n")
     };
     // From the upper left corner, and below the last line nothing.

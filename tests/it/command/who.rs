@@ -264,6 +264,35 @@ fn a_search_goes_through_all_keys_in_steps() {
     guard.release().unwrap();
 }
 
+/// What the guide says that a user needs, beside the ACL of plain locks there.
+#[test]
+fn a_search_needs_these_permissions_and_says_which_is_missing() {
+    let scene = Scene::new();
+    let acl = |command: &str| redis(&scene.server, &format!("ACL SETUSER operator {command}"));
+    acl("on >p resetkeys resetchannels ~orders:* ~{orders:* &distlock:inbox:* -@all");
+    acl("+set +get +del +exists +type +pttl +pexpire +time +zadd +zrange +zrem +hset +hget +hdel");
+    acl("+eval +evalsha +publish +pubsub|numsub +subscribe +ping +role +cluster|info");
+    acl("+scan +echo +eval +type +getrange +hlen +hkeys +zrange");
+    let guard = scene.lock("orders:42").guard().unwrap();
+    let url = scene.server.url_with("operator", "p");
+    let ended = scene.ask(&format!("who --url {url} orders:*"));
+    ended.is(0);
+    assert_eq!(row(&ended, "orders:42")[1], "lock");
+    for (command, told) in [("hkeys", "script"), ("eval", "'eval'"), ("scan", "'scan'")] {
+        redis(&scene.server, "HSET orders:hash field 1");
+        acl(&format!("-{command}"));
+        let ended = scene.ask(&format!("who --url {url} orders:*"));
+        ended.is(77);
+        assert!(
+            ended.err.contains("lacks a permission") && ended.err.contains(told),
+            "{}",
+            ended.err
+        );
+        acl(&format!("+{command}"));
+    }
+    guard.release().unwrap();
+}
+
 #[test]
 fn a_key_that_changes_its_type_meanwhile_ends_no_search() {
     let scene = Scene::new();
