@@ -46,8 +46,10 @@ impl Scene {
     }
 
     fn distlock_alone(&self, args: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
+        // Whoever runs the tests by `nohup` or in the background has them ignore signals.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_distlock")])
             .args(args.split_whitespace())
             .current_dir(self.dir.path())
             .env("DISTLOCK_URL", self.server.url())

@@ -215,12 +215,14 @@ fn ctrl_c_in_a_terminal_reaches_cmd_once() {
     let scene = Scene::new();
     let script =
         "trap \"echo >>log\" INT; touch runs; until [ -e end ]; do sleep 0.02; done; exit 6";
-    let line = format!("{} run job -- sh -c '{script}'", program());
+    // A shell that stays would be ended by Ctrl-C, too.
+    let line = format!("exec env --default-signal {} run job -- sh -c '{script}'", program());
     let mut terminal = Command::new("script");
     terminal
         .args(["-qec", &line, "/dev/null"])
         .current_dir(scene.dir.path())
         .env("DISTLOCK_URL", scene.server.url())
+        .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
