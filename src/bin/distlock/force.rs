@@ -1,6 +1,6 @@
 //! `distlock force`: releases a lock of any holder.
 
-use distlock::{Layout, LockOptions, Result};
+use distlock::{Layout, LockOptions, Result, Side};
 
 use crate::args::Force;
 use crate::exit::{Exit, Failure, print};
@@ -13,6 +13,7 @@ pub(crate) fn force(args: &Force) -> Result<Exit, Failure> {
     let key = args.key.as_str();
     let seen = look(&client, key)?;
     let kind = seen.kind;
+    let side = seen.state.holders.first().and_then(|holder| holder.side);
     print(&table::table(&[seen]))?;
     let why_not = match kind {
         Kind::Lock | Kind::ReadWrite | Kind::Free => None,
@@ -33,11 +34,11 @@ pub(crate) fn force(args: &Force) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::USAGE, "not released: that takes --yes"));
     }
     let was_held = match kind {
-        Kind::ReadWrite => {
-            let lock = client.rw_lock(key);
-            // Both sides, whatever came of the first.
-            lock.read_lock().force_unlock()? | lock.write_lock().force_unlock()?
-        }
+        // Only the side that was seen: the release of one side may have let the other in.
+        Kind::ReadWrite => match side {
+            Some(Side::Read) => client.rw_lock(key).read_lock().force_unlock()?,
+            _ => client.rw_lock(key).write_lock().force_unlock()?,
+        },
         _ => client.lock_with(key, LockOptions::new().layout(args.layout))?.force_unlock()?,
     };
     say(format_args!("{}", if was_held { "released" } else { "nobody held it" }));

@@ -3,6 +3,7 @@
 use distlock::{Layout, LockOptions};
 
 use super::{Running, Scene, UNTIL_TOLD};
+use crate::elsewhere::Elsewhere;
 use crate::helpers::{SOON, client, keys};
 use crate::support::eventually;
 
@@ -43,6 +44,19 @@ fn both_sides_of_a_read_write_lock_can_be_released_and_a_lock_that_is_kept() {
     scene.run("run --at-least 1h job", "true").is(0);
     scene.ask("force --yes job").is(0);
     scene.run("run --no-wait job", "true").is(0);
+}
+
+#[test]
+fn whoever_gets_a_side_by_it_keeps_it() {
+    let scene = Scene::new();
+    let book = client(&scene.server).rw_lock("book");
+    let reading = book.read().unwrap();
+    let next = Elsewhere::locks(client(&scene.server).rw_lock("book").write_lock());
+    eventually(SOON, || book.read_lock().inspect().unwrap().waiters.len() == 1);
+    scene.ask("force --yes book").is(0);
+    next.has_it();
+    assert!(reading.release().unwrap_err().is_lost());
+    next.unlock().unwrap();
 }
 
 #[test]
