@@ -4,7 +4,7 @@
 //! lock, two workers that have read the same ledger overwrite each other's update.
 //!
 //! ```text
-//! cargo run --example batch_workers                 # counts the words of this crate's own sources
+//! cargo run --example batch_workers                 # counts the words of this crate's own guide
 //! cargo run --example batch_workers -- --unlocked   # does without the lock, and loses updates
 //! cargo run --example batch_workers -- --kill       # kills a process in the middle of an update
 //! ```
@@ -32,7 +32,7 @@ use support::{Failure, Progress, Sandbox, end, read_lines, signal};
 /// process on memory://.
 #[derive(Parser, Clone)]
 struct Args {
-    /// The text files [default: this crate's own sources]
+    /// The text files [default: the guide of this crate]
     files: Vec<PathBuf>,
     /// How many processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]

@@ -48,15 +48,13 @@ pub fn signal(pid: u32, name: &str) -> Result<(), Failure> {
     if sent.success() { Ok(()) } else { Err(format!("cannot send {name} to process {pid}").into()) }
 }
 
-/// All lines of these files, or of the crate's own sources.
+/// All lines of these files, or of the crate's own guide.
 pub fn read_lines(files: &[PathBuf]) -> Result<Vec<String>, Failure> {
     let mut files = files.to_vec();
-    let mut folders =
-        Vec::from_iter(files.is_empty().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src")));
-    while let Some(folder) = folders.pop() {
-        for entry in folder.read_dir().map_err(|error| format!("{}: {error}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
+    if files.is_empty() {
+        let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide");
+        for page in guide.read_dir().map_err(|error| format!("{}: {error}", guide.display()))? {
+            files.push(page?.path());
         }
     }
     files.sort(); // every process must see the same lines in the same order

@@ -105,7 +105,7 @@ fn batch_workers_agree_with_one_thread() {
 
 #[test]
 fn batch_workers_lose_updates_without_the_lock() {
-    let out = Example::new("batch_workers", "--unlocked --batch 40").run(0);
+    let out = Example::new("batch_workers", "--unlocked").run(0);
     says(&out, "updates were lost");
     assert!(!out.contains("Without the lock, 0 of"), "{out}");
 }
@@ -113,7 +113,7 @@ fn batch_workers_lose_updates_without_the_lock() {
 #[test]
 fn a_batch_worker_killed_with_the_lock_changes_nothing() {
     let server = Server::start();
-    let out = Example::new("batch_workers", "--kill --batch 40").on(&server).run(0);
+    let out = Example::new("batch_workers", "--kill").on(&server).run(0);
     says(&out, "The ledger agrees");
     // The others had to wait until the dead process's lease ran out: so it was killed, and while it
     // held the lock.
@@ -127,7 +127,7 @@ fn batch_workers_run_without_a_server() {
     // A PATH without redis-server, but with the programs that clean up.
     let path = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/bin/rm", path.path().join("rm")).unwrap();
-    let mut example = Example::new("batch_workers", "--batch 40");
+    let mut example = Example::new("batch_workers", "");
     example.command.env("PATH", path.path());
     let out = example.run(0);
     says(&out, "memory://");
