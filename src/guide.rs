@@ -1,5 +1,6 @@
 //! Longer pages: what is promised, how to port, which layouts there are, how it works inside, what
-//! comes up in production, jobs on several instances, the command, and how to run it safely.
+//! comes up in production, jobs on several instances, the command, what operators need, and how to
+//! run it safely.
 //! Documentation only.
 
 #[doc = include_str!("guide/guarantees.md")]
@@ -25,6 +26,9 @@ pub mod jobs {}
 
 #[doc = include_str!("guide/command.md")]
 pub mod command {}
+
+#[doc = include_str!("guide/operations.md")]
+pub mod operations {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

@@ -8,9 +8,9 @@
 //! failover; the *fence* does. This page is a short course. The [`guide`] has the whole promise
 //! ([`guarantees`](guide::guarantees)), and says how to [port](guide::porting) from Jedis or
 //! Redisson, which [layouts](guide::layouts) there are, what comes up in
-//! [practice](guide::practice), with [jobs](guide::jobs) and [in a shell](guide::command), what
-//! each [error](guide::errors) means, how to run it [safely](guide::security), and [how it works
-//! inside](guide::internals).
+//! [practice](guide::practice), with [jobs](guide::jobs), [in a shell](guide::command) and in
+//! [operation](guide::operations), what each [error](guide::errors) means, how to run it
+//! [safely](guide::security), and [how it works inside](guide::internals).
 //!
 //! # Install
 //!
@@ -327,17 +327,17 @@
 //! # What it logs
 //!
 //! [`Client::stats`] counts what happens, and [`ClientBuilder::listener`] tells it. What goes wrong
-//! is logged through the [`log`] crate, below the target `distlock`. It never logs tokens,
-//! passwords or URLs. A thread of its own, `distlock-log`, calls the program's logger, so one that
-//! blocks or panics costs no lock. A message is lost if the process ends before that thread has
-//! passed it on, or if 1,024 others wait for a slow logger.
+//! is logged through the [`log`] crate, below the target `distlock`, without tokens, passwords and
+//! URLs; the guide says [what each line means](guide::operations#every-line-of-the-log). A thread
+//! of its own, `distlock-log`, calls the program's logger, so one that blocks or panics costs no
+//! lock. A message is lost if the process ends before that, or if 1,024 wait for a slow logger.
 //!
 //! | level | |
 //! |---|---|
-//! | error | an `on_lost` callback panicked, or could not be called; a listener panicked; a background thread panicked |
-//! | warn | a lease was lost; a call has waited for the server for a second, and every 30 s of it after that; a call has waited for a lock or permits for as long as `slow_wait` says; a thread ended while it held; a client ended before it could withdraw something; a client was dropped and could not release everything in time; a guard's unlock failed when it was dropped; a guard found nothing left to unlock; the release of a claim or a permit failed when it was dropped; no thread could be started to receive wake-ups; the server refuses a subscription; the server does not say who listens; a quorum has an even number of nodes; the server does not tell its role; renewal cannot open a connection of its own; no thread could be started to listen to the sentinels; a cluster refuses its map |
+//! | error | the program was not told of a loss, or something panicked in the background |
+//! | warn | a lease was lost; a lock may be held for nobody; a call waits for long, for a lock or the server; the set-up makes locks slower or less safe |
 //! | info | sentinels have named another primary |
-//! | debug | a renewal or a withdrawal had no answer and is tried again; the subscription for wake-ups was lost; a thread has locked again what it holds; what sentinels said that did not count |
+//! | debug | what is tried again, and a thread that locks again what it holds |
 //!
 //! # Why it blocks
 //!

@@ -110,7 +110,7 @@ impl Drop for Open {
             return;
         }
         if let Err(error) = self.close(self.command_timeout) {
-            log::warn!("{error}");
+            log::warn!("{error}: found when a client was dropped");
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::lease::events::How;
 /// forked child. All others only grow. Each number is exact by itself, but they are not read at one
 /// moment: while other threads lock, two of them may differ by what happens in between.
 ///
-/// The guide says [which of them to watch](crate::guide::practice#numbers-for-a-dashboard).
+/// The guide says [which of them to watch](crate::guide::operations#numbers-for-a-dashboard).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -247,19 +247,6 @@ pub(crate) fn files_in(dir: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-#[test]
-fn the_crate_docs_list_every_warning() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let of_file = |file: PathBuf| fs::read_to_string(file).unwrap().matches("log::warn!(").count();
-    let warnings: usize = files_in(&root, "rs").into_iter().map(of_file).sum();
-    let docs = fs::read_to_string(root.join("lib.rs")).unwrap();
-    let row = docs
-        .lines()
-        .find_map(|line| line.strip_prefix("//! | warn | "))
-        .expect("a row for warnings");
-    assert_eq!(row.split(';').count(), warnings, "{row}");
-}
-
 /// The program's logger is called by a thread of its own only.
 #[test]
 fn nothing_but_its_own_thread_calls_the_logger() {

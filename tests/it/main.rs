@@ -39,6 +39,7 @@ mod logs;
 mod loss;
 mod messages;
 mod notifications;
+mod operations;
 mod outage;
 mod own_lock;
 mod owner;

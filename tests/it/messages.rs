@@ -83,6 +83,37 @@ fn literal(code: &str) -> Option<Vec<String>> {
     Some(pieces.map(str::to_owned).collect())
 }
 
+/// Each row of the log's table has the level and every piece of the line that it stands for.
+#[test]
+fn every_line_of_the_log_is_explained() {
+    let page = include_str!("../../src/guide/operations.md");
+    let (_, table) = page.split_once("<!-- log -->\n").unwrap();
+    let (table, _) = table.split_once("<!-- end -->").unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    let mut found = Vec::new();
+    for path in files_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), "rs") {
+        let code = fs::read_to_string(&path).unwrap();
+        for (at, _) in code.match_indices("log::") {
+            let Some((level, line)) = code[at + 5..].split_once("!(") else { continue };
+            if !["error", "warn", "info", "debug", "trace"].contains(&level) {
+                continue;
+            }
+            let pieces = literal(line).expect("a literal");
+            let is_it = |row: &str| {
+                row.starts_with(&format!("| {level} | "))
+                    && pieces.iter().all(|piece| row.contains(piece.as_str()))
+            };
+            let said = pieces.iter().any(|piece| piece.len() > 10);
+            assert!(said, "{}: {pieces:?} says nothing", path.display());
+            let row = rows.iter().position(|row| is_it(row));
+            found.push(row.unwrap_or_else(|| panic!("{level}: {pieces:?} is not explained")));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, (0..rows.len()).collect::<Vec<_>>(), "a row for each line");
+}
+
 #[test]
 fn no_message_is_missing() {
     const BEFORE: [&str; 4] =
