@@ -82,9 +82,10 @@ impl ClientBuilder {
     /// After how long a wait for a lock, or for permits, says in the log at `warn` who holds it and
     /// how many wait before. Default 10 s; [`Duration::MAX`]: never.
     ///
-    /// A call says so once, at its next attempt, and all calls of a client for one lock together
-    /// at most once in this time. The question costs one round trip of a thread that waits anyway,
-    /// and is not asked if the program does not log at `warn`.
+    /// A call says so at its next attempt, and again each time it has waited twice as long. All
+    /// calls of a client for one lock together say it at most once in this time. The question costs
+    /// one round trip of a thread that waits anyway, and is not asked if the program does not log
+    /// at `warn`.
     #[must_use]
     pub fn slow_wait(mut self, wait: Duration) -> Self {
         self.slow_wait = wait;

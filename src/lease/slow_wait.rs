@@ -11,6 +11,8 @@ use crate::base::subject::Subject;
 
 /// How many holders are named.
 const NAMED: usize = 3;
+/// Twice no time is no time: a call would speak without end.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The wait of one call.
 pub(crate) struct SlowWait<'a> {
@@ -19,20 +21,22 @@ pub(crate) struct SlowWait<'a> {
     others: &'a Rarely,
     after: Duration,
     since: Option<Instant>,
-    said: bool,
+    /// How long it has waited when it is due to speak.
+    due: Duration,
 }
 
 impl<'a> SlowWait<'a> {
-    /// That of a call which has not waited yet. It speaks `after` this time.
+    /// That of a call which has not waited yet. It speaks `after` this time, and again each time it
+    /// has waited twice as long: whoever looks at the log sees that the wait goes on, and a wait of
+    /// hours writes few lines.
     pub(crate) fn new(subject: &'a Subject, others: &'a Rarely, after: Duration) -> Self {
-        Self { subject, others, after, since: None, said: false }
+        Self { subject, others, after, since: None, due: after }
     }
 
-    /// The call waits. Returns when it has to speak, counted from the first time. `None`: never, or
-    /// it has spoken.
+    /// The call waits. Returns when it has to speak. `None`: never.
     pub(crate) fn waits(&mut self, now: Instant) -> Option<Instant> {
         let since = *self.since.get_or_insert(now);
-        since.checked_add(self.after).filter(|_| !self.said)
+        since.checked_add(self.due)
     }
 
     /// Speaks if it is time to: says what is in the way, in the words that `why` finds. Nobody is
@@ -44,12 +48,23 @@ impl<'a> SlowWait<'a> {
         }
     }
 
+    /// Leaves it to another call, which knows what is in the way, to speak of it.
+    pub(crate) fn leave_to_another(&mut self, now: Instant) {
+        self.is_due(now);
+    }
+
     /// How long the call has waited, if it has to say so now, and no other has just done so.
     fn speaks(&mut self, now: Instant) -> Option<Duration> {
-        self.waits(now).filter(|due| now >= *due)?;
-        self.said = true;
-        let waited = now.saturating_duration_since(self.since?);
+        let waited = self.is_due(now)?;
         self.others.may_say(now, self.after).then_some(waited)
+    }
+
+    /// How long the call has waited, if it is time to speak. This time is over then.
+    fn is_due(&mut self, now: Instant) -> Option<Duration> {
+        self.waits(now).filter(|due| now >= *due)?;
+        let waited = now.saturating_duration_since(self.since?);
+        self.due = waited.saturating_mul(2).max(SHORTEST);
+        Some(waited)
     }
 }
 
@@ -90,7 +105,7 @@ mod tests {
     use crate::lease::store::Held;
 
     #[test]
-    fn a_call_speaks_once_and_all_calls_once_in_that_time() {
+    fn a_call_speaks_each_time_it_has_waited_twice_as_long_and_all_calls_once_in_that_time() {
         let (subject, others, now) = (Subject::lock("a".into()), Rarely::default(), Instant::now());
         let after = Duration::from_secs(10);
         let call = || SlowWait::new(&subject, &others, after);
@@ -101,14 +116,24 @@ mod tests {
         assert_eq!(first.waits(at(5)), Some(at(10)));
         assert!(!speaks(&mut first, 9) && !speaks(&mut second, 1));
         assert_eq!(first.speaks(at(12)), Some(Duration::from_secs(12)));
-        assert!(!speaks(&mut first, 30));
-        assert_eq!(first.waits(at(30)), None);
+        assert_eq!(first.waits(at(13)), Some(at(24)));
         // It is its turn, and the other call has spoken a moment ago.
-        assert!(!speaks(&mut second, 13) && second.waits(at(14)).is_none());
+        assert!(!speaks(&mut second, 13));
+        assert_eq!(second.waits(at(14)), Some(at(1 + 24)));
+        assert!(!speaks(&mut first, 23) && speaks(&mut first, 24));
+        assert_eq!(first.waits(at(24)), Some(at(48)));
+        assert!(!speaks(&mut second, 25) && speaks(&mut second, 49));
         let mut third = call();
-        assert!(!speaks(&mut third, 13) && speaks(&mut third, 23));
+        assert!(!speaks(&mut third, 60));
+        third.leave_to_another(at(69));
+        assert_eq!(third.waits(at(69)), Some(at(70)));
+        third.leave_to_another(at(70));
+        assert_eq!(third.waits(at(70)), Some(at(80)));
+        assert!(speaks(&mut third, 80));
         let mut never = SlowWait::new(&subject, &others, Duration::MAX);
         assert!(never.waits(now).is_none() && !speaks(&mut never, 1_000_000));
+        let mut at_once = SlowWait::new(&subject, &others, Duration::ZERO);
+        assert!(speaks(&mut at_once, 0) && at_once.waits(at(0)) == Some(at(0) + SHORTEST));
     }
 
     #[test]

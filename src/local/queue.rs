@@ -16,6 +16,7 @@ use crate::base::{backoff, locked};
 use crate::lease::acquisition::Acquisition;
 use crate::lease::context::Context;
 use crate::lease::granted::Lease;
+use crate::lease::slow_wait::SlowWait;
 use crate::lease::wait::Caller;
 use crate::lease::wait_limits::Report;
 
@@ -254,22 +255,22 @@ impl LocalQueue {
             if give_up.is_some_and(|give_up| now >= give_up) {
                 return Err(silent());
             }
-            slow.say(now, || self.in_the_way(turn, &standing));
+            self.speak(slow, turn, &standing, now);
             let next_attempt = next_attempt.filter(|_| attempts.are_limited());
             let until = [limits.deadline, next_attempt, give_up, look, slow.waits(now)];
             bell.wait(clock, until.into_iter().flatten().min());
         }
     }
 
-    /// What the thread with this turn number waits for, for the log.
-    fn in_the_way(&self, turn: u64, standing: &Standing) -> String {
-        let what = match standing {
-            Standing::Held => "holds it",
-            Standing::Refused | Standing::Silent(_) | Standing::Asking => "asks for it",
-        };
-        let state = locked(&self.state);
-        let before = state.waiting.iter().take_while(|waiting| waiting.turn < turn).count();
-        format!("another thread of this process {what}; threads before it: {before}")
+    /// If it is time to, says in the log what the thread with this turn number waits for. A thread
+    /// before it that asks the server says itself who holds the lock.
+    fn speak(&self, slow: &mut SlowWait<'_>, turn: u64, standing: &Standing, now: Instant) {
+        let Standing::Held = standing else { return slow.leave_to_another(now) };
+        slow.say(now, || {
+            let state = locked(&self.state);
+            let before = state.waiting.iter().take_while(|waiting| waiting.turn < turn).count();
+            format!("another thread of this process holds it; threads before it: {before}")
+        });
     }
 
     /// What the thread with this turn number has been given.
