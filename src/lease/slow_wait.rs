@@ -11,32 +11,31 @@ use crate::base::subject::Subject;
 
 /// How many holders are named.
 const NAMED: usize = 3;
-/// Twice no time is no time: a call would speak without end.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// As long as calls wait, one of them speaks again after so many times the time that the first has
+/// waited: whoever looks at the log sees that the wait goes on, and a long one does not fill it.
+const AGAIN: u32 = 6;
+/// The shortest pause between two lines, and before a call looks again whether it may speak.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The wait of one call.
 pub(crate) struct SlowWait<'a> {
     subject: &'a Subject,
-    /// When another call has last said that it waits for the same lock.
+    /// When a call has last said that it waits for the same lock.
     others: &'a Rarely,
     after: Duration,
     since: Option<Instant>,
-    /// How long it has waited when it is due to speak.
-    due: Duration,
 }
 
 impl<'a> SlowWait<'a> {
-    /// That of a call which has not waited yet. It speaks `after` this time, and again each time it
-    /// has waited twice as long: whoever looks at the log sees that the wait goes on, and a wait of
-    /// hours writes few lines.
+    /// That of a call which has not waited yet. It may speak `after` this time.
     pub(crate) fn new(subject: &'a Subject, others: &'a Rarely, after: Duration) -> Self {
-        Self { subject, others, after, since: None, due: after }
+        Self { subject, others, after, since: None }
     }
 
-    /// The call waits. Returns when it has to speak. `None`: never.
+    /// The call waits. Returns when it has to look whether it may speak. `None`: never.
     pub(crate) fn waits(&mut self, now: Instant) -> Option<Instant> {
-        let since = *self.since.get_or_insert(now);
-        since.checked_add(self.due)
+        let first = self.since.get_or_insert(now).checked_add(self.after)?;
+        if now < first { Some(first) } else { now.checked_add(self.after.max(PAUSE)) }
     }
 
     /// Speaks if it is time to: says what is in the way, in the words that `why` finds. Nobody is
@@ -48,23 +47,11 @@ impl<'a> SlowWait<'a> {
         }
     }
 
-    /// Leaves it to another call, which knows what is in the way, to speak of it.
-    pub(crate) fn leave_to_another(&mut self, now: Instant) {
-        self.is_due(now);
-    }
-
-    /// How long the call has waited, if it has to say so now, and no other has just done so.
+    /// How long the call has waited, if it may say so now.
     fn speaks(&mut self, now: Instant) -> Option<Duration> {
-        let waited = self.is_due(now)?;
-        self.others.may_say(now, self.after).then_some(waited)
-    }
-
-    /// How long the call has waited, if it is time to speak. This time is over then.
-    fn is_due(&mut self, now: Instant) -> Option<Duration> {
-        self.waits(now).filter(|due| now >= *due)?;
-        let waited = now.saturating_duration_since(self.since?);
-        self.due = waited.saturating_mul(2).max(SHORTEST);
-        Some(waited)
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let pause = self.after.saturating_mul(AGAIN).max(PAUSE);
+        (waited >= self.after && self.others.may_say(now, pause)).then_some(waited)
     }
 }
 
@@ -105,35 +92,32 @@ mod tests {
     use crate::lease::store::Held;
 
     #[test]
-    fn a_call_speaks_each_time_it_has_waited_twice_as_long_and_all_calls_once_in_that_time() {
+    fn calls_that_wait_for_long_speak_one_at_a_time_and_again_as_long_as_they_wait() {
         let (subject, others, now) = (Subject::lock("a".into()), Rarely::default(), Instant::now());
-        let after = Duration::from_secs(10);
-        let call = || SlowWait::new(&subject, &others, after);
-        let (mut first, mut second) = (call(), call());
+        let call = |after| SlowWait::new(&subject, &others, Duration::from_secs(after));
         let at = |seconds| now + Duration::from_secs(seconds);
         let speaks = |call: &mut SlowWait<'_>, seconds| call.speaks(at(seconds)).is_some();
+        let (mut first, mut second) = (call(10), call(10));
         assert_eq!(first.waits(at(0)), Some(at(10)));
         assert_eq!(first.waits(at(5)), Some(at(10)));
-        assert!(!speaks(&mut first, 9) && !speaks(&mut second, 1));
+        assert!(!speaks(&mut second, 1) && !speaks(&mut first, 9));
         assert_eq!(first.speaks(at(12)), Some(Duration::from_secs(12)));
-        assert_eq!(first.waits(at(13)), Some(at(24)));
-        // It is its turn, and the other call has spoken a moment ago.
-        assert!(!speaks(&mut second, 13));
-        assert_eq!(second.waits(at(14)), Some(at(1 + 24)));
-        assert!(!speaks(&mut first, 23) && speaks(&mut first, 24));
-        assert_eq!(first.waits(at(24)), Some(at(48)));
-        assert!(!speaks(&mut second, 25) && speaks(&mut second, 49));
-        let mut third = call();
-        assert!(!speaks(&mut third, 60));
-        third.leave_to_another(at(69));
-        assert_eq!(third.waits(at(69)), Some(at(70)));
-        third.leave_to_another(at(70));
-        assert_eq!(third.waits(at(70)), Some(at(80)));
-        assert!(speaks(&mut third, 80));
+        assert_eq!(first.waits(at(12)), Some(at(22)));
+        // The first has spoken less than a minute ago.
+        assert!(!speaks(&mut first, 22) && !speaks(&mut second, 71));
+        assert_eq!(second.speaks(at(72)), Some(Duration::from_secs(71)));
+        assert!(!speaks(&mut first, 131) && speaks(&mut first, 132));
         let mut never = SlowWait::new(&subject, &others, Duration::MAX);
         assert!(never.waits(now).is_none() && !speaks(&mut never, 1_000_000));
+    }
+
+    #[test]
+    fn without_a_time_before_it_a_call_speaks_once_in_a_second() {
+        let (subject, others, now) = (Subject::lock("a".into()), Rarely::default(), Instant::now());
         let mut at_once = SlowWait::new(&subject, &others, Duration::ZERO);
-        assert!(speaks(&mut at_once, 0) && at_once.waits(at(0)) == Some(at(0) + SHORTEST));
+        assert_eq!(at_once.waits(now), Some(now + PAUSE));
+        assert!(at_once.speaks(now).is_some() && at_once.speaks(now + PAUSE / 2).is_none());
+        assert!(at_once.speaks(now + PAUSE).is_some());
     }
 
     #[test]

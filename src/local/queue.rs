@@ -262,10 +262,10 @@ impl LocalQueue {
         }
     }
 
-    /// If it is time to, says in the log what the thread with this turn number waits for. A thread
-    /// before it that asks the server says itself who holds the lock.
+    /// If it is time to, says in the log that the thread with this turn number waits for one that
+    /// holds the lock. One that asks the server says itself who holds it.
     fn speak(&self, slow: &mut SlowWait<'_>, turn: u64, standing: &Standing, now: Instant) {
-        let Standing::Held = standing else { return slow.leave_to_another(now) };
+        let Standing::Held = standing else { return };
         slow.say(now, || {
             let state = locked(&self.state);
             let before = state.waiting.iter().take_while(|waiting| waiting.turn < turn).count();

@@ -52,7 +52,7 @@ fn a_call_says_who_holds_the_lock_and_how_many_wait_before_it() {
         assert!(said.starts_with(&format!("lock {name:?}: a call has waited for ")), "{said}");
         assert!(said.contains(" s: held by holder-1 for at most "), "{said}");
         assert!(said.ends_with(" s; waiters before it: 1"), "{said}");
-        eventually(SOON, || said_of(name).len() > 1); // when it has waited twice as long
+        eventually(SOON, || said_of(name).len() > 1); // as long as it waits
         let token = &holder.lock(name).inspect().unwrap().holders[0].token;
         assert!(!logs::everything().contains(token.as_str()));
         guard.release().unwrap();
@@ -117,7 +117,7 @@ fn a_thread_behind_one_that_asks_lets_that_one_name_the_holder() {
     assert!(!deadline.result().unwrap(), "it looks up to speak, and waits on");
     hears("slow-behind", ": held by ");
     let said = said_of("slow-behind");
-    assert!(said.iter().all(|said| said.contains(": held by ")), "{said:?}");
+    assert!(!said.iter().any(|said| said.contains("another thread")), "{said:?}");
     // Behind one that holds it, nobody else knows.
     let before = waiting.waiting("slow-behind");
     let behind = Elsewhere::locks(&lock);
