@@ -82,10 +82,11 @@ impl ClientBuilder {
     /// After how long a wait for a lock, or for permits, says in the log at `warn` who holds it and
     /// how many wait before. Default 10 s; [`Duration::MAX`]: never.
     ///
-    /// A call says so at its next attempt. As long as calls of a client wait for a lock, one of
-    /// them says so again after six times this time, and at least a second. The question costs one
-    /// round trip of a thread that waits anyway, and is not asked if the program does not log at
-    /// `warn`.
+    /// A call says so at its next attempt, which a long [`retry`](crate::LockOptions::retry) puts
+    /// off. As long as calls of a client wait for a lock, one of them says so again after six times
+    /// this time, and at least a second. This pause is counted for each side of a read-write lock,
+    /// and anew once the program has dropped all handles of a lock. The question costs one round
+    /// trip of a thread that waits anyway, and is not asked if the program does not log at `warn`.
     #[must_use]
     pub fn slow_wait(mut self, wait: Duration) -> Self {
         self.slow_wait = wait;

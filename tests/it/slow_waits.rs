@@ -1,6 +1,6 @@
 //! What a call that waits for long says in the log, and what a thread says that locks again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distlock::{Client, ClientBuilder, LockOptions, RedisLock, Retry};
 use log::Level;
@@ -47,12 +47,16 @@ fn a_call_says_who_holds_the_lock_and_how_many_wait_before_it() {
         let first = Elsewhere::locks(&Client::open(&url).unwrap().lock(name));
         eventually(SOON, || holder.lock(name).inspect().unwrap().waiters.len() == 1);
         let waiting = impatient(&url).build().unwrap();
+        let began = Instant::now();
         let second = Elsewhere::locks(&waiting.lock(name));
         let said = says(name);
         assert!(said.starts_with(&format!("lock {name:?}: a call has waited for ")), "{said}");
         assert!(said.contains(" s: held by holder-1 for at most "), "{said}");
         assert!(said.ends_with(" s; waiters before it: 1"), "{said}");
-        eventually(SOON, || said_of(name).len() > 1); // as long as it waits
+        // As long as it waits it says so again, and at most once in a second.
+        eventually(SOON, || said_of(name).len() > 1);
+        let lines = said_of(name).len() as u64;
+        assert!(lines <= 1 + began.elapsed().as_secs(), "{lines} in {:?}", began.elapsed());
         let token = &holder.lock(name).inspect().unwrap().holders[0].token;
         assert!(!logs::everything().contains(token.as_str()));
         guard.release().unwrap();
