@@ -82,11 +82,12 @@ impl ClientBuilder {
     /// After how long a wait for a lock, or for permits, says in the log at `warn` who holds it and
     /// how many wait before. Default 10 s; [`Duration::MAX`]: never.
     ///
-    /// A call says so at its next attempt, which a long [`retry`](crate::LockOptions::retry) puts
-    /// off. As long as calls of a client wait for a lock, one of them says so again after six times
-    /// this time, and at least a second. This pause is counted for each side of a read-write lock,
-    /// and anew once the program has dropped all handles of a lock. The question costs one round
-    /// trip of a thread that waits anyway, and is not asked if the program does not log at `warn`.
+    /// A call that asks rarely, because of a long [`retry`](crate::LockOptions::retry), says so
+    /// when it asks next. As long as calls of a client wait for a lock, one of them says so again,
+    /// after a pause of six times this time, and of a second at least. Each side of a read-write
+    /// lock has a pause of its own, and a lock begins without one once the program has dropped all
+    /// of its handles. The question who holds the lock costs one round trip of a thread that waits
+    /// anyway, and is not asked if nothing in the program logs at `warn`.
     #[must_use]
     pub fn slow_wait(mut self, wait: Duration) -> Self {
         self.slow_wait = wait;
